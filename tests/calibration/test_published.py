@@ -13,9 +13,10 @@ from steptime.calibration.published_errors import Published, evaluate_tables
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
+from steptime.plans.faults import Asked
 from steptime.plans.passes import Step
 from steptime.plans.request import Request, Site, shape_of
-from steptime.plans.stages import USUAL, Part
+from steptime.plans.stages import Part
 
 HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"
 ROW = "3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n"
@@ -155,7 +156,7 @@ def test_a_layer_takes_what_was_measured_of_it(
     )
     plan = Plan(tensor=8, sequence=sequence, recompute=recompute)
     planner = request.planner(shape_of(model, 2048), 8)
-    layer = Step(planner, plan, 4, USUAL).passes(Part("block1", recompute != "none"))
+    layer = Step(planner, Asked(plan, 4, 4)).passes(Part("block1", recompute != "none"))
     forward, backward = (1e3 * one.seconds for one in layer)
     assert forward == pytest.approx(forward_ms, rel=0.04)
     assert backward == pytest.approx(backward_ms, rel=0.04)

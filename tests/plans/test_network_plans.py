@@ -99,8 +99,8 @@ def best(seconds: list[float], stages: int) -> float:
 
 
 def test_a_pipeline_has_all_of_the_network() -> None:
-    planner, _, whole = timed(Request("resnet50", SITE, 32, 8, split={"recompute": "full"}))
-    _, _, found = timed(Request("resnet50", SITE, 32, 8, split={"pipeline": 4}))
+    planner, whole = timed(Request("resnet50", SITE, 32, 8, split={"recompute": "full"}))
+    _, found = timed(Request("resnet50", SITE, 32, 8, split={"pipeline": 4}))
     assert sum(found.layers) == len(planner.shape.kinds) == sum(whole.layers)
     held = sum(memory.weights for memory in found.memory)
     assert held == pytest.approx(4 * 25_557_032)
@@ -125,8 +125,8 @@ def test_the_search_is_that_of_brute_force(model: str) -> None:
     assert {asked.micro_batch for asked in space} >= {1, 2, 3, 6}
     fastest = []
     for asked in space:
-        whole = plan_time(planner, asked.plan, asked.micro_batch, 24, exact=False)
-        told = quick(planner, asked.plan, asked.micro_batch, 24)
+        whole = plan_time(planner, asked, exact=False)
+        told = quick(planner, asked)
         assert told[1:] == pytest.approx((max(m.total for m in whole.memory), whole.energy_j))
         assert told.step_s == pytest.approx(whole.step_s)
         fastest.append(whole.step_s)

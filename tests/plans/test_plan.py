@@ -34,7 +34,7 @@ def layer(plan: Plan, micro_batch: int = 1) -> Piece:
 def step(plan: Plan, micro_batch: int, batch: int, model: str = GPT) -> PlanTime:
     found = planner(model, plan.devices)
     asked = checked(found.shape, Asked(plan, micro_batch, batch))
-    return plan_time(found, asked.plan, asked.micro_batch, asked.batch)
+    return plan_time(found, asked)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])

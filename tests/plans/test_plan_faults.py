@@ -105,7 +105,7 @@ def test_a_plan_is_answered_or_told_the_nearest(
     assert "\n" not in says
     assert bool(says) == bool(nearest)
     sound = checked(shape, changed(asked, nearest))
-    found = plan_time(PLANNERS[which], sound.plan, sound.micro_batch, sound.batch, sound.order)
+    found = plan_time(PLANNERS[which], sound)
     assert found.step_s > 0
     assert 0 <= found.bubble < 1
     assert all(part >= 0 for memory in found.memory for part in memory)

@@ -35,7 +35,7 @@ def planner(devices: int, site: Site = ROOM, model: str = SMALL, stack: str = ""
 def step(plan: Plan, batch: int, on: Planner | None = None, micro_batch: int = 1) -> PlanTime:
     on = on or planner(plan.devices)
     asked = checked(on.shape, Asked(plan, micro_batch, batch))
-    return plan_time(on, asked.plan, micro_batch, batch)
+    return plan_time(on, asked)
 
 
 def waits(found: PlanTime, group: str) -> dict[str, Wait]:
@@ -162,7 +162,7 @@ def test_activations_on_the_host() -> None:
     plan = Plan(offload="activations")
     held = on.pieces(plan, 1)["block1"].held
     move_s = held.kept / PCIE + 2.5e-6
-    forward, backward = Step(on, plan, 1, "tensor-context-data-pipeline").passes(Part("block1"))
+    forward, backward = Step(on, Asked(plan, 1, 1)).passes(Part("block1"))
     assert forward.waits[-1].total_s == pytest.approx(move_s)
     assert forward.waits[-1].exposed_s == pytest.approx(move_s - forward.compute)
     assert backward.waits[-1].exposed_s == pytest.approx(max(0.0, move_s - backward.compute))
@@ -235,7 +235,7 @@ def test_rings_and_all_to_alls_of_context() -> None:
         Plan(tensor=2, context=4, context_method=way) for way in ("ring", "gather", "all-to-all")
     )
     each = 2 * 2 * tokens * 4 * 128  # keys and values of a rank, 16 bit: 4 T g d / t
-    how = Step(on, rings, 1, "tensor-context-data-pipeline")
+    how = Step(on, Asked(rings, 1, 1))
     forward, backward = (
         [one for one in passed.waits if one.group == "context"]
         for passed in how.passes(Part("block1"))
@@ -293,7 +293,7 @@ def test_405b_has_126_layers_on_16_stages() -> None:
 def test_one_stage_has_no_bubble() -> None:
     for exact in (True, False):
         on = planner(8)
-        found = plan_time(on, Plan(tensor=8, micro_batches=7), 1, 7, exact=exact)
+        found = plan_time(on, Asked(Plan(tensor=8), 1, 7), exact)
         assert (found.bubble, found.bubble_s) == (0.0, 0.0)
 
 

@@ -42,8 +42,8 @@ def test_the_quick_answer_is_that_of_the_whole_one() -> None:
     some = every(one)[::23]
     assert len(some) > 20
     for asked in some:
-        step_s, held, energy_j = quick(one, asked.plan, asked.micro_batch, asked.batch)
-        whole = plan_time(one, asked.plan, asked.micro_batch, asked.batch, exact=False)
+        step_s, held, energy_j = quick(one, asked)
+        whole = plan_time(one, asked, exact=False)
         assert held == pytest.approx(max(memory.total for memory in whole.memory))
         assert step_s in (inf, pytest.approx(whole.step_s))
         assert energy_j in (None, pytest.approx(whole.energy_j))
@@ -88,7 +88,7 @@ def test_a_search_is_that_of_brute_force(seed: int) -> None:
         space = every(one, devices, batch, **fixed)[:: random.choice((1, 3))][:150]
         tried = []
         for asked in space:
-            whole = plan_time(one, asked.plan, asked.micro_batch, batch, exact=False)
+            whole = plan_time(one, asked, exact=False)
             held = max(memory.total for memory in whole.memory)
             tried.append((whole.step_s, held, whole.energy_j or 0.0))
         fit = [known for known in tried if known[1] <= one.room_bytes]
@@ -216,8 +216,8 @@ def test_python_asks_for_one_plan_or_for_the_best() -> None:
 def test_experts_lie_inside_the_replicas() -> None:
     model = f"{SMALL},experts=8,experts_per_token=2,expert_ffn=1024"
     one = planner(model, 8)
-    spread = plan_time(one, Plan(data=8, expert=8, zero=1), 1, 8)
-    alone = plan_time(one, Plan(data=8, zero=1), 1, 8)
+    spread = plan_time(one, Asked(Plan(data=8, expert=8, zero=1), 1, 8))
+    alone = plan_time(one, Asked(Plan(data=8, zero=1), 1, 8))
     groups = {(move.group, move.collective) for move in spread.exposures}
     assert ("expert", "all_to_all") in groups
     assert spread.memory[0].weights < alone.memory[0].weights

@@ -25,7 +25,7 @@ def asked(batch: int = 16, **split: Any) -> Request:
     [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1)],
 )
 def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
-    _, _, found = timed(asked(pipeline=4, virtual=virtual, schedule=schedule, data=2))
+    _, found = timed(asked(pipeline=4, virtual=virtual, schedule=schedule, data=2))
     rows = drawn.bars(found)
     assert found.flow is not None
     end = max(row["to"] for row in rows)
@@ -46,7 +46,7 @@ def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
 
 @pytest.mark.parametrize(("devices", "batch"), [(4, 2048), (16, 1024)])
 def test_thin_parts_are_shares_of_a_bars_height(devices: int, batch: int) -> None:
-    _, _, found = timed(asked(batch, pipeline=devices))
+    _, found = timed(asked(batch, pipeline=devices))
     assert found.flow is not None
     rows = drawn.bars(found)
     assert len(found.flow.events) == 2 * devices * batch
@@ -63,13 +63,13 @@ def test_thin_parts_are_shares_of_a_bars_height(devices: int, batch: int) -> Non
 
 
 def test_a_run_that_is_not_simulated_has_no_bars() -> None:
-    _, _, found = timed(asked(pipeline=4))
+    _, found = timed(asked(pipeline=4))
     assert drawn.bars(replace(found, flow=None)) == drawn.beginning(replace(found, flow=None)) == []
 
 
 def test_the_memory_of_each_device_is_its_parts() -> None:
-    planner, one, found = timed(asked(pipeline=4))
-    told = document(planner, one, found, None)["memory"]
+    planner, found = timed(asked(pipeline=4))
+    told = document(planner, found, None)["memory"]
     rows = drawn.memory_rows(told)
     for stage in told["by_stage"]:
         mine = [row["bytes"] for row in rows if row["device"] == stage["stage"]]

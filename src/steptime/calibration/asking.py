@@ -58,10 +58,10 @@ def step(asked: Question, method: str | Method) -> Told:
     )  # fmt: skip
     micro = sizes.get("micro_batch", 1)
     sound = checked(shape, Asked(plan, micro, sizes.get("batch", micro * plan.data)))
-    found = plan_time(planner, sound.plan, sound.micro_batch, sound.batch, sound.order)
+    found = plan_time(planner, sound)
     if texts.get("otherwise") and not fits(planner, found):  # what a table does not say
         more = [_changed(sound.plan, words) for words in texts["otherwise"].split("|")]
-        tried = [plan_time(planner, one, sound.micro_batch, sound.batch) for one in more]
+        tried = [plan_time(planner, replace(sound, plan=one)) for one in more]
         found = min(
             (one for one in tried if fits(planner, one)), key=attrgetter("step_s"), default=found
         )

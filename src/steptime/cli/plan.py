@@ -221,7 +221,7 @@ def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Pat
     from steptime.plots.files import save
     from steptime.plots.plan import picture
 
-    _, _, found = timed(asking(request, best))
+    _, found = timed(asking(request, best))
     save(picture(best, found, _split(best), told.get("rows", ())), out)
     left = "note: the pipeline has too many parts to be simulated, and drawn, one by one"
     return [*([left] if found.flow is None else []), f"picture: {out}"]

@@ -17,6 +17,10 @@ def _is_whole(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_above_0(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 < value < inf
+
+
 def list_of(good: Callable[[object], bool], what: str) -> Check:
     """Return the check of a list of good values, called `what`."""
     return (lambda value: isinstance(value, list) and all(map(good, value)), f"a list of {what}")
@@ -29,6 +33,21 @@ WHOLES = list_of(_is_whole, "whole numbers")
 FLAG: Check = (lambda value: isinstance(value, bool), "true or false")
 NUMBER: Check = (lambda value: type(value) in {int, float}, "a number")
 TABLE: Check = (lambda value: isinstance(value, dict), "a table")
+ABOVE_0: Check = (_is_above_0, "a number above 0")
+_OF_TYPES: dict[object, Check] = {
+    str: TEXT,
+    bool: FLAG,
+    int: WHOLE,
+    int | None: WHOLE,
+    float: ABOVE_0,
+    tuple[str, ...]: TEXTS,
+    tuple[int, ...]: WHOLES,
+}
+
+
+def checks_of(row: type) -> dict[str, Check]:
+    """Return how a table is checked whose keys are the fields of a class: mappings are tables."""
+    return {name: _OF_TYPES.get(of, TABLE) for name, of in row.__annotations__.items()}
 
 
 def checked(

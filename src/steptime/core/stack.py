@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, NamedTuple
 
-from steptime.core.checks import FLAG, TABLE, TEXT, TEXTS, WHOLE, WHOLES, Check, checked, list_of
+from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, one_of, shorten, unknown
 
@@ -124,42 +123,8 @@ MEMORY = tuple(  # of a GPU beside tensors, by maker or architecture: what drive
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
-_SHARE: Check = (
-    lambda value: isinstance(value, int | float) and type(value) is not bool and 0 < value < inf,
-    "a number above 0",
-)
-_STACK: dict[str, Check] = {
-    "name": TEXT,
-    "source": TEXT,
-    "fuses": list_of(UNITS.__contains__, " and ".join(UNITS)),
-    "joins": TABLE,
-    "kinds": TABLE,
-    "host": TABLE,
-    "training": TABLE,
-    "serving": TABLE,
-    "memory": TABLE,
-    "channels_last": FLAG,
-    "conv_tf32": FLAG,
-    "backend": TEXT,
-    "compile": FLAG,
-    "trains": FLAG,
-    "since": TEXT,
-    "seen": TABLE,
-    "on_cpu": TABLE,
-}
-_EXECUTION: dict[str, Check] = {
-    "reads": WHOLES,
-    "each_step": WHOLES,
-    "passes": _SHARE,
-    "kernels": WHOLE,
-    "temporaries": WHOLE,
-    "together": FLAG,
-    "flop": _SHARE,
-    "causal_flop": _SHARE,
-    "scores": _SHARE,
-    "when": TEXT,
-    "source": TEXT,
-}
+_STACK = {**checks_of(Stack), "fuses": list_of(UNITS.__contains__, " and ".join(UNITS))}
+_EXECUTION = checks_of(Execution)
 
 
 def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
@@ -181,20 +146,11 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
     missing = [name for name in HOST if host and name not in host]
     if missing:
         raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
-    uses = {}
+    uses: dict[str, Any] = {"host": host}
     for use, known in (("training", TRAINING), ("serving", SERVING), ("memory", MEMORY)):
         uses[use] = constants_from_table({use: given.pop(use, {})}, where)
         for name in uses[use]:
             one_of(use, name, known, where)
     joins = given.pop("joins", {})
-    for kind, into in joins.items():
-        checked({kind: into}, {kind: TEXTS}, (), where, "joins.")
-    return Stack(
-        joins={kind: tuple(into) for kind, into in joins.items()},
-        kinds=kinds,
-        host=host,
-        training=uses["training"],
-        serving=uses["serving"],
-        memory=uses["memory"],
-        **given,
-    )
+    joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
+    return Stack(joins=joins, kinds=kinds, **uses, **given)

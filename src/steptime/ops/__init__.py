@@ -1,7 +1,8 @@
 """The table of op kinds: output shapes, FLOP, gradient as ops, an example and a source for each."""
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core.errors import one_of
 from steptime.core.graph import Attrs
@@ -22,6 +23,7 @@ from steptime.ops import (
 )
 from steptime.ops.table import OpKind, Products, Specs, Window
 
+Found = TypeVar("Found")
 OPS: dict[str, OpKind] = {
     **linear.KINDS,
     **convolution.KINDS,
@@ -52,47 +54,24 @@ def _column(name: str, kind: str, specs: Specs, attrs: Attrs) -> Any:
     return rule(*specs, **dict(attrs)) if rule else None
 
 
-def outputs_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
-    """Return the specs of an op's outputs; raises `ShapeError` where they do not fit."""
-    outputs: Specs = _column("outputs", kind, specs, attrs)
-    return outputs
+def _reader(column: str, without: Found) -> Callable[..., Found]:
+    """Return what reads a column of `OpKind` for an op, `without` where its kind has none."""
+
+    def of(kind: str, specs: Specs, attrs: Attrs = ()) -> Found:
+        found = _column(column, kind, specs, attrs)
+        return without if found is None else found
+
+    return of
 
 
-def saved_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Specs:
-    """Return the specs of what the op keeps for its gradient besides inputs and outputs."""
-    return _column("saved", kind, specs, attrs) or ()
-
-
-def products_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Products:
-    """Return the matrix products `(batch, m, n, k)` of an op; none for kinds without."""
-    return _column("products", kind, specs, attrs) or ()
-
-
-def serial_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
-    """Return how many steps of the op wait for each other: the length of a recurrent layer."""
-    return _column("serial", kind, specs, attrs) or 1
-
-
-def window_of(kind: str, specs: Specs, attrs: Attrs = ()) -> Window | None:
-    """Return height, width, strides and map of the window that an op moves, None without one."""
-    window: Window | None = _column("window", kind, specs, attrs)
-    return window
-
-
-def row_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
-    """Return how many elements an op reduces along the last axis, 1 where it reduces none."""
-    return _column("row", kind, specs, attrs) or 1
-
-
-def exchanged_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int | None:
-    """Return the bytes that an op exchanges with other ranks, None for one that exchanges none."""
-    exchanged: int | None = _column("exchanged", kind, specs, attrs)
-    return exchanged
-
-
-def scratch_of(kind: str, specs: Specs, attrs: Attrs = ()) -> int:
-    """Return the bytes of tensors that are made and dropped inside the op."""
-    return _column("scratch", kind, specs, attrs) or 0
+outputs_of = _reader("outputs", Specs())  # raises `ShapeError` where shapes do not fit
+saved_of = _reader("saved", Specs())
+products_of = _reader("products", Products())
+serial_of = _reader("serial", 1)
+row_of = _reader("row", 1)
+scratch_of = _reader("scratch", 0)
+window_of: Callable[..., Window | None] = _reader("window", None)
+exchanged_of: Callable[..., int | None] = _reader("exchanged", None)
 
 
 def output_names(op: str, count: int) -> tuple[str, ...]:

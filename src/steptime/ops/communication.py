@@ -13,23 +13,14 @@ from steptime.ops.table import (
     Example,
     OpKind,
     Specs,
+    along,
     fused,
     no_flop,
     require,
+    resized,
     show,
     vector,
 )
-
-
-def _length(x: TensorSpec, axis: int) -> int:
-    require(-len(x.shape) <= axis < len(x.shape), f"axis {axis} of {show(x)}")
-    return x.shape[axis]
-
-
-def _resized(x: TensorSpec, axis: int, length: int) -> TensorSpec:
-    shape = list(x.shape)
-    shape[axis] = length
-    return TensorSpec(tuple(shape), x.dtype)
 
 
 def _group(ranks: int, stride: int) -> None:
@@ -40,6 +31,11 @@ def all_reduce_outputs(*x: TensorSpec, ranks: int, stride: int = 1) -> Specs:
     """Return the specs of the inputs, which the sums of all ranks overwrite."""
     _group(ranks, stride)
     return x
+
+
+def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
+    """Return the spec of what the next rank gets."""
+    return all_reduce_outputs(x, ranks=ranks, stride=stride)
 
 
 def all_gather_outputs(
@@ -53,17 +49,20 @@ def all_gather_outputs(
     require(not lengths or len(lengths) == len(x), f"{len(lengths)} lengths of {len(x)} tensors")
     gathered = []
     for i, shard in enumerate(x):
-        own = _length(shard, axis)
+        place = along(shard, axis)
+        own = shard.shape[place]
         length = lengths[i] if lengths else ranks * own
         require(own == -(-length // ranks), f"{length} is not shared by {ranks} as {show(shard)}")
-        gathered.append(_resized(shard, axis, length))
+        gathered.append(resized(shard, place, length))
     return tuple(gathered)
 
 
 def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: int = 0) -> Specs:
     """Return each rank's shard along `axis` of the sums; the last one may not be full."""
     _group(ranks, stride)
-    return tuple(_resized(one, axis, -(-_length(one, axis) // ranks)) for one in x)
+    places = [along(one, axis) for one in x]
+    shards = zip(x, places, strict=True)
+    return tuple(resized(one, i, -(-one.shape[i] // ranks)) for one, i in shards)
 
 
 def all_to_all_outputs(
@@ -80,16 +79,10 @@ def all_to_all_outputs(
     Each row goes to `copies` of the ranks; the sum of `merged` ones comes back as one.
     """
     _group(ranks, stride)
-    parts = ranks * merged
-    require(_length(x, split) % parts == 0, f"axis {split} of {show(x)} in {parts} parts")
-    cut = _resized(x, split, x.shape[split] // parts)
-    return (_resized(cut, join, _length(cut, join) * ranks * copies),)
-
-
-def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
-    """Return the spec of what the next rank gets."""
-    _group(ranks, stride)
-    return (x,)
+    parts, cuts, joins = ranks * merged, along(x, split), along(x, join)
+    require(x.shape[cuts] % parts == 0, f"axis {split} of {show(x)} in {parts} parts")
+    cut = resized(x, cuts, x.shape[cuts] // parts)
+    return (resized(cut, joins, cut.shape[joins] * ranks * copies),)
 
 
 def _back(b: Backward) -> dict[str, Any]:
@@ -97,14 +90,6 @@ def _back(b: Backward) -> dict[str, Any]:
     back = {**b.attrs, "split": b.attrs["join"], "join": b.attrs["split"]}
     turned = {"copies": b.attrs.get("merged", 1), "merged": b.attrs.get("copies", 1)}
     return back | {name: times for name, times in turned.items() if times != 1 or name in back}
-
-
-def _shards(b: Backward) -> dict[str, Any]:
-    return {key: value for key, value in b.attrs.items() if key != "lengths"}
-
-
-def _whole(b: Backward) -> dict[str, Any]:
-    return {"lengths": (b.specs[0].shape[b.attrs.get("axis", 0)],), **b.attrs}
 
 
 def _given(*x: TensorSpec, **_: Any) -> int:
@@ -135,7 +120,7 @@ KINDS = {
         no_flop,
         Example((vector(2, 4),), {"ranks": 4, "lengths": (7,)}),
         f"{_MPI}: MPI_Allgather; bytes are those of the whole",
-        gradient=fused("reduce_scatter", "dy", attrs=_shards),
+        gradient=fused("reduce_scatter", "dy", attrs=lambda b: b.without("lengths")),
         exchanged=_gathered,
     ),
     "reduce_scatter": OpKind(
@@ -143,7 +128,11 @@ KINDS = {
         no_flop,
         Example((vector(7, 4),), {"ranks": 4}),
         f"{_MPI}: MPI_Reduce_scatter_block; bytes are those of the whole",
-        gradient=fused("all_gather", "dy", attrs=_whole),
+        gradient=fused(
+            "all_gather",
+            "dy",
+            attrs=lambda b: {"lengths": (b.specs[0].shape[b.attrs.get("axis", 0)],), **b.attrs},
+        ),
         exchanged=_given,
     ),
     "all_to_all": OpKind(

@@ -62,16 +62,18 @@ def _positions(spec: TensorSpec) -> int:
     return spec.shape[0] * spec.shape[2] * spec.shape[3]
 
 
-def conv2d_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dX is a transposed convolution of dY; dW correlates X with dY."""
-    x, w = b.op.inputs
+def gradient(b: Backward) -> tuple[str | None, ...]:
+    """dX is the transpose of the op on dY; dW correlates X with dY, of a transpose dY with X."""
+    (x, w), attrs = b.op.inputs, b.without("output_size")
+    back, pair, size = "conv_transpose2d", (x, b.grad), {"output_size": b.specs[0].shape[2:]}
+    if b.op.kind == back:
+        back, pair, size = "conv2d", (b.grad, x), {}
     dx = dw = None
     if b.needs[0]:
-        size = b.specs[0].shape[2:]
-        dx = b.emit("conv_transpose2d", (b.grad, w), "grad_input", **b.attrs, output_size=size)[0]
+        dx = b.emit(back, (b.grad, w), "grad_input", **attrs, **size)[0]
     if b.needs[1]:
         kernel = b.specs[1].shape[2:]
-        dw = b.emit("conv2d_grad_weight", (x, b.grad), "grad_weight", **b.attrs, kernel=kernel)[0]
+        dw = b.emit("conv2d_grad_weight", pair, "grad_weight", **attrs, kernel=kernel)[0]
     return dx, dw
 
 
@@ -116,19 +118,6 @@ def conv_transpose2d_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **_
     return ((groups, _positions(x), math.prod(w.shape[1:]), w.shape[0] // groups),)
 
 
-def conv_transpose2d_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Apply the convolution that it transposes to dY; dW swaps the roles of X and dY."""
-    x, w = b.op.inputs
-    attrs = {name: value for name, value in b.attrs.items() if name != "output_size"}
-    dx = dw = None
-    if b.needs[0]:
-        dx = b.emit("conv2d", (b.grad, w), "grad_input", **attrs)[0]
-    if b.needs[1]:
-        kernel = b.specs[1].shape[2:]
-        dw = b.emit("conv2d_grad_weight", (b.grad, x), "grad_weight", **attrs, kernel=kernel)[0]
-    return dx, dw
-
-
 def _window(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **attrs: Any) -> Window:
     (out,) = conv2d_outputs(x, w, stride, **attrs)
     return (w.shape[2], w.shape[3], *stride, out.shape[2], out.shape[3])
@@ -151,7 +140,7 @@ KINDS = {
         conv2d_products,
         Example((vector(2, 4, 7, 8), vector(6, 2, 3, 2)), _ATTRS),
         "definition: 2 * kernel * c_in/groups * c_out * positions",
-        gradient=conv2d_gradient,
+        gradient=gradient,
         work="convolution",
         window=_window,
         logits=True,
@@ -169,7 +158,7 @@ KINDS = {
         conv_transpose2d_products,
         Example((vector(2, 6, 4, 6), vector(6, 2, 3, 2)), {**_ATTRS, "output_size": (7, 8)}),
         "definition: the transpose of conv2d, as many multiply-adds",
-        gradient=conv_transpose2d_gradient,
+        gradient=gradient,
         work="convolution",
         window=_window_back,
         logits=True,

@@ -16,8 +16,10 @@ from steptime.ops.table import (
     no_flop,
     per_element,
     require,
+    resized,
     show,
     summed,
+    turned,
     vector,
 )
 
@@ -32,10 +34,6 @@ PADDINGS = ("constant", "reflect", "edge", "circular")
 
 def _axis(x: TensorSpec, axis: int) -> None:
     require(0 <= axis < len(x.shape), f"axis {axis} of {show(x)}")
-
-
-def _with(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 
 def reduce_outputs(
@@ -117,15 +115,15 @@ def pad_grad_outputs(grad: TensorSpec, pads: tuple[int, ...], mode: str) -> Spec
     return (TensorSpec(shape, grad.dtype),)
 
 
-def _whole(indices: TensorSpec) -> None:
+def _check_indices(x: TensorSpec, indices: TensorSpec, axis: int) -> None:
+    _axis(x, axis)
     require(indices.dtype in ("int64", "int32"), f"indices of {indices.dtype}")
 
 
 def gather_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
     """Return the parts of `x` at `indices [...]` along `axis`, which they stand in place of."""
-    _axis(x, axis)
-    _whole(indices)
-    return (TensorSpec(_with(x.shape, axis, *indices.shape), x.dtype),)
+    _check_indices(x, indices, axis)
+    return (resized(x, axis, *indices.shape),)
 
 
 def gather_grad_outputs(indices: TensorSpec, grad: TensorSpec, axis: int, size: int) -> Specs:
@@ -139,8 +137,7 @@ def gather_grad_outputs(indices: TensorSpec, grad: TensorSpec, axis: int, size: 
 
 def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
     """Return the element of `x` at each index along `axis`; other places are its own."""
-    _axis(x, axis)
-    _whole(indices)
+    _check_indices(x, indices, axis)
     fits = len(x.shape) == len(indices.shape) and all(
         n <= m for i, (n, m) in enumerate(zip(indices.shape, x.shape, strict=True)) if i != axis
     )
@@ -149,8 +146,7 @@ def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Sp
 
 
 def _sized(b: Backward) -> dict[str, Any]:
-    axis = b.attrs["axis"]
-    return {"axis": axis, "size": b.specs[0].shape[axis]}
+    return {"axis": b.attrs["axis"], "size": b.specs[0].shape[b.attrs["axis"]]}
 
 
 def _shaped(b: Backward) -> dict[str, Any]:
@@ -161,8 +157,8 @@ def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Spec
     """Return the `k` largest (or smallest) along `axis` in order, and their places."""
     _axis(x, axis)
     require(1 <= k <= x.shape[axis], f"top {k} of {show(x)} along {axis}")
-    shape = _with(x.shape, axis, k)
-    return (TensorSpec(shape, x.dtype), TensorSpec(shape, "int64"))
+    found = resized(x, axis, k)
+    return (found, found._replace(dtype="int64"))
 
 
 def cumsum_outputs(x: TensorSpec, axis: int, reverse: bool = False) -> Specs:
@@ -268,11 +264,7 @@ KINDS = {
         Example((_X,), {"axis": 1, "reverse": False}),
         "definition: one addition an element",
         autocast="wide",
-        gradient=fused(
-            "cumsum",
-            "dy",
-            attrs=lambda b: {**b.attrs, "reverse": not b.attrs.get("reverse", False)},
-        ),
+        gradient=fused("cumsum", "dy", attrs=turned("reverse")),
     ),
     "flip": OpKind(
         flip_outputs,

@@ -8,7 +8,6 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
-    Backward,
     Example,
     OpKind,
     Products,
@@ -18,6 +17,7 @@ from steptime.ops.table import (
     no_flop,
     require,
     show,
+    turned,
     vector,
 )
 
@@ -29,13 +29,6 @@ def embedding_outputs(ids: TensorSpec, w: TensorSpec) -> Specs:
     require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
     require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
     return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
-
-
-def embedding_gradient(b: Backward) -> tuple[str | None, ...]:
-    """Add each row of dY to its word's row of a dense gradient."""
-    ids = b.op.inputs[0]
-    rows = b.specs[1].shape[0]
-    return None, b.emit("embedding_grad", (ids, b.grad), "grad_weight", rows=rows)[0]
 
 
 def attention_outputs(
@@ -111,10 +104,6 @@ def rotary_outputs(
 def rotary_flop(x: TensorSpec, table: TensorSpec, head_width: int, **_: Any) -> int:
     """Return two products and a sum for each element that is turned."""
     return 3 * x.size // head_width * table.shape[1]
-
-
-def _turned_back(b: Backward) -> dict[str, Any]:
-    return {**b.attrs, "inverse": not b.attrs.get("inverse", False)}
 
 
 def recurrent_outputs(gates: int) -> Any:
@@ -215,7 +204,12 @@ KINDS = {
         no_flop,
         Example((_IDS, _TABLE)),
         "definition: reads the rows it copies, not the whole table",
-        gradient=embedding_gradient,
+        gradient=lambda b: (  # each row of dY is added to its word's row of a dense gradient
+            None,
+            *b.emit(
+                "embedding_grad", (b.op.inputs[0], b.grad), "grad_weight", rows=b.specs[1].shape[0]
+            ),
+        ),
         read=lambda ids, w: ids.size_bytes + embedding_outputs(ids, w)[0].size_bytes,
     ),
     "embedding_grad": OpKind(
@@ -246,7 +240,7 @@ KINDS = {
         rotary_flop,
         Example((_Q, vector(3, 2)), {"head_width": 2}),
         "Su et al. 2021, eq. 34: two products and a sum an element",
-        gradient=fused("rotary", "dy w", attrs=_turned_back),
+        gradient=fused("rotary", "dy w", attrs=turned("inverse")),
     ),
     **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 2),
     **recurrent_kinds("lstm", "Hochreiter, Schmidhuber 1997, with forget gate", 7, 0, True),

@@ -14,9 +14,11 @@ from steptime.ops.table import (
     Gradient,
     OpKind,
     Specs,
+    along,
     fused,
     no_flop,
     require,
+    resized,
     show,
     vector,
     widest,
@@ -26,17 +28,11 @@ from steptime.ops.table import (
 def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     """Return the inputs joined along `axis`."""
     require(bool(specs), "concat of nothing")
-    first = specs[0].shape
-    require(-len(first) <= axis < len(first), f"concat axis {axis} of {show(specs[0])}")
-    axis %= len(first)
-    rest = (*first[:axis], *first[axis + 1 :])
-    fits = all(
-        len(spec.shape) == len(first) and (*spec.shape[:axis], *spec.shape[axis + 1 :]) == rest
-        for spec in specs
-    )
-    require(fits, f"concat of {show(*specs[:8])} along axis {axis}")
-    joined = sum(spec.shape[axis] for spec in specs)
-    return (TensorSpec((*first[:axis], joined, *first[axis + 1 :]), widest(*specs)),)
+    place = along(specs[0], axis, "concat ")
+    rests = {(len(spec.shape), resized(spec, place).shape) for spec in specs}
+    require(len(rests) == 1, f"concat of {show(*specs[:8])} along axis {place}")
+    joined = resized(specs[0], place, sum(spec.shape[place] for spec in specs))
+    return (joined._replace(dtype=widest(*specs)),)
 
 
 def concat_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -75,33 +71,25 @@ def _inverse(b: Backward) -> dict[str, Any]:
     return {"order": tuple(order.index(i) for i in range(len(order)))}
 
 
-def _into_zeros(b: Backward) -> dict[str, Any]:
-    how = {name: value for name, value in b.attrs.items() if name != "stop"}
-    return {**how, "size": b.specs[0].shape[how["axis"]]}
-
-
 _RESHAPED = fused("reshape", "dy", attrs=lambda b: {"shape": b.specs[0].shape})
 
 
 def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1) -> Specs:
     """Return `x[..., start:stop:step, ...]` along `axis`."""
-    require(-len(x.shape) <= axis < len(x.shape), f"slice axis {axis} of {show(x)}")
-    axis %= len(x.shape)
+    place = along(x, axis, "slice ")
     require(
-        0 <= start < stop <= x.shape[axis] and step >= 1,
-        f"slice {start}:{stop}{f':{step}' if step != 1 else ''} of {show(x)}, axis {axis}",
+        0 <= start < stop <= x.shape[place] and step >= 1,
+        f"slice {start}:{stop}{f':{step}' if step != 1 else ''} of {show(x)}, axis {place}",
     )
-    size = -(-(stop - start) // step)
-    return (TensorSpec((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype),)
+    return (resized(x, place, -(-(stop - start) // step)),)
 
 
 def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
     """Return parts of these sizes that `x` is cut into along `axis`."""
-    require(-len(x.shape) <= axis < len(x.shape), f"split axis {axis} of {show(x)}")
-    axis %= len(x.shape)
-    fits = min(sizes, default=0) > 0 and sum(sizes) == x.shape[axis]
-    require(fits, f"split of {show(x)} into {list(sizes)}, axis {axis}")
-    return tuple(TensorSpec((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in sizes)
+    place = along(x, axis, "split ")
+    fits = min(sizes, default=0) > 0 and sum(sizes) == x.shape[place]
+    require(fits, f"split of {show(x)} into {list(sizes)}, axis {place}")
+    return tuple(resized(x, place, size) for size in sizes)
 
 
 def split_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -120,10 +108,10 @@ def split_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int, step: int = 1) -> Specs:
     """Return zeros of `size` along `axis` with `grad` at every `step` from `start` on."""
-    axis %= len(grad.shape)
-    last = start + (grad.shape[axis] - 1) * step
+    place = axis % len(grad.shape)
+    last = start + (grad.shape[place] - 1) * step
     require(last < size, f"{show(grad)} at {start} in {size}")
-    return (TensorSpec((*grad.shape[:axis], size, *grad.shape[axis + 1 :]), grad.dtype),)
+    return (resized(grad, place, size),)
 
 
 def _view(outputs: Callable[..., Specs], gradient: Gradient, *x: int, **attrs: Attr) -> OpKind:
@@ -150,7 +138,11 @@ KINDS = {
         no_flop,
         Example((vector(2, 5, 3),), {"axis": 1, "start": 1, "stop": 4}),
         "definition: a view; by convention it reads what it would copy",
-        gradient=fused("slice_grad", "dy", attrs=_into_zeros),
+        gradient=fused(
+            "slice_grad",
+            "dy",
+            attrs=lambda b: {**b.without("stop"), "size": b.specs[0].shape[b.attrs["axis"]]},
+        ),
         storage="view",
         read=lambda x, **attrs: slice_outputs(x, **attrs)[0].size_bytes,
     ),

@@ -50,6 +50,10 @@ class Backward:
         """Attributes of the op, each of the type that its kind gives it."""
         return self.op.attrs
 
+    def without(self, *names: str) -> dict[str, Any]:
+        """Return the attributes but for some."""
+        return {name: value for name, value in self.attrs.items() if name not in names}
+
     @property
     def grad(self) -> str:
         """Gradient of the op's first output."""
@@ -161,6 +165,11 @@ def fused(
     return rule
 
 
+def turned(name: str) -> Callable[[Backward], Mapping[str, Any]]:
+    """Return the attributes of an op with one the other way round, off where it is not said."""
+    return lambda b: {**b.attrs, name: not b.attrs.get(name, False)}
+
+
 def of_each(*rules: Callable[[Backward], str | None]) -> Gradient:
     """Return the rule that makes each input's gradient by itself, where one is needed."""
     return lambda b: tuple(
@@ -200,6 +209,17 @@ def require(condition: bool, message: str) -> None:
 def show(*specs: TensorSpec) -> str:
     """Return shapes for a message: `[2, 3] and [3, 4]`."""
     return " and ".join(str(list(spec.shape)) for spec in specs)
+
+
+def along(x: TensorSpec, axis: int, what: str = "") -> int:
+    """Return an axis of `x` counted from its first; raises `ShapeError` for one that it has not."""
+    require(-len(x.shape) <= axis < len(x.shape), f"{what}axis {axis} of {show(x)}")
+    return axis % len(x.shape)
+
+
+def resized(x: TensorSpec, axis: int, *sizes: int) -> TensorSpec:
+    """Return the spec of `x` with other sizes, or none, in place of one axis."""
+    return TensorSpec((*x.shape[:axis], *sizes, *x.shape[axis + 1 :]), x.dtype)
 
 
 def same_as_first(*specs: TensorSpec, **_: Any) -> Specs:

@@ -12,7 +12,6 @@ from steptime.core.errors import InputError
 from steptime.core.table import picked
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
-from steptime.plans.memory import PARTS
 from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.plans.request import Request, device_of
 from steptime.plans.step import PlanTime, plan_time
@@ -43,7 +42,7 @@ def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
     language models have `full` alone, of all that is counted.
     """
     products, attention = planner.flops
-    whole = planner.peak * found.step_s * found.plan.devices
+    whole = planner.peak * found.step_s * found.asked.plan.devices
     tokens = planner.shape.length
     parameters = planner.active
     a_sequence = {
@@ -53,21 +52,17 @@ def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
     }
     known = ("full",) if planner.shape.unit != "tokens" else (*a_sequence,)
     return {
-        name: found.batch * flop / whole if name in known else None
+        name: found.asked.batch * flop / whole if name in known else None
         for name, flop in a_sequence.items()
     }
 
 
 def document(
-    planner: Planner,
-    asked: Asked,
-    found: PlanTime,
-    offer: Offer | None,
-    tokens: float | None = None,
+    planner: Planner, found: PlanTime, offer: Offer | None, tokens: float | None = None
 ) -> dict[str, Any]:
     """Return the answer to one plan as JSON values; what is not known is None."""
-    shape, devices = planner.shape, found.plan.devices
-    in_step = found.batch * shape.length
+    shape, asked = planner.shape, found.asked
+    devices, in_step = asked.plan.devices, asked.batch * shape.length
     does_fit = fits(planner, found)
     told = {
         "answer": "",
@@ -75,8 +70,8 @@ def document(
         "device": planner.device.name,
         "devices": devices,
         **picked(planner, "levels parameters"),
-        "plan": {**plan_to_json(found.plan), "order": asked.order},
-        **picked(found, "micro_batch batch"),
+        "plan": {**plan_to_json(asked.plan), "order": asked.order},
+        **picked(asked, "micro_batch batch"),
         "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
@@ -104,22 +99,21 @@ def document(
     return {**told, "answer": sentence(told)}
 
 
-def timed(request: Request) -> tuple[Planner, Asked, PlanTime]:
-    """Return the plan as a user asks for it, its step, and what priced it; raises `InputError`."""
+def timed(request: Request) -> tuple[Planner, PlanTime]:
+    """Return the step of the plan that a user asks for, and what priced it; raises `InputError`."""
     shape = request.shape
     asked = request.asked(shape)
     planner = request.planner(shape, asked.plan.devices)
-    found = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
-    return planner, asked, found
+    return planner, plan_time(planner, asked)
 
 
 def answered(request: Request) -> dict[str, Any]:
     """Return the answer to one plan; its pipeline's run goes to `request.trace`."""
-    planner, asked, found = timed(request)
+    planner, found = timed(request)
     if request.trace is not None:
         label = f"{planner.shape.label} on {planner.device.name}"
         write_trace(found, label, request.trace)
-    return document(planner, asked, found, offer_of(planner, request.prices), request.tokens)
+    return document(planner, found, offer_of(planner, request.prices), request.tokens)
 
 
 def asking(request: Request, told: Mapping[str, Any]) -> Request:
@@ -156,7 +150,7 @@ def fitted_notes(planner: Planner) -> list[str]:
 def _notes(planner: Planner, found: PlanTime) -> list[str]:
     """Return what a reader must know: what lies beyond what was measured, what is left out."""
     said = fitted_notes(planner)
-    if found.plan.offload in ("optimizer", "both"):
+    if found.asked.plan.offload in ("optimizer", "both"):
         rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
         said.append(f"a host is taken to have {rate}")
     held = found.memory[found.fullest].total / planner.room_bytes
@@ -171,20 +165,20 @@ def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
     """Return bytes of the fullest device by part, and of each device of the pipeline."""
     fullest = found.memory[found.fullest]
     room = planner.room_bytes if planner.room_bytes < inf else None
-    per_device = found.plan.virtual
+    stages = found.asked.plan.pipeline
     return {
         "total_bytes": fullest.total,
         "device_bytes": room,
         "over_bytes": max(0.0, fullest.total - room) if room else None,
         "host_bytes": found.host_bytes,
         "fullest_stage": found.fullest,
-        "by_part": {f"{name}_bytes": value for name, value in fullest.parts.items()},
+        "by_part": fullest.parts,
         "by_stage": [
             {
                 "stage": d,
-                "layers": sum(found.layers[d :: found.plan.pipeline]) if per_device else 0,
+                "layers": sum(found.layers[d::stages]),
                 "total_bytes": one.total,
-                **{f"{name}_bytes": one.parts[name] for name in PARTS},
+                **one.parts,
             }
             for d, one in enumerate(found.memory)
         ],
@@ -247,9 +241,7 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
         for change, other in tries:
             try:
                 sound = checked(planner.shape, other)
-                time = plan_time(
-                    planner, sound.plan, sound.micro_batch, sound.batch, sound.order, exact=False
-                )
+                time = plan_time(planner, sound, exact=False)
             except InputError:
                 continue
             if fits(planner, time):

@@ -235,8 +235,8 @@ def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
     """Return a found plan, simulated."""
     planner = group.planner
     asked = checked(planner.shape, one.asked)
-    time = plan_time(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
-    told = document(planner, asked, time, group.offer, request.tokens)
+    time = plan_time(planner, asked)
+    told = document(planner, time, group.offer, request.tokens)
     energy = None if told["energy"] is None else told["energy"]["step_j"]
     whole = Quick(time.step_s, one.bytes, energy)
     values = [(cap.value(whole), cap.most) for cap in group.caps]

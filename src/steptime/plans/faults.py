@@ -25,6 +25,11 @@ class Asked:
     batch: int
     order: str = USUAL
 
+    @property
+    def rounds(self) -> int:
+        """The micro-batches of a replica in a step."""
+        return self.batch // (self.micro_batch * self.plan.data)
+
     def but(self, change: Mapping[str, Any]) -> Asked:
         """Return it with other fields: of its own, or of its plan."""
         own = {name: value for name, value in change.items() if name in vars(self)}
@@ -47,8 +52,7 @@ def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
     one_of("order", asked.order, ORDERS, "plan")
     first = fault(shape, asked)
     if first is None:
-        share = asked.batch // asked.plan.data
-        return asked.but({"micro_batches": share // asked.micro_batch})
+        return asked.but({"micro_batches": asked.rounds})
     change, other = dict(first.change), fault(shape, asked.but(first.change))
     for _ in range(MOST_CHANGES):
         if other is None:

@@ -1,11 +1,11 @@
 """What each device of a plan holds at its fullest, by part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.plans.passes import Step
 from steptime.plans.pieces import FIRST, LAST, LOW_BYTES
-from steptime.plans.stages import Layout, Load
+from steptime.plans.stages import Load
 
 
 class Memory(NamedTuple):
@@ -31,32 +31,29 @@ class Memory(NamedTuple):
         return sum(self)
 
     @property
-    def parts(self) -> Mapping[str, float]:
-        """Bytes by part."""
-        return self._asdict()
+    def parts(self) -> dict[str, float]:
+        """Bytes by part: `weights_bytes`, ..."""
+        return {f"{name}_bytes": value for name, value in self._asdict().items()}
 
 
-PARTS = Memory._fields
-
-
-def memory_of(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> Memory:
+def memory_of(one: Step, d: int, most: Sequence[int], micro_batches: int) -> Memory:
     """Return the memory of a device of the pipeline, whose stages hold `most` micro-batches."""
-    still, kept = parts_of(one, shape, d)
+    still, kept = parts_of(one, d)
     return still._replace(activations=still.activations + in_flight(kept, most, micro_batches))
 
 
 Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a micro-batch keeps there
 
 
-def parts_of(one: Step, shape: Layout, d: int) -> tuple[Memory, Kept]:
+def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
     """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
-    load, plan = shape.devices[d], one.plan
+    load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
     of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
     key = ("standing", id(one.found), load, *of_plan)
-    own = range(d, len(shape.stages), len(shape.devices))
+    own = range(d, len(stages), plan.pipeline)
     return (
         one.planner.once(key, lambda: _standing(one, load)),
-        tuple([(k, kept_of(one, shape.stages[k])[0]) for k in own]),
+        tuple([(k, kept_of(one, stages[k])[0]) for k in own]),
     )
 
 
@@ -75,12 +72,12 @@ def kept_of(one: Step, load: Load) -> tuple[float, float]:
     )
 
 
-def host_bytes(one: Step, shape: Layout, d: int, most: Sequence[int], micro_batches: int) -> float:
+def host_bytes(one: Step, d: int, most: Sequence[int], micro_batches: int) -> float:
     """Return the bytes that a device of the pipeline has in its host's memory."""
-    found, devices = 0.0, len(shape.devices)
+    found, own = 0.0, range(d, len(most), one.plan.pipeline)
     if one.plan.offload in ("optimizer", "both"):
-        found = shared_of(one, shape.devices[d], 1) * one.planner.constant("state_bytes")
-    kept = tuple((k, kept_of(one, shape.stages[k])[1]) for k in range(d, len(most), devices))
+        found = shared_of(one, one.shape.devices[d], 1) * one.planner.constant("state_bytes")
+    kept = tuple((k, kept_of(one, one.shape.stages[k])[1]) for k in own)
     return found + in_flight(kept, most, micro_batches)
 
 

@@ -1,13 +1,14 @@
-"""A part of one rank under a plan: its forward and backward pass, and what they wait for."""
+"""One rank under a plan: its stages, and the passes of their parts, with what they wait for."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from steptime.core.workload import Plan
-from steptime.plans.pieces import Piece, Trade
+from steptime.plans.faults import Asked
+from steptime.plans.pieces import LAST, Piece, Trade
+from steptime.plans.pipeline import Stage
 from steptime.plans.planner import Planner
-from steptime.plans.stages import Group, Part, groups
+from steptime.plans.stages import Group, Layout, Part, groups
 
 
 class Wait(NamedTuple):
@@ -37,9 +38,41 @@ class Pass(NamedTuple):
 class Step:
     """The arithmetic of one plan."""
 
-    def __init__(self, planner: Planner, plan: Plan, micro_batch: int, order: str) -> None:
-        self.planner, self.plan, self.micro_batch, self.order = planner, plan, micro_batch, order
-        self.found = planner.pieces(plan, micro_batch)
+    def __init__(self, planner: Planner, asked: Asked) -> None:
+        self.planner, self.plan, self.order = planner, asked.plan, asked.order
+        self.micro_batch = asked.micro_batch
+        self.found = planner.pieces(self.plan, self.micro_batch)
+
+    @cached_property
+    def shape(self) -> Layout:
+        """Who has which layers."""
+        return self.planner.layout(self.plan, self.micro_batch)
+
+    @cached_property
+    def send(self) -> Wait:
+        """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
+        if self.plan.pipeline == 1:
+            return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
+        size = float(self.found[LAST].held.input)
+        if self.plan.tensor > 1 and not self.plan.sequence:
+            size /= self.plan.tensor  # scattered, and gathered again inside
+        one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
+        open_ = one.seconds * (1 - self.planner.constant("send_hidden"))
+        return Wait("pipeline", "send", one.link, size, one.seconds, open_)
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """The seconds of each stage of the pipeline for a micro-batch."""
+        of_load = {}
+        for load in {*self.shape.stages}:
+            fore, back, weight = self.send.exposed_s, self.send.exposed_s, 0.0
+            for part, count in load:
+                forward, backward = self.passes(part)
+                fore += forward.seconds * count
+                back += backward.seconds * count
+                weight += self.found[part.name].weight_s * count
+            of_load[load] = Stage(fore, back, weight)
+        return [of_load[load] for load in self.shape.stages]
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:

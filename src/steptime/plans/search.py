@@ -150,7 +150,7 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
         if considered > MOST_PLANS:
             raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --micro-batch")
         try:
-            found = quick(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+            found = quick(planner, asked)
         except InputError:
             considered -= 1
             continue  # a rank's graph that the plan does not divide
@@ -195,7 +195,7 @@ def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Se
         while low <= high:
             n = (low + high) // 2
             asked = one.asked.but({"recompute_layers": n})
-            at = quick(planner, asked.plan, asked.micro_batch, asked.batch, asked.order)
+            at = quick(planner, asked)
             low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
             least = Found(*at, asked) if at.step_s < inf else least
         if least is not None and all(cap.holds(least) for cap in caps):

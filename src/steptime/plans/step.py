@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from math import inf
 from typing import NamedTuple
 
-from steptime.core.workload import Plan
+from steptime.plans.faults import Asked
 from steptime.plans.memory import (
     Kept,
     Memory,
@@ -18,10 +18,10 @@ from steptime.plans.memory import (
     shared_of,
 )
 from steptime.plans.passes import Step, Wait
-from steptime.plans.pieces import FIRST, LAST
-from steptime.plans.pipeline import MOST_EVENTS, Flow, Pace, Stage, busy_s, pace, simulate
+from steptime.plans.pieces import FIRST
+from steptime.plans.pipeline import MOST_EVENTS, Flow, Pace, busy_s, pace, simulate
 from steptime.plans.planner import Planner
-from steptime.plans.stages import USUAL, Group, Layout, Load
+from steptime.plans.stages import Group, Load
 from steptime.predict.calibrated.power import drawn_of, spent_j
 
 
@@ -37,9 +37,7 @@ class PlanTime:
     has at most `host_bytes` in its host's memory.
     """
 
-    plan: Plan
-    micro_batch: int
-    batch: int
+    asked: Asked
     step_s: float
     low: float
     high: float
@@ -69,47 +67,37 @@ class PlanTime:
         return sum(one.exposed_s for one in self.exposures)
 
 
-def plan_time(
-    planner: Planner,
-    plan: Plan,
-    micro_batch: int,
-    batch: int,
-    order: str = USUAL,
-    exact: bool = True,
-) -> PlanTime:
-    """Return the time and the memory of a step of `batch` sequences.
+def plan_time(planner: Planner, asked: Asked, exact: bool = True) -> PlanTime:
+    """Return the time and the memory of a step.
 
     `exact` simulates the pipeline; else its length is a closed form. Raises `InputError` where
     the plan does not fit the network.
     """
-    one = outlined(planner, plan, micro_batch, batch, order)
-    step, shape, times, m, *_ = one
-    devices = plan.pipeline
-    flow = None
+    one, plan, m, flow = Step(planner, asked), asked.plan, asked.rounds, None
+    times, send, devices = one.stages, one.send, plan.pipeline
     if exact and len(times) * m * 2 <= MOST_EVENTS:
-        flow = simulate(one.schedule, times, devices, m, one.send_s)
+        flow = simulate(plan.schedule, times, devices, m, send.total_s)
         ends, idle, most = flow.ends_s, flow.idle_s, flow.most_held
     else:
-        whole = pace(one.schedule, times, devices, one.send_s).length_s(m)
-        ends, most = (whole,) * devices, most_held(one.schedule, devices, plan.virtual, m)
+        whole = pace(plan.schedule, times, devices, send.total_s).length_s(m)
+        ends, most = (whole,) * devices, most_held(plan.schedule, devices, plan.virtual, m)
         idle = tuple(whole - m * busy for busy in busy_s(times, devices))
-    tails = [tail_of(step, load) for load in shape.devices]
+    tails = [tail_of(one, load) for load in one.shape.devices]
     end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
     step_s = planner.whole_s(end_s, plan.devices)
     waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
     last = min(range(devices), key=waited.__getitem__)
-    load = shape.devices[last]
-    passes = [(step.passes(part), count * m) for part, count in load]
-    exposures, waits = _exposures(step, load, m, tails[last]), 0.0
+    load = one.shape.devices[last]
+    passes = [(one.passes(part), count * m) for part, count in load]
+    exposures, waits = _exposures(one, load, m, tails[last]), 0.0
     if devices > 1:
         sent = 2 * m * plan.virtual
-        waits = min(waited[last], 2 * (len(times) - 1) * one.send_s)
-        moved = one.send_bytes * sent
-        open_ = waits + sent * blocked_s(planner, one.send_s)
-        exposures.append(Wait("pipeline", "send", one.send_link, moved, one.send_s * sent, open_))
+        waits = min(waited[last], 2 * (len(times) - 1) * send.total_s)
+        moved, all_s, open_ = (value * sent for value in send[3:])
+        exposures.append(Wait(*send[:3], moved, all_s, waits + open_))
     exposed_s = sum(wait.exposed_s for wait in exposures)
     return PlanTime(
-        plan, micro_batch, batch, step_s, *planner.within(step_s, exposed_s, micro_batch),
+        asked, step_s, *planner.within(step_s, exposed_s, asked.micro_batch),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -118,52 +106,13 @@ def plan_time(
         waited[last] - waits,
         step_s - end_s,
         tuple(exposures),
-        tuple(memory_of(step, shape, d, most, m) for d in range(devices)),
-        max(host_bytes(step, shape, d, most, m) for d in range(devices)),
-        shape.layers,
-        _energy(step, shape, m, step_s),
+        tuple(memory_of(one, d, most, m) for d in range(devices)),
+        max(host_bytes(one, d, most, m) for d in range(devices)),
+        one.shape.layers,
+        _energy(one, m, step_s),
         flow,
         tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
     )  # fmt: skip
-
-
-class Outline(NamedTuple):
-    """What a plan's step is made of: its stages, their seconds, and what is sent between them."""
-
-    step: Step
-    shape: Layout
-    times: list[Stage]
-    micro_batches: int
-    schedule: str
-    send_s: float
-    send_link: str
-    send_bytes: float
-
-
-def outlined(
-    planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL
-) -> Outline:
-    """Return what a plan's step is made of; raises `InputError` where it does not fit."""
-    shape = planner.layout(plan, micro_batch)
-    step = Step(planner, plan, micro_batch, order)
-    of_load, sent = {}, _send(step)
-    blocked = blocked_s(planner, sent[0])
-    for load in {*shape.stages}:
-        fore, back, weight = blocked, blocked, 0.0
-        for part, count in load:
-            forward, backward = step.passes(part)
-            fore += forward.seconds * count
-            back += backward.seconds * count
-            weight += step.found[part.name].weight_s * count
-        of_load[load] = Stage(fore, back, weight)
-    schedule = plan.schedule
-    times = [of_load[load] for load in shape.stages]
-    return Outline(step, shape, times, batch // (micro_batch * plan.data), schedule, *sent)
-
-
-def blocked_s(planner: Planner, send_s: float) -> float:
-    """Return the seconds for which a stage computes nothing while it sends."""
-    return send_s * (1 - planner.constant("send_hidden"))
 
 
 class Quick(NamedTuple):
@@ -174,22 +123,20 @@ class Quick(NamedTuple):
     energy_j: float | None
 
 
-def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str = USUAL) -> Quick:
+def quick(planner: Planner, asked: Asked) -> Quick:
     """Return what `plan_time` says inexactly, at a glance.
 
     What does not depend on the number of micro-batches is kept. Where the device has not room for
     a plan, its seconds are infinite.
     """
-    key = (order, micro_batch, *vars(plan).values())
-    holds = planner.once(("holds", *key), lambda: _holds(Step(planner, plan, micro_batch, order)))
-    m = batch // (micro_batch * plan.data)
+    plan, m = asked.plan, asked.rounds
+    key = (asked.order, asked.micro_batch, *vars(plan).values())
+    holds = planner.once(("holds", *key), lambda: _holds(Step(planner, asked)))
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
     held = max([still + in_flight(kept, most, m) for still, kept in holds])
     if held > planner.room_bytes:
         return Quick(inf, held, None)
-    takes = planner.once(
-        ("takes", *key), lambda: _takes(outlined(planner, plan, micro_batch, batch, order))
-    )
+    takes = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
     runs, last_s, loads = takes
     step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
     draws = planner.draws
@@ -203,21 +150,19 @@ def quick(planner: Planner, plan: Plan, micro_batch: int, batch: int, order: str
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:
     """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
-    shape = one.planner.layout(one.plan, one.micro_batch)
-    parts = [parts_of(one, shape, d) for d in shape.unlike]
+    parts = [parts_of(one, d) for d in one.shape.unlike]
     return [(sum(still), kept) for still, kept in parts]
 
 
-def _takes(one: Outline) -> tuple[Pace, float, list[tuple[int, float]]]:
+def _takes(one: Step) -> tuple[Pace, float, list[tuple[int, float]]]:
     """Return how a pipeline runs, seconds of a step beside it, and joules of a micro-batch.
 
     The joules are of one device and come with the number of those that have the same to do.
     """
-    runs = pace(one.schedule, one.times, one.step.plan.pipeline, one.send_s)
+    runs = pace(one.plan.schedule, one.stages, one.plan.pipeline, one.send.total_s)
     loads = Counter(one.shape.devices).items()
-    last_s = max(tail_of(one.step, load).seconds for load, _ in loads)
-    spent = [(count, dynamic_of(one.step, load)) for load, count in loads]
-    return runs, last_s, spent
+    last_s = max(tail_of(one, load).seconds for load, _ in loads)
+    return runs, last_s, [(count, dynamic_of(one, load)) for load, count in loads]
 
 
 @lru_cache(maxsize=1 << 12)
@@ -239,17 +184,6 @@ def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> 
         full, rest = divmod(ahead, round_)
         found.append(min(m, full * group + min(group, max(0, rest - chunk * group))))
     return tuple(found)
-
-
-def _send(one: Step) -> tuple[float, str, float]:
-    """Return seconds, link and bytes of what a stage hands to the next."""
-    if one.plan.pipeline == 1:
-        return 0.0, "", 0.0
-    size = float(one.found[LAST].held.input)
-    if one.plan.tensor > 1 and not one.plan.sequence:
-        size /= one.plan.tensor  # scattered, and gathered again inside
-    found = one.planner.exchange("send", size, one.planner.neighbours(one.groups["pipeline"]))
-    return found.seconds, found.link, size
 
 
 class _Tail(NamedTuple):
@@ -349,16 +283,16 @@ def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[W
     return [Wait(*key, *sums) for key, sums in found.items()] + list(tail.exposures)
 
 
-def _energy(one: Step, shape: Layout, micro_batches: int, step_s: float) -> float | None:
+def _energy(one: Step, micro_batches: int, step_s: float) -> float | None:
     """Return the joules of a step of all devices, None where their power is not known."""
     whole = 0.0
-    for load in shape.devices:
+    for load in one.shape.devices:
         dynamic = micro_batches * dynamic_of(one, load)
         drawn = drawn_of(dynamic, (step_s, step_s, step_s), one.planner.seen)
         if drawn is None:
             return None
         whole += drawn[0]
-    return whole * one.plan.devices / len(shape.devices)
+    return whole * one.plan.devices / len(one.shape.devices)
 
 
 def dynamic_of(one: Step, load: Load) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.table import columns
 from steptime.core.units import percent, seconds, size
-from steptime.plans.memory import PARTS
+from steptime.plans.memory import Memory
 from steptime.plans.pipeline import BACKWARD, FORWARD, WEIGHT, Event
 from steptime.plans.step import PlanTime
 from steptime.plans.trace import BUBBLE, EXCHANGE, UPDATE, lines
@@ -155,13 +155,13 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
             "device": stage["stage"],
             "part": part,
             "bytes": stage[f"{part}_bytes"],
-            "at": PARTS.index(part),
+            "at": Memory._fields.index(part),
             "room": memory["device_bytes"],
             "takes": size(stage[f"{part}_bytes"]),
             "of": size(stage["total_bytes"]),
         }
         for stage in memory["by_stage"]
-        for part in PARTS
+        for part in Memory._fields
         if stage[f"{part}_bytes"]
     ]
 
@@ -170,8 +170,8 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of `memory_rows`: parts upon each other, the room as a line."""
     x = style.name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
     held = style.number("bytes", "memory (byte)", "B")
-    here = {"values": [part for part in PARTS if part in {row["part"] for row in rows}]}
-    colour = style.name("part", scale={"domain": PARTS}, legend=LEGEND | here)
+    here = {"values": [part for part in Memory._fields if part in {row["part"] for row in rows}]}
+    colour = style.name("part", scale={"domain": Memory._fields}, legend=LEGEND | here)
     tip = style.tooltip(("device", "part", "takes", "of"))
     told = {"color": colour, "order": {"field": "at"}, "tooltip": tip}
     room = {"y": {**held, "field": "room", "aggregate": "max"}}

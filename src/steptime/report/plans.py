@@ -66,7 +66,7 @@ def _found(request: Request, rows: dict[str, list[style.Row]]) -> dict[str, Any]
     drawn = {
         "why": waterfall.chart(changes, "step", "", ())["data"]["values"],
         "memory": memory_rows(best["memory"]),
-        "pipeline": bars(timed(asking(request, best))[2], BARS),
+        "pipeline": bars(timed(asking(request, best))[1], BARS),
     }
     for name, some in drawn.items():
         rows[name] += some
