@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime import store
-from steptime.analysis import cache, results_sql
+from steptime.analysis import cache, flat, results_sql
 from steptime.analysis.row import UNKNOWN, Row
 from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
@@ -118,9 +118,7 @@ class Data:
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
-        cursor = self._asked(sql, values)
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return flat.fetched(self._asked(sql, values))
 
     def arrays(self, sql: str, *values: Any, exact: Collection[str] = ()) -> dict[str, np.ndarray]:
         """Return the answer as a column each: numbers as float64 with NaN where unknown.

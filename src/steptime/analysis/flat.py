@@ -145,6 +145,12 @@ def select(paths: Sequence[str], longest: int) -> str:
     return f"WITH parsed AS ({_PARSED.format(lines=lines)}), speeds AS ({_SPEEDS}) {_FLAT}"
 
 
+def fetched(cursor: DuckDBPyConnection) -> list[Row]:
+    """Return the rows of an answer, each with the names of its columns."""
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
 def text(value: str) -> str:
     """Return a text as SQL writes it."""
     return "'" + value.replace("'", "''") + "'"

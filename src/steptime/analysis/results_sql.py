@@ -15,15 +15,14 @@ once all networks are.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptime import catalog, stacks
 from steptime.analysis import cache, flat
-from steptime.analysis.row import HOW, UNTOLD, WAYS, Row, grouped, said, telling_of
-from steptime.core.workload import Plan
+from steptime.analysis.row import HOW, grouped, settings_in, step_names, ways_told
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -151,6 +150,12 @@ COLUMNS = {  # of `results`, over `pairs`
 PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
 ORDER = "ORDER BY folder_rank, first, t, p"
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
+PLACE = "hash(folder_rank, t, p) AS place"
+UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
+OF_NAME = (  # what a network is named by
+    *("folder_rank", "family", "params", "dtype", "phase", "optimizer", "plan", "batch"),
+    *("exchange", "overlap"),
+)
 
 
 def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
@@ -158,20 +163,18 @@ def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     for view, sql in VIEWS.items():
         known = f"({', '.join(map(flat.text, stacks.known()))})"
         connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
-    _view(connection, params, "NULL::VARCHAR", "NULL::VARCHAR")
+    _view(connection, params, f"(SELECT *, {UNNAMED} FROM pairs)")
 
 
 def _view(
     connection: DuckDBPyConnection,
     params: Mapping[str, str],
-    name: str,
-    label: str,
-    rows: str = "pairs",
+    rows: str,
     order: str = ORDER,
 ) -> None:
     own = {*COLUMNS, *PLACES, "name", "label"}
     given = {column: made for column, made in params.items() if column.lower() not in own}
-    shown = {**given, "name": name, **COLUMNS, "label": label, **PLACES}
+    shown = {**given, "name": None, **COLUMNS, "label": None, **PLACES}
     told = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in shown.items())
     connection.execute(
         f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
@@ -192,10 +195,10 @@ def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) 
         f"CREATE OR REPLACE VIEW pairs AS FROM read_parquet({flat.text(str(pairs))})"
     )
     connection.execute("DROP VIEW tries; DROP TABLE held")
-    rows, name, label = _named(connection)
+    _named(connection)
     cache.watched(
         connection,
-        f"COPY (SELECT *, {name} AS name, {label} AS label FROM {rows} {ORDER}) TO "
+        f"COPY (FROM named {ORDER}) TO "
         f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)",
         "names of results",
         size,
@@ -204,124 +207,65 @@ def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) 
 
 def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: Path) -> None:
     """Let the view `results` read what `store` has written."""
-    _view(connection, params, "name", "label", f"read_parquet({flat.text(str(path))})", "")
+    _view(connection, params, f"read_parquet({flat.text(str(path))})", "")
 
 
 def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Name the rows of `results`: the shortest that tell them apart (`row.labels`)."""
-    rows, name, label = _named(connection)
-    _view(connection, params, name, label, rows)
+    _named(connection)
+    _view(connection, params, "named")
 
 
-def _named(connection: DuckDBPyConnection) -> tuple[str, str, str]:
-    """Return the pairs that know their names, and the expressions of name and label."""
-    connection.execute(
-        f"CREATE TEMP TABLE networks AS SELECT folder_rank, family, {_SETTINGS} AS settings, "
-        "min(least(t, p)) AS place FROM pairs GROUP BY ALL"
-    )
-    families = connection.execute("""
-        SELECT folder_rank, family, list(key ORDER BY first) FROM (
-            SELECT folder_rank, family, e.key AS key, min((place, at_)) AS first FROM (
-                SELECT folder_rank, family, place, unnest(settings) AS e,
-                    generate_subscripts(settings, 1) AS at_ FROM networks)
-            GROUP BY ALL) GROUP BY ALL
-    """).fetchall()
-    cases = [
-        f"WHEN folder_rank = {rank} AND family = {flat.text(family)} THEN "
-        f"{_words(_telling(connection, rank, family, names))}"
-        for rank, family, names in families
-    ]
-    connection.execute("DROP TABLE networks")
-    words = f"CASE {' '.join(cases)} ELSE '' END" if cases else "''"
-    base = (
-        f"trim(family || ' ' || concat_ws(', ', nullif({words}, ''), 'batch ' || batch)) || "
-        "if(exchange = '', '', ', ' || exchange) || if(overlap, '', ', no overlap')"
-    )
-    connection.execute(f"CREATE VIEW named AS SELECT *, {base} AS base FROM pairs")
-    connection.execute("CREATE TABLE suffixes (of_rank INT, of_t BIGINT, of_p BIGINT, suffix TEXT)")
-    suffixes = _suffixes(connection)
-    for start in range(0, len(suffixes), 1000):
-        part = suffixes[start : start + 1000]
-        told = ", ".join(f"({rank}, {t}, {p}, {flat.text(end)})" for rank, t, p, end in part)
-        connection.execute(f"INSERT INTO suffixes VALUES {told}")
-    rows, name = "named", "base"
-    if suffixes:
-        rows, name = "whole_named", "base || coalesce(suffix, '')"
+def _named(connection: DuckDBPyConnection) -> None:
+    """Add the view `named`: pairs with their name and label, the shortest that tell them apart."""
+    key = ("folder_rank", "base", *BESIDES)
+    network = f"hash({', '.join(OF_NAME)})"
+    shown = ", ".join(f"any_value({one}) AS {one}" for one in OF_NAME)
+    networks = flat.fetched(
         connection.execute(
-            "CREATE VIEW whole_named AS FROM named LEFT JOIN suffixes ON folder_rank = of_rank AND "
-            "coalesce(t, -1) = of_t AND coalesce(p, -1) = of_p"
+            f"SELECT {network} AS network, exchange AS strategy, {shown} FROM pairs "
+            "GROUP BY ALL ORDER BY folder_rank, min(least(t, p))"
         )
+    )
+    names: list[str] = []
+    for held in grouped(networks, itemgetter("folder_rank")).values():
+        names += step_names([row | {"settings": settings_in(row)} for row in held])
+    _keep(connection, "bases", {"network": [row["network"] for row in networks], "base": names})
+    connection.execute(
+        f"CREATE VIEW based AS FROM (SELECT *, {network} AS network FROM pairs) "
+        "JOIN bases USING (network)"
+    )
+    ran = flat.fetched(
+        connection.execute(
+            f"SELECT {', '.join(key)}, {PLACE}, {', '.join(HOW)}, method_options, method_version, "
+            f"host FROM based QUALIFY count(*) OVER (PARTITION BY {', '.join(key)}) > 1 {ORDER}"
+        )
+    )
+    ends = ways_told(
+        [row | {"options": json.loads(row["method_options"])} for row in ran],
+        [itemgetter(*key)(row) for row in ran],
+    )
+    _keep(connection, "ends", {"place": [row["place"] for row in ran], "ending": ends})
+    connection.execute(
+        "CREATE VIEW whole_named AS SELECT * EXCLUDE (network, base, place, ending), "
+        f"base || coalesce(ending, '') AS name FROM (SELECT *, {PLACE} FROM based) "
+        "LEFT JOIN ends USING (place)"
+    )
     distinct = ", ".join(f"count(DISTINCT {one})" for one in BESIDES)
     (counts,) = connection.execute(f"SELECT {distinct} FROM pairs").fetchall()
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
-    return rows, name, f"concat_ws(', ', {', '.join([name, *telling])})"
+    label = f"concat_ws(', ', {', '.join(['name', *telling])})"
+    connection.execute(f"CREATE VIEW named AS SELECT *, {label} AS label FROM whole_named")
 
 
-_STEP = ("dtype", "phase", "optimizer")
-_JSON = "CAST(to_json({0}) AS VARCHAR)"
-_SETTINGS = f"""list_concat(map_entries(params),
-    [{", ".join(f"{{'key': '{n}', 'value': {_JSON.format(n)}}}" for n in _STEP)}],
-    [{{'key': if(e.key = 'data', 'replicas', e.key || if(e.key IN {WAYS}, '-parallel', '')),
-        'value': CAST(e.value AS VARCHAR)}}
-        for e in map_entries(CAST(CAST(plan AS JSON) AS MAP(VARCHAR, JSON)))])"""
+def _keep(connection: DuckDBPyConnection, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Make a table of columns: hashes, then texts."""
+    (keys, of), (texts, held) = columns.items()
+    import numpy as np
 
-
-def _telling(connection: DuckDBPyConnection, rank: int, family: str, names: list[str]) -> list[str]:
-    """Return the settings of a family that tell more of its networks apart than those before."""
-    hashes, before = [], "0"
-    for number, one in enumerate(names):
-        hashes.append(f"hash({before}, told[{flat.text(one)}]) AS h{number}")
-        before = f"h{number}"
-    counted = ", ".join(f"count(DISTINCT h{number})" for number in range(len(names)))
-    (found,) = connection.execute(
-        f"SELECT {counted} FROM (SELECT {', '.join(hashes)} FROM (SELECT map_from_entries(settings)"
-        " AS told FROM networks WHERE folder_rank = ? AND family = ?))",
-        [rank, family],
-    ).fetchall()
-    return [one for one, now, last in zip(names, found, (1, *found), strict=False) if now > last]
-
-
-def _words(telling: list[str]) -> str:
-    """Return the expression of the settings in few words, as `row.said` has them."""
-    words = []
-    for one in telling:
-        key = "data" if one == "replicas" else one.removesuffix("-parallel")
-        value = f"params[{flat.text(one)}]"
-        if one in _STEP:
-            value = _JSON.format(one)
-        elif key in vars(Plan()):
-            value = f"CAST(CAST(plan AS JSON)->{flat.text(key)} AS VARCHAR)"
-        words.append(
-            f"CASE WHEN json_type({value}) = 'VARCHAR' AND {value}->>'$' <> family AND "
-            f"regexp_full_match({value}->>'$', '[A-Za-z_][A-Za-z0-9_]*') THEN {value}->>'$' "
-            f"ELSE {flat.text(one + ' ')} || {flat.TEXT.format(v=value)} END"
-        )
-    return f"concat_ws(', ', {', '.join(words)})" if words else "''"
-
-
-def _suffixes(connection: DuckDBPyConnection) -> list[tuple[int, int, int, str]]:
-    """Return what is added to names that several rows have: how each of them ran."""
-    key = ", ".join(("folder_rank", "base", *BESIDES))
-    cursor = connection.execute(
-        f"SELECT folder_rank, base, {', '.join(BESIDES)}, coalesce(t, -1) AS t, "
-        f"coalesce(p, -1) AS p, {', '.join(HOW)}, method_options, method_version AS version, host "
-        f"FROM named QUALIFY count(*) OVER (PARTITION BY {key}) > 1 "
-        "ORDER BY folder_rank, first, t, p"
+    made = {keys: np.array(of, np.uint64), texts: np.array(held, object)}
+    connection.register("made", made)
+    connection.execute(
+        f"CREATE TABLE {table} AS SELECT {keys}, CAST({texts} AS VARCHAR) AS {texts} FROM made"
     )
-    names = [column[0] for column in cursor.description]
-    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    found = []
-    for held in grouped(rows, itemgetter("folder_rank", "base", *BESIDES)).values():
-        ways = [_how(row) for row in held]
-        telling = telling_of(ways)
-        for row, how in zip(held, ways, strict=True):
-            words = [said(name, how[name]) for name in telling if how.get(name) is not None]
-            suffix = "".join(f", {word}" for word in words)
-            found.append((row["folder_rank"], row["t"], row["p"], suffix))
-    return [one for one in found if one[-1]]
-
-
-def _how(row: Row) -> Row:
-    options = json.loads(row["method_options"])
-    others = {name: value for name, value in options.items() if name not in UNTOLD}
-    return {name: row[name] for name in HOW} | others | {n: row[n] for n in ("version", "host")}
+    connection.unregister("made")

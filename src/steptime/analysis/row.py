@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity
-from steptime.core.table import picked
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload, plan_to_json
 
@@ -65,13 +64,25 @@ UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or 
 
 def facts_of(row: Mapping[str, Any]) -> Row:
     """Return a row of `flat` with its `settings`, of the network and of the step, and `options`."""
-    plan = json.loads(row["plan"])
-    spread = {"replicas": plan.pop("data", 1)}
-    spread |= {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
+    return {**row, "settings": settings_in(row), "options": json.loads(row["method_options"])}
+
+
+def settings_in(row: Mapping[str, Any]) -> Row:
+    """Return what a row of `flat` is of, as `settings_of` a workload."""
     params = {name: json.loads(value) for name, value in row["params"].items()}
-    step = {name: row[name] for name in ("dtype", "phase", "optimizer")}
-    options = json.loads(row["method_options"])
-    return {**row, "settings": {**params, **step, **spread}, "options": options}
+    return _settings(params, row, json.loads(row["plan"]))
+
+
+def settings_of(workload: Workload) -> Row:
+    """Return what a workload is of, but its model and batch, in the order in which it is told."""
+    return _settings(workload.settings, vars(workload), plan_to_json(workload.plan))
+
+
+def _settings(params: Mapping[str, Any], step: Mapping[str, Any], plan: Mapping[str, Any]) -> Row:
+    spread = {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
+    replicas = spread.pop("data", 1)
+    told = {name: step[name] for name in ("dtype", "phase", "optimizer")}
+    return {**params, **told, "replicas": replicas, **spread}
 
 
 def by_run(samples: Iterable[Item], told: Iterable[int]) -> list[list[Item]]:
@@ -123,18 +134,21 @@ def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]
     then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, p100`. The
     keys `besides` are columns that stand beside the name, and tell rows apart, too.
     """
-    names = [
-        name + exchange_name(one["strategy"], one["overlap"])
-        for name, one in zip(network_names(told), told, strict=True)
-    ]
-    alike = grouped(range(len(told)), lambda at: (names[at], *(told[at][key] for key in besides)))
-    for places in alike.values():
-        ways = [_how(told[index]) for index in places]
+    names = step_names(told)
+    ends = ways_told(told, [(n, *(one[key] for key in besides)) for n, one in zip(names, told)])
+    return [name + end for name, end in zip(names, ends, strict=True)]
+
+
+def ways_told(told: Sequence[Row], keys: Sequence[Hashable]) -> list[str]:
+    """Return what is added to the names of rows that have one key: how each of them ran."""
+    ends = [""] * len(told)
+    for places in grouped(range(len(told)), keys.__getitem__).values():
+        ways = [_how(told[at]) for at in places]
         telling = telling_of(ways)
-        for index, how in zip(places, ways, strict=True):
+        for at, how in zip(places, ways, strict=True):
             words = [said(name, how[name]) for name in telling if how.get(name) is not None]
-            names[index] = ", ".join([names[index], *words])
-    return names
+            ends[at] = "".join(f", {word}" for word in words)
+    return ends
 
 
 def _how(told: Row) -> Row:
@@ -142,6 +156,14 @@ def _how(told: Row) -> Row:
     others = {name: value for name, value in told["options"].items() if name not in UNTOLD}
     last = {"version": told["method_version"], "host": told["host"]}
     return {name: told[name] for name in HOW} | others | last
+
+
+def step_names(told: Sequence[Row]) -> list[str]:
+    """Return the names of networks, with the strategy by which replicas exchange gradients."""
+    return [
+        name + exchange_name(one["strategy"], one["overlap"])
+        for name, one in zip(network_names(told), told, strict=True)
+    ]
 
 
 def network_names(told: Sequence[Row]) -> list[str]:
@@ -166,25 +188,17 @@ def network_names(told: Sequence[Row]) -> list[str]:
 def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
     """Return the settings that tell more of these apart than those before them do."""
     telling: list[str] = []
-    told: list[tuple[object, ...]] = [() for _ in settings]
+    told, kinds = [0] * len(settings), 1
     for name in dict.fromkeys(name for one in settings for name in one):
-        finer = [(*before, str(one.get(name))) for before, one in zip(told, settings, strict=True)]
-        if len(set(finer)) > len(set(told)):
+        places: dict[tuple[int, str], int] = {}
+        finer = [
+            places.setdefault((before, str(one.get(name))), len(places))
+            for before, one in zip(told, settings, strict=True)
+        ]
+        if len(places) > kinds:
             telling.append(name)
-            told = finer
+            told, kinds = finer, len(places)
     return telling
-
-
-def settings_of(workload: Workload) -> Row:
-    """Return what a workload is of, but its model and batch, in the order in which it is told."""
-    plan = plan_to_json(workload.plan)
-    spread = {"replicas": plan.pop("data")}
-    spread |= {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
-    return {
-        **workload.settings,
-        **picked(workload, "dtype phase optimizer"),
-        **spread,
-    }
 
 
 def said(name: str, value: object, model: str = "") -> str:
