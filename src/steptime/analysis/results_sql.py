@@ -174,7 +174,7 @@ def _view(
 ) -> None:
     own = {*COLUMNS, *PLACES, "name", "label"}
     given = {column: made for column, made in params.items() if column.lower() not in own}
-    shown = {**given, "name": None, **COLUMNS, "label": None, **PLACES}
+    shown: dict[str, str | None] = {**given, "name": None, **COLUMNS, "label": None, **PLACES}
     told = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in shown.items())
     connection.execute(
         f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "

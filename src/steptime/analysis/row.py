@@ -135,7 +135,9 @@ def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]
     keys `besides` are columns that stand beside the name, and tell rows apart, too.
     """
     names = step_names(told)
-    ends = ways_told(told, [(n, *(one[key] for key in besides)) for n, one in zip(names, told)])
+    ends = ways_told(
+        told, [(n, *(one[key] for key in besides)) for n, one in zip(names, told, strict=True)]
+    )
     return [name + end for name, end in zip(names, ends, strict=True)]
 
 
