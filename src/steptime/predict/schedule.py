@@ -87,7 +87,12 @@ def schedule(
     of no row in particular is shared among the rows by their parameters.
     """
     shape = lowered.shape
-    sums = [_sum([times[i] for i in some], pipelined) for some in shape.sums]
+    sums = [
+        times[some[0]]
+        if len(some) == 1 and not pipelined
+        else _sum([times[i] for i in some], pipelined)
+        for some in shape.sums
+    ]
     whole = None if shape.update is None else sums[shape.update]
     rows = [
         RowTime(row, sums[forward], sums[backward], sums[update], launches)
@@ -184,10 +189,11 @@ def total(times: Iterable[Interval], often: Iterable[int] = repeat(1)) -> Interv
         extrapolates = extrapolates or beyond
         if least is None or most is None:
             no_low, no_high = no_low or least is None, no_high or most is None
-        low += (least or 0.0) * count
-        high += (most or 0.0) * count
-        if least is None or most is None:
+            low += (least or 0.0) * count
+            high += (most or 0.0) * count
             continue
+        low += least * count
+        high += most * count
         down, up = (one - least) * count, (most - one) * count
         below += shared * down
         above += shared * up
@@ -215,7 +221,7 @@ def overlapped(one: Interval, larger: Larger = max) -> float:
 def _sum(times: Sequence[Interval], pipelined: bool) -> Interval:
     if not times:
         return NOTHING
-    found = times[0] if len(times) == 1 else total(times)
+    found = total(times)
     if not pipelined:
         return found
     value = overlapped(found)

@@ -13,11 +13,11 @@ from steptime.predict.calibrated.form import (
     Constants,
     Parts,
     ceil,
+    has_matrix_units,
     memory_rate,
-    on_matrix_units,
     streamed_s,
 )
-from steptime.predict.calibrated.product import tiled_s
+from steptime.predict.calibrated.product import product_s
 from steptime.predict.kernel import Kernel, Larger
 
 PLACES = 128  # of the result that a block of threads makes
@@ -47,9 +47,9 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
     depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
     if isinstance(depthwise, int) and depthwise:
         return _depthwise(kernel, device, constants)
-    multiplied = kernel._replace(dtype="tf32") if _as_tf32(kernel, device) else kernel
-    if on_matrix_units(multiplied, device):
-        best = _on_matrix_units(multiplied, layer, device, constants, larger)
+    dtype = "tf32" if _as_tf32(kernel, device) else kernel.dtype
+    if kernel.unit == "matrix" and has_matrix_units(device, constants, dtype):
+        best = _on_matrix_units(kernel, dtype, layer, device, constants, larger)
     else:
         best = _by_lanes(kernel, layer, device, constants, larger)
         peak = device.peak_flop_per_s[kernel.dtype]
@@ -64,13 +64,12 @@ def layer_of(kernel: Kernel) -> Layer:
     """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
     groups, m, n, k = kernel.products[0]
     height, width, down, across = (kernel.window or (1,) * 4)[:4]
-    taps = height * width
-    places, made, read = {
-        "conv2d": (m, n, k / taps),
-        "conv_transpose2d": (m, k, n / taps),
-        "conv2d_grad_weight": (k, m, n / taps),
-    }[kernel.kind]
-    return Layer(groups, places, made, read, taps, down * across)
+    taps, strides = height * width, down * across
+    if kernel.kind == "conv2d":
+        return Layer(groups, m, n, k / taps, taps, strides)
+    if kernel.kind == "conv_transpose2d":
+        return Layer(groups, m, k, n / taps, taps, strides)
+    return Layer(groups, k, m, n / taps, taps, strides)
 
 
 def _as_tf32(kernel: Kernel, device: Device) -> bool:
@@ -217,31 +216,35 @@ def _in_three(
     inside = 36 * size * groups * (squares * (read + made) + read * made)
     outside = size * groups * (places * (read + made) + 9 * read * made)
     turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
-    batched = kernel._replace(products=((36 * groups, m, n, k),))
+    batched = 36 * groups, m, n, k
     return Parts(
-        tiled_s(batched, device, constants, larger),
+        product_s(batched, kernel.dtype, device, constants, larger)[0],
         streamed_s(inside, device, constants),
         gap + turned + 3 * constants["launch.gap_s"],
     )
 
 
 def _on_matrix_units(
-    kernel: Kernel, layer: Layer, device: Device, constants: Constants, larger: Larger
+    kernel: Kernel,
+    dtype: str,
+    layer: Layer,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
 ) -> Parts:
     """Return the seconds of an implicit product on tensor cores, whose images are channels last.
 
     Images that are not are turned around on the way in and out, where the quickest kernel asks for
     it: on average `convolution.matrix_turned` of them.
     """
-    padded = layer._replace(
-        made=CHANNELS * ceil(layer.made, CHANNELS), read=CHANNELS * ceil(layer.read, CHANNELS)
-    )
+    groups, places, made, read, taps, strides = layer
+    made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
+    padded = Layer(groups, places, made, read, taps, strides)
     shape = implicit(kernel.kind, padded, larger)
-    arithmetic = tiled_s(kernel._replace(products=(shape,)), device, constants, larger)
+    arithmetic, _ = product_s(shape, dtype, device, constants, larger)
     gap = constants["launch.gap_s"] * kernel.launches
     if not kernel.channels_last:
-        size = SIZE_BYTES["float32" if kernel.dtype == "tf32" else kernel.dtype]
-        turning = _turning_s(layer, size, device, constants)
+        turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
         gap = gap + turning * constants["convolution.matrix_turned"]
     moving = streamed_s(kernel.bytes, device, constants)
     return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap, kernel.flop)

@@ -1,7 +1,8 @@
 """What a form returns, and arithmetic that numbers and arrays share."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 from steptime.core.hardware import Device
 from steptime.predict.kernel import Kernel, Larger
@@ -23,6 +24,26 @@ Constants = Mapping[str, float]
 Form = Callable[[Kernel, Device, Constants, Larger], Parts]
 
 
+Of = TypeVar("Of", bound=Callable[..., Any])
+
+
+def kept(of: Of) -> Of:
+    """Return a function that works out once what it says of a device, its constants and words."""
+    name = f"_{of.__qualname__}"
+
+    @wraps(of)
+    def found(device: Device, constants: Constants, *words: str | bool) -> Any:
+        known = device.__dict__.get(name)
+        if known is None or known[0] is not constants:
+            known = device.__dict__[name] = constants, dict[Any, Any]()
+        answers = known[1]
+        if words not in answers:
+            answers[words] = of(device, constants, *words)
+        return answers[words]
+
+    return cast("Of", found)
+
+
 def ceil(part: Any, size: Any) -> Any:
     """Return how many of `size` it takes to cover `part`: 3 for 5 and 2."""
     if type(part) in (int, float):
@@ -38,6 +59,7 @@ CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file do
 CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
 
 
+@kept
 def memory_rate(device: Device, constants: Constants) -> Any:
     """Return the bytes per second that long kernels reach: a share by the kind of memory.
 
@@ -53,7 +75,7 @@ def memory_rate(device: Device, constants: Constants) -> Any:
     return device.memory_bytes_per_s * share
 
 
-def latency_s(name: str, device: Device, constants: Constants) -> float:
+def latency_s(device: Device, constants: Constants, name: str) -> float:
     """Return the seconds of a constant that counts clocks, as it is stated: at `CLOCK_HZ`."""
     return constants[name] * CLOCK_HZ / (device.clock_hz or CLOCK_HZ)
 
@@ -70,8 +92,15 @@ def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
 
     1 GB at a reached rate of 1 GB/s takes 1 s, and `stream.latency_s` in all cases.
     """
-    waits = latency_s("stream.latency_s", device, constants)
-    return moved / memory_rate(device, constants) + waits * (moved > 0)
+    rate, waits = _moving(device, constants)
+    return moved / rate + waits * (moved > 0)
+
+
+@kept
+def _moving(device: Device, constants: Constants) -> tuple[float, float]:
+    """Return the bytes per second that are reached, and the seconds until the first come."""
+    waits = latency_s(device, constants, "stream.latency_s")
+    return memory_rate(device, constants), waits
 
 
 def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
@@ -95,7 +124,13 @@ def on_matrix_units(kernel: Kernel, device: Device) -> bool:
 
     Their peak is well above that of vector units; double rate for half types is none.
     """
-    if (device.architecture or "").startswith(NO_MATRIX_UNITS) or kernel.unit != "matrix":
+    return kernel.unit == "matrix" and has_matrix_units(device, device.constants, kernel.dtype)
+
+
+@kept
+def has_matrix_units(device: Device, _: Constants, dtype: str) -> bool:
+    """Whether products of a type run on units made for them."""
+    if (device.architecture or "").startswith(NO_MATRIX_UNITS):
         return False
     vector = device.vector_flop_per_s.get("float32")
-    return bool(vector and device.peak_flop_per_s[kernel.dtype] > 1.5 * vector)
+    return bool(vector and device.peak_flop_per_s[dtype] > 1.5 * vector)

@@ -9,7 +9,7 @@ from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.described import described
-from steptime.predict.calibrated.form import Form, on_matrix_units
+from steptime.predict.calibrated.form import Constants, Form, has_matrix_units, kept
 from steptime.predict.calibrated.hull import beyond, wider
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import capped_s
@@ -43,28 +43,47 @@ def price(
     `alone` is 1 for a kernel that runs again and again, 0 among those of a step; `pause_s` is how
     long the device rests each time, which spares power.
     """
-    constants, form = device.constants, form_of(kernel, device)
+    constants = device.constants
+    form, power, joint, beyond, low, high, shared = _rules(
+        device, constants, kernel.kind, kernel.unit, kernel.dtype
+    )
     compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
-    drawing = kernel if done is None else kernel._replace(flop=done)
-    least_s = capped_s(drawing, compute_s, alone, device, constants, larger) - pause_s
-    multiplies = device.kind == "gpu" and on_matrix_units(kernel, device)
-    joint = constants["joint.power"]
-    power = constants["joint.matrix_power"] if multiplies else joint
+    least_s = capped_s(kernel, compute_s, alone, device, constants, larger, done) - pause_s
     running_s = (compute_s**power + memory_s**power) ** (1 / power)
     value = larger(running_s, least_s)
-    if multiplies:  # over hours, clocks fall before the limit is reached
+    if joint:  # over hours, clocks fall before the limit is reached
         often_s = (running_s**joint + larger(least_s, 0) ** joint) ** (1 / joint)
         value = alone * value + (1 - alone) * often_s
     value = value + gap_s
-    low, high, shared = bounds(form.__name__, constants)
-    beyond = constants.get("interval.beyond", 0.0) > 0
     return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+
+
+@kept
+def _rules(
+    device: Device, constants: Constants, kind: str, unit: str, dtype: str
+) -> tuple[Form, float, float, bool, float, float, float]:
+    """Return form, powers, whether it extrapolates, and the interval of kernels of a kind.
+
+    The powers join arithmetic and traffic, and both and the limit, 0 where units made for products
+    do not run.
+    """
+    form = _form(kind, unit, device)
+    multiplies = unit == "matrix" and device.kind == "gpu"
+    multiplies = multiplies and has_matrix_units(device, constants, dtype)
+    power = constants["joint.matrix_power" if multiplies else "joint.power"]
+    beyond = constants.get("interval.beyond", 0.0) > 0
+    joint = constants["joint.power"] if multiplies else 0.0
+    return form, power, joint, beyond, *bounds(form.__name__, constants)
 
 
 def form_of(kernel: Kernel, device: Device) -> Form:
     """Return the form that prices a kernel on a device."""
+    return _form(kernel.kind, kernel.unit, device)
+
+
+def _form(kind: str, unit: str, device: Device) -> Form:
     forms = FORMS.get(device.kind, GPU)
-    return forms.get(kernel.kind) or forms[kernel.unit]
+    return forms.get(kind) or forms[unit]
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:

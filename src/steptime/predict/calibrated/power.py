@@ -5,7 +5,7 @@ from math import exp
 from typing import Any
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, on_matrix_units
+from steptime.predict.calibrated.form import Constants, has_matrix_units, kept, on_matrix_units
 from steptime.predict.kernel import Kernel, Larger
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
@@ -23,14 +23,22 @@ def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -
     They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.tensor_j` of matrix units,
     less at smaller nodes by `power.node`, and `power.byte_j` for a byte.
     """
+    multiplies = on_matrix_units(kernel, device)
+    each = _flop_j(device, constants, multiplies, kernel.dtype)
+    return flop * each + kernel.bytes * constants["power.byte_j"]
+
+
+@kept
+def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) -> float:
+    """Return the joules of a FLOP, of units made for products or of others."""
     said = device.process_nm or UNKNOWN_NM
-    node = (AS_LARGE_AS.get(int(said), said) / NODE_NM) ** constants["power.node"]
-    each = constants["power.flop_j"]
-    if on_matrix_units(kernel, device):
-        frugal = FRUGAL.get((device.architecture or "").partition(" ")[0], 1.0)
-        each = constants["power.tensor_j"] * frugal * NARROW.get(kernel.dtype, 1.0)
-        each *= 1.0 if "HBM" in (device.memory_type or "") else constants["power.graphics"]
-    return flop * each * node + kernel.bytes * constants["power.byte_j"]
+    node: float = (AS_LARGE_AS.get(int(said), said) / NODE_NM) ** constants["power.node"]
+    if not multiplies:
+        return constants["power.flop_j"] * node
+    frugal = FRUGAL.get((device.architecture or "").partition(" ")[0], 1.0)
+    each = constants["power.tensor_j"] * frugal * NARROW.get(dtype, 1.0)
+    each *= 1.0 if "HBM" in (device.memory_type or "") else constants["power.graphics"]
+    return each * node
 
 
 def capped_s(
@@ -40,20 +48,40 @@ def capped_s(
     device: Device,
     constants: Constants,
     larger: Larger,
+    flop: Any = None,
 ) -> Any:
     """Return the least seconds in which a GPU may spend a kernel's energy, 0 if not known.
 
     At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. Vector units that are not `alone` have
-    `power.mixed` as many watts: the kernels around them save for them. What takes `compute_s` at
-    the peak is no more arithmetic than the peak allows: Winograd's is less than counted.
+    `power.mixed` as many watts: the kernels around them save for them. `flop` is the arithmetic
+    done where it is not what is counted. What takes `compute_s` at the peak is no more than the
+    peak allows: Winograd's is less than counted.
+    """
+    limit = _limit(device, constants, kernel.unit, kernel.dtype)
+    if limit is None:
+        return 0.0
+    peak, flop_j, byte_j, alone_w, mixed_w = limit
+    executed = -larger(-(kernel.flop if flop is None else flop), -compute_s * peak)
+    budget_w = alone * alone_w + (1 - alone) * mixed_w
+    return (executed * flop_j + kernel.bytes * byte_j) / budget_w
+
+
+@kept
+def _limit(
+    device: Device, constants: Constants, unit: str, dtype: str
+) -> tuple[float, float, float, float, float] | None:
+    """Return peak, joules of a FLOP and of a byte, and the watts left for a kernel under a limit.
+
+    They are those of a kernel that runs again and again, and of one among others.
     """
     if device.peak_w is None or device.kind != "gpu":
-        return 0.0
-    executed = -larger(-kernel.flop, -compute_s * device.peak_flop_per_s[kernel.dtype])
+        return None
+    multiplies = unit == "matrix" and has_matrix_units(device, constants, dtype)
     budget_w = device.peak_w * (1 - waiting_share(device, constants))
-    if not on_matrix_units(kernel, device):
-        budget_w = budget_w * (alone + (1 - alone) * constants["power.mixed"])
-    return dynamic_j(kernel, executed, device, constants) / budget_w
+    mixed = 1.0 if multiplies else constants["power.mixed"]
+    flop_j = _flop_j(device, constants, multiplies, dtype)
+    peak = device.peak_flop_per_s[dtype]
+    return peak, flop_j, constants["power.byte_j"], budget_w, budget_w * mixed
 
 
 def waiting_share(device: Device, constants: Constants) -> float:

@@ -12,10 +12,11 @@ from steptime.predict.calibrated.form import (
     Constants,
     Parts,
     ceil,
+    has_matrix_units,
+    kept,
     latency_s,
     memory_rate,
     missed,
-    on_matrix_units,
     streamed_s,
 )
 from steptime.predict.kernel import Kernel, Larger
@@ -75,22 +76,18 @@ TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that ar
 
 
 class _Units(NamedTuple):
-    """What multiplies: FLOP per second, tiles for one product and for batches, and how they fare.
+    """What multiplies: tiles for one product and for batches, and how they fare.
 
-    A tile waits as for `ramp` steps of its contraction, which is padded to `step`, and reaches half
-    of the rate where an operand is used `half_reuse` times. The parts of a contraction that is
-    split over multiprocessors are summed in `sum_s`. For each row of tiles, `again_s` passes in
-    which the second operand is read.
+    A tile is its rows, its columns, and the seconds of a wave a step of the contraction. It waits
+    as for `ramp` steps of that, which is padded to `step`. The parts of a contraction that is split
+    over multiprocessors are summed in `sum_s`.
     """
 
-    rate: float
-    alone: Tiles
-    batched: Tiles
+    alone: tuple[tuple[int, int, float], ...]
+    batched: tuple[tuple[int, int, float], ...]
     ramp: float
-    half_reuse: float
     sum_s: float
     step: int = 1
-    again_s: Any = 0.0
 
 
 def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
@@ -104,43 +101,66 @@ def tiled(kernel: Kernel, device: Device, constants: Constants, larger: Larger) 
     Libraries offer batches of products fewer tiles than single ones, and split the contraction of
     single ones alone.
     """
-    units = _units_of(kernel, device, constants)
     compute, flop = 0.0, 0.0
+    strided = kernel.kind == "linear" and (device.architecture or "").startswith(OLD)
     for shape in kernel.products:
-        at = units
-        if kernel.kind == "linear" and (device.architecture or "").startswith(OLD):
-            at = units._replace(again_s=_again_s(kernel, shape, device, constants))
-        many: Any = shape[0] > 1
-        if many is True or many is False:  # a number
-            seconds, done = _fastest(shape, at, many, device, constants, larger)
-        else:
-            seconds, done = (
-                many * batched + (1 - many) * alone
-                for batched, alone in zip(
-                    _fastest(shape, at, True, device, constants, larger),
-                    _fastest(shape, at, False, device, constants, larger),
-                    strict=True,
-                )
-            )
+        again_s = _again_s(kernel, shape, device, constants) if strided else None
+        seconds, done = product_s(shape, kernel.dtype, device, constants, larger, again_s)
         compute, flop = compute + seconds, flop + done
     return compute, flop
 
 
-def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
-    """Return what multiplies the products of a kernel, by generation and type."""
+def product_s(
+    shape: Shape,
+    dtype: str,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
+    again_s: Any = None,
+) -> tuple[Any, Any]:
+    """Return the seconds of a product, and its FLOP with those that pad its tiles.
+
+    For each row of tiles, `again_s` passes in which the second operand is read.
+    """
+    units = _units_of(device, constants, dtype)
+    many: Any = shape[0] > 1
+    if many is True or many is False:  # a number
+        return _fastest(shape, units, many, again_s, device, constants, larger)
+    seconds, done = (
+        many * batched + (1 - many) * alone
+        for batched, alone in zip(
+            _fastest(shape, units, True, again_s, device, constants, larger),
+            _fastest(shape, units, False, again_s, device, constants, larger),
+            strict=True,
+        )
+    )
+    return seconds, done
+
+
+@kept
+def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
+    """Return what multiplies products of a type, by generation."""
     age = (device.architecture or "").partition(" ")[0]
-    rate = device.peak_flop_per_s[kernel.dtype]
-    if on_matrix_units(kernel, device):
-        tiles = TENSOR if age in TILES else OF_OTHERS
+    peak = rate = device.peak_flop_per_s[dtype]
+    count = device.multiprocessors or MULTIPROCESSORS
+    sum_s = latency_s(device, constants, "product.sum_s")
+
+    def timed(tiles: Tiles, half: float) -> tuple[tuple[int, int, float], ...]:
+        """Return tiles, which reach half of the rate where an operand is used `half` times."""
+        return tuple(
+            (*tile, 2.0 * tile[0] * tile[1] * count / rate * (1 + half / reuse(tile)))
+            for tile in tiles
+        )
+
+    if has_matrix_units(device, constants, dtype):
         rate *= constants["product.tensor_share"]
         rate *= 1.0 if age in TILES else constants["product.amd"]
-        count = device.multiprocessors or MULTIPROCESSORS
-        quick = min(1.0, device.peak_flop_per_s[kernel.dtype] / count / TENSOR_RATE)
+        quick = min(1.0, peak / count / TENSOR_RATE)
         half = constants["product.tensor_half_reuse"] * quick
-        waits = (constants["product.tensor_ramp"] * quick, half)
         rate *= 1 + half / reuse(TENSOR[0])
-        return _Units(rate, tiles, tiles, *waits, latency_s("product.sum_s", device, constants), 32)
-    if age in OLD and kernel.dtype in HALVES:
+        tiles = timed(TENSOR if age in TILES else OF_OTHERS, half)
+        return _Units(tiles, tiles, constants["product.tensor_ramp"] * quick, sum_s, 32)
+    if age in OLD and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
@@ -148,9 +168,9 @@ def _units_of(kernel: Kernel, device: Device, constants: Constants) -> _Units:
     if age == "Pascal" and _lanes(device) > LANES:
         age = "Maxwell"
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
-    waits = (constants["product.ramp"], constants["product.half_reuse"])
-    rate *= 1 + waits[1] / reuse(LARGEST)
-    return _Units(rate, alone, batched, *waits, latency_s("product.sum_s", device, constants))
+    half = constants["product.half_reuse"]
+    rate *= 1 + half / reuse(LARGEST)
+    return _Units(timed(alone, half), timed(batched, half), constants["product.ramp"], sum_s)
 
 
 def reuse(tile: tuple[int, int]) -> float:
@@ -185,6 +205,7 @@ def _fastest(
     shape: Shape,
     units: _Units,
     in_batch: bool,
+    again_s: Any,
     device: Device,
     constants: Constants,
     larger: Larger,
@@ -200,20 +221,25 @@ def _fastest(
     best: Any = inf
     done: Any = 0.0
     long = k if units.step == 1 else units.step * ceil(k, units.step)
-    for rows, columns in units.batched if in_batch else units.alone:
-        slower = 1 + units.half_reuse * (rows + columns) / (rows * columns)
-        each = 2.0 * rows * columns * count / units.rate * slower  # seconds of a wave a step of k
-        blocks = batch * ceil(m, rows) * ceil(n, columns)
-        again = units.again_s * ceil(m, rows)
-        found = larger(ceil(blocks, count) * each * (long + units.ramp), again)
+    steps = long + units.ramp
+    least = batch * m * n * steps / count if larger is max else 0.0
+    for rows, columns, each in units.batched if in_batch else units.alone:
+        if larger is max and least * each >= best * rows * columns:
+            continue  # were all tiles full
+        high = ceil(m, rows)
+        blocks = batch * high * ceil(n, columns)
+        found = ceil(blocks, count) * each * steps
         worth: Any = count // blocks > 1
         if not in_batch and worth is not False:
             parts = larger(1.0, count // blocks)
             written = 4.0 * (m * n + rows * columns * count)
             summed = written / memory_rate(device, constants) + units.sum_s
             split = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
-            found = -larger(-found, -larger(split, again))
-        faster = found < best
-        done = faster * 2.0 * rows * columns * blocks * k + (1 - faster) * done
-        best = -larger(-best, -found)
+            found = -larger(-found, -split)
+        if again_s is not None:
+            found = larger(found, again_s * high)
+        faster: Any = found < best
+        if faster is not False:  # a number
+            done = faster * 2.0 * rows * columns * blocks * k + (1 - faster) * done
+            best = -larger(-best, -found)
     return best, done

@@ -1,6 +1,6 @@
 """Kernels that move bytes: elementwise ops, softmax, norms, pools, copies, optimizers."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
@@ -8,6 +8,7 @@ from steptime.predict.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
     Parts,
+    kept,
     latency_s,
     memory_rate,
     missed,
@@ -29,21 +30,39 @@ def stream(kernel: Kernel, device: Device, constants: Constants, _larger: Larger
     multiprocessor for a time of its own. Bytes that all fit into the last cache come from there,
     `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
-    units = device.multiprocessors or MULTIPROCESSORS
-    peak = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
-    compute = kernel.flop / (peak * constants["stream.flop_share"])
+    at = _rates(device, constants, kernel.dtype)
+    compute = kernel.flop / at.flop_per_s
     moved: Any = kernel.bytes
     if kernel.kind in REDUCING:
         again, longest = REDUCING[kernel.kind]
         rows = kernel.bytes / (2 * SIZE_BYTES[kernel.dtype] * kernel.row)
-        compute = compute + rows * constants["stream.row_s"] / units
+        compute = compute + rows * at.row_s
         moved = moved * (1 + constants[again] * (kernel.row > longest))
-    rate = memory_rate(device, constants)
-    slower = 1 / rate
-    if device.l2_bytes and device.clock_hz:
-        far = missed(kernel.bytes, device)
-        cached = constants["stream.cached_bytes"] * units * device.clock_hz
-        slower = far / rate + (1 - far) / max(cached, rate)
-    waits = latency_s("stream.latency_s", device, constants)
-    memory = moved * slower + waits * (kernel.bytes > 0)
+    far = missed(kernel.bytes, device) if at.cached_s < at.byte_s else 1.0
+    slower = at.cached_s + far * (at.byte_s - at.cached_s)
+    memory = moved * slower + at.first_s * (kernel.bytes > 0)
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
+
+
+class _Rates(NamedTuple):
+    """FLOP per second, and the seconds of a byte, of one from the cache, of the first, of a row."""
+
+    flop_per_s: float
+    byte_s: float
+    cached_s: float
+    first_s: float
+    row_s: float
+
+
+@kept
+def _rates(device: Device, constants: Constants, dtype: str) -> _Rates:
+    """Return the rates of kernels of a type that move bytes."""
+    units = device.multiprocessors or MULTIPROCESSORS
+    peak = device.vector_peak(dtype) or device.peak_flop_per_s[dtype]
+    rate = memory_rate(device, constants)
+    cached = rate
+    if device.l2_bytes and device.clock_hz:
+        cached = max(constants["stream.cached_bytes"] * units * device.clock_hz, rate)
+    waits = latency_s(device, constants, "stream.latency_s")
+    row_s = constants.get("stream.row_s", 0.0) / units
+    return _Rates(peak * constants["stream.flop_share"], 1 / rate, 1 / cached, waits, row_s)
