@@ -26,8 +26,8 @@ def calibrate(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    minutes: float = option("--minutes M", "In all.", 3.0, min=0.05, max=1440.0),
-    points: Text = optional("--points N", f"At most so many. Default: {POINTS}."),
+    minutes: float = option("M", "In all.", 3.0, min=0.05, max=1440.0),
+    points: Text = optional("N", f"At most so many. Default: {POINTS}."),
     records: Path | None = optional(
         "--from DIR|FILE",
         "Take records, cases, or a table of published steps, in place of measuring.",
@@ -35,7 +35,7 @@ def calibrate(
     mapping: Path | None = optional(
         "--map --mapping MAP.toml", "With --from: what the columns of a table mean."
     ),
-    of: Text = optional("--of NAME", "With --from: the device whose records they are."),
+    of: Text = optional("NAME", "With --from: the device whose records they are."),
 ) -> Answer:
     """Measure what predictions need of this machine.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
@@ -26,16 +26,14 @@ NAMED = 5  # of those that a note counts
 @command(long="predicting every device")
 def choose(
     model: options.Model,
-    devices: Annotated[
-        str, option("--devices", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.")
-    ] = "all",
-    batch: Annotated[
-        Text, option("--batch N", "Examples a step. Default: the best that fits, of 1, 2, 4, ...")
-    ] = None,
-    samples: Text = optional("--samples N", f"Examples of an epoch. Default: {SAMPLES}."),
-    epochs: Annotated[float, option("--epochs N", "Epochs.", min=0, max=1e6)] = 1.0,
+    devices: str = option(
+        "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
+    ),
+    batch: Text = optional("N", "Examples a step. Default: the best that fits, of 1, 2, 4, ..."),
+    samples: Text = optional("N", f"Examples of an epoch. Default: {SAMPLES}."),
+    epochs: float = option("N", "Epochs.", 1.0, min=0, max=1e6),
     prices: options.Prices = None,
-    sort: Annotated[str, option("--sort", "time, cost or energy.")] = "time",
+    sort: str = option("NAME", "time, cost or energy.", "time"),
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",

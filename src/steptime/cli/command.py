@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Annotated, Any
 
+from typer.models import OptionInfo
+
 from steptime.cli.options import option
 from steptime.core.errors import one_of
 from steptime.core.printers import PRINTERS, finite, json_text, text
@@ -57,6 +59,9 @@ def command(
                 name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind
             )
         every = [one.replace(kind=one.KEYWORD_ONLY) for one in given.values()]
+        for one in every:
+            if isinstance(one.default, OptionInfo) and not one.default.param_decls:
+                one.default.param_decls = (f"--{one.name.strip('_').replace('_', '-')}",)
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
             parameters=every, return_annotation=int
         )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, argument, option, optional
+from steptime.cli.options import Text, argument, flag, option, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns
@@ -23,19 +23,13 @@ def compare(
             "DIR [DIR]", "One folder: predicted beside measured. Two: the second against the first."
         ),
     ],
-    platforms: Text = optional("--platforms A,B", "Platform B against A, in one folder."),
-    by: Text = optional(
-        "--by COLUMN", "Each level of a column against the first: host, threads, ..."
-    ),
-    against: Text = optional("--against VALUE", "With --by: the level the others face."),
-    any_dtype: bool = option(
-        "--any-dtype", "With --platforms or --by: pair types with other types.", False
-    ),
-    quantity: str = option("--quantity NAME", "step_s, peak_memory_bytes, ...", "step_s"),
-    fail_on: Text = optional(
-        "--fail-on WORD", "Of two folders: exit with 3 on slower, faster or changed."
-    ),
-    margin: Text = optional("--margin SHARE", "Smaller changes count as none. Default: 5%."),
+    platforms: Text = optional("A,B", "Platform B against A, in one folder."),
+    by: Text = optional("COLUMN", "Each level of a column against the first: host, threads, ..."),
+    against: Text = optional("VALUE", "With --by: the level the others face."),
+    any_dtype: bool = flag("With --platforms or --by: pair types with other types."),
+    quantity: str = option("NAME", "step_s, peak_memory_bytes, ...", "step_s"),
+    fail_on: Text = optional("WORD", "Of two folders: exit with 3 on slower, faster or changed."),
+    margin: Text = optional("SHARE", "Smaller changes count as none. Default: 5%."),
 ) -> Answer:
     """Compare predictions, folders, or the levels of any column.
 

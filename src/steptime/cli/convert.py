@@ -19,7 +19,7 @@ from steptime.core.workload import PHASES, Workload
 def convert(
     model: options.Model,
     input_: list[str] | None = optional(
-        "--input NAME=SHAPE:TYPE",
+        "NAME=SHAPE:TYPE",
         "Of code: an input, x=2x3x256x256:float32, its first size the batch; repeatable.",
     ),
     out: Path | None = optional(
@@ -29,7 +29,7 @@ def convert(
     ),
     batch: options.Batch = None,
     phase: Text = optional(
-        "--phase", "train or infer. Default: infer for .onnx and .csv, else train."
+        "NAME", "train or infer. Default: infer for .onnx and .csv, else train."
     ),
     dtype: options.Dtype = "float32",
     allow_unknown: options.AllowUnknown = False,

@@ -22,7 +22,7 @@ def count(
     allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
     stack: str = option(
-        "--stack NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
+        "NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
     ),
     graph_file: Path | None = optional(
         "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."

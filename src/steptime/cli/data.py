@@ -15,7 +15,7 @@ SOURCES = {"mnist": "steptime.measure.data.mnist"}
 @command()
 def data(
     name: Annotated[str, argument("NAME", "The data set: mnist.")],
-    out: Annotated[Path, option("--out DIR", "Folder to write it into.")],
+    out: Path = option("DIR", "Folder to write it into."),
     source: Path | None = optional("--from DIR", "Where the source lies, if not installed."),
 ) -> Answer:
     """Write a real data set as files for `run --input dataset`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option, optional
+from steptime.cli.options import Text, argument, flag, option, optional
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.printers import json_text
 from steptime.core.table import Answer, Table, columns
@@ -34,23 +34,17 @@ def energy(
         "count. Default: a configuration from standard input.",
         None,
     ),
-    accelerator: str = option(
-        "--accelerator NAME+...", "The chips, each for its kind of layer.", "eyeriss+eie"
-    ),
-    method: str = option("--method", "accelerator, or fodlam: as published.", "accelerator"),
+    accelerator: str = option("NAME+...", "The chips, each for its kind of layer.", "eyeriss+eie"),
+    method: str = option("NAME", "accelerator, or fodlam: as published.", "accelerator"),
     process: Text = optional(
-        "--process NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."
+        "NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."
     ),
     scaling: Text = optional(
-        "--scaling NAME", "dennard (default), constant-voltage, stillmaker-baas or none."
+        "NAME", "dennard (default), constant-voltage, stillmaker-baas or none."
     ),
-    nets: Path | None = optional(
-        "--nets DIR", "Where a netfile is looked for, before its own folder."
-    ),
-    dram: bool = option("--dram", "Show the energy of DRAM too, on a line of its own.", False),
-    diagnose: bool = option(
-        "--diagnose", "Show cost a multiply-add, and each network from the others.", False
-    ),
+    nets: Path | None = optional("DIR", "Where a netfile is looked for, before its own folder."),
+    dram: bool = flag("Show the energy of DRAM too, on a line of its own."),
+    diagnose: bool = flag("Show cost a multiply-add, and each network from the others."),
     by_op: options.ByOp = False,
 ) -> Answer:
     """Estimate latency and energy on published accelerators.

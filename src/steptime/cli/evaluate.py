@@ -21,26 +21,24 @@ def evaluate(
         ),
     ],
     method: str = option(
-        "--method M",
-        "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.",
-        "calibrated",
+        "M", "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.", "calibrated"
     ),
     mapping: Path | None = optional(
         "--map --mapping MAP.toml", "What the columns of a table mean."
     ),
     calibrate_with: int | None = optional(
-        "--calibrate-with N", "Calibrate each device with N of its cases; score the rest.", min=1
+        "N", "Calibrate each device with N of its cases; score the rest.", min=1
     ),
-    draws: int = option("--draws K", "With --calibrate-with: draws of the N cases.", 5, min=1),
+    draws: int = option("K", "With --calibrate-with: draws of the N cases.", 5, min=1),
     by: Text = optional(
-        "--by NAMES",
+        "NAMES",
         "Groups: kind, device, family, condition, regime; of published steps model, device, "
         "block, stack, dtype, devices.",
     ),
     rows: int | None = optional(
-        "--rows N", "With --map: score N rows of each kind on each device.", min=1
+        "N", "With --map: score N rows of each kind on each device.", min=1
     ),
-    worst: int = option("--worst K", "Show the K cases that are missed by most.", 5, min=0),
+    worst: int = option("K", "Show the K cases that are missed by most.", 5, min=0),
     out: Path | None = optional("--out -o FILE", "A picture: .png, .svg, .pdf or .html."),
 ) -> Answer:
     """Hold predictions against what was measured.

@@ -14,12 +14,12 @@ from steptime.core.table import Answer
 def explore(
     out: Path = option("--out -o FILE", "The page, an .html file.", Path("explore.html")),
     models: Text = optional(
-        "--models MODEL,...",
+        "MODEL,...",
         "Networks to choose from: names, families with hyperparameters, files. "
         "Default: every named network, and each family at its defaults.",
     ),
     devices: Text = optional(
-        "--devices NAME,...|all",
+        "NAME,...|all",
         "Devices to choose from (steptime list devices). "
         "Default: accelerators with a short name or a price, and your own.",
     ),

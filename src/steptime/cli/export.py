@@ -1,7 +1,6 @@
 """The command `export`: the records as one table in a file."""
 
 from pathlib import Path
-from typing import Annotated
 
 from steptime.cli import options
 from steptime.cli.command import command, note
@@ -14,9 +13,9 @@ from steptime.core.units import counted
 @command(long="reading the records")
 def export(
     in_dir: options.In,
-    out: Annotated[Path, option("-o --out FILE", "A .csv, .parquet or .jsonl file.")],
+    out: Path = option("-o --out FILE", "A .csv, .parquet or .jsonl file."),
     sql: str = option(
-        "--sql SQL", "What to export. Default: all records.", "FROM records", show_default=False
+        "SQL", "What to export. Default: all records.", "FROM records", show_default=False
     ),
 ) -> Answer:
     """Write records as a table: CSV, Parquet or JSON lines."""

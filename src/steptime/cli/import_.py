@@ -22,10 +22,8 @@ LONGEST_REASON = 300  # characters
 @command()
 def import_(
     paths: Annotated[list[Path], argument("PATH...", "Files, folders, .tar or .tar.gz archives.")],
-    out: Annotated[Path, option("-o --out DIR", "Folder of records.")],
-    mapping: Path | None = optional(
-        "--mapping FILE", "A .toml file: what the columns of CSV files mean."
-    ),
+    out: Path = option("-o --out DIR", "Folder of records."),
+    mapping: Path | None = optional("FILE", "A .toml file: what the columns of CSV files mean."),
 ) -> Answer:
     """Read other people's results into a folder of records.
 

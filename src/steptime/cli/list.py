@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime import catalog
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option
+from steptime.cli.options import Text, argument, flag
 from steptime.core import registry
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer, Table, columns, picked
@@ -22,9 +22,7 @@ TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities"
 def list_(
     topic: str = argument("TOPIC", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.", "models"),
     only: Text = argument("TEXT", "Only what has this in its name, or in a short name.", None),
-    sources: bool = option(
-        "--sources", "Show where the numbers come from, too (see also show).", False
-    ),
+    sources: bool = flag("Show where the numbers come from, too (see also show)."),
 ) -> Answer:
     """List models, devices, links, methods, accelerators and more."""
     one_of("topic", topic, TOPICS)

@@ -20,19 +20,26 @@ if TYPE_CHECKING:
     from steptime.plans.request import Site
 
 
-def option(names: str, meaning: str, default: Any = ..., **more: Any) -> Any:
-    """Return an option of a command line from `--out -o FILE`, its names and what it takes.
+def option(takes: str, meaning: str, default: Any = ..., **more: Any) -> Any:
+    """Return an option that `takes` what it says, after its names where these are not its own.
 
-    It stands as the default of a parameter, or in `Annotated` for a type that commands share.
+    Its own name is that of the parameter, whose default it is: `tensor` is `--tensor`. In
+    `Annotated`, for a type that commands share, it has names: `--out -o FILE`.
     """
-    words = names.split()
-    metavar = None if words[-1].startswith("-") else words.pop()
-    return typer.Option(default, *words, metavar=metavar, help=meaning, **more)
+    words = takes.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(words[len(names) :]) or None
+    return typer.Option(default, *names, metavar=metavar, help=meaning, **more)
 
 
-def optional(names: str, meaning: str, **more: Any) -> Any:
+def optional(takes: str, meaning: str, **more: Any) -> Any:
     """Return an option as the default of a parameter that is None where it is left out."""
-    return option(names, meaning, None, **more)
+    return option(takes, meaning, None, **more)
+
+
+def flag(meaning: str, names: str = "") -> Any:
+    """Return an option that is given or not."""
+    return option(names, meaning, False)
 
 
 def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
@@ -57,19 +64,19 @@ AllowUnknown = Annotated[
     ),
 ]
 DEVICE = "A device (steptime list devices), FILE.toml or local"
-Device = Annotated[str, option("--device", f"{DEVICE}.")]
-Devices = Annotated[str, option("--device", f"{DEVICE}; with --grid several.")]
-Method = Annotated[str, option("--method", "The cost model (steptime list methods).")]
-Phase = Annotated[str, option("--phase", "train or infer.")]
+Device = Annotated[str, option("--device NAME", f"{DEVICE}.")]
+Devices = Annotated[str, option("--device NAME", f"{DEVICE}; with --grid several.")]
+Method = Annotated[str, option("--method NAME", "The cost model (steptime list methods).")]
+Phase = Annotated[str, option("--phase NAME", "train or infer.")]
 Dtype = Annotated[
     str,
     option(
-        "--dtype",
+        "--dtype NAME",
         "float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed, "
         "float16-mixed.",
     ),
 ]
-Optimizer = Annotated[str, option("--optimizer", "sgd, momentum, rmsprop or adam.")]
+Optimizer = Annotated[str, option("--optimizer NAME", "sgd, momentum, rmsprop or adam.")]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[
     list[str] | None, option("--option NAME=VALUE", "An option of the method; repeatable.")
@@ -115,7 +122,7 @@ Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
 Backend = Annotated[
-    str, option("--backend", "torch, jax, onnxruntime, or one that a package adds.")
+    str, option("--backend NAME", "torch, jax, onnxruntime, or one that a package adds.")
 ]
 Stack = Annotated[
     Text,
@@ -124,7 +131,7 @@ Stack = Annotated[
         "A backend and how it is told to run: torch, torch-compile, ... (steptime list stacks).",
     ),
 ]
-Place = Annotated[str, option("--device", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
+Place = Annotated[str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
 Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
 
 

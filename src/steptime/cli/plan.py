@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, flag, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
@@ -34,92 +34,72 @@ def plan(
     inside: options.Inside = None,
     link: options.Link = None,
     links_per_node: options.NodeLinks = None,
-    level: Annotated[
-        list[str] | None,
-        option(
-            "--level SIZE:LINK",
-            "Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with "
-            "the links of a node. Repeatable, from the inside out.",
-        ),
-    ] = None,
-    devices: Text = optional(
-        "--devices N,...", "Search the best split of so many, of what is not given here."
+    level: list[str] | None = optional(
+        "SIZE:LINK",
+        "Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with "
+        "the links of a node. Repeatable, from the inside out.",
     ),
-    max_devices: Text = optional("--max-devices N", "Search over 1, 2, 4, ... devices."),
-    tensor: Text = optional("--tensor T", "Devices that share each product. Default: 1."),
-    pipeline: Text = optional("--pipeline P", "Stages of the pipeline. Default: 1."),
-    virtual: Text = optional("--virtual V", "Stages of a device, interleaved. Default: 1."),
-    data: Text = optional("--data N", "Replicas. Default: 1."),
-    context: Text = optional("--context C", "Devices that share a sequence. Default: 1."),
+    devices: Text = optional(
+        "N,...", "Search the best split of so many, of what is not given here."
+    ),
+    max_devices: Text = optional("N", "Search over 1, 2, 4, ... devices."),
+    tensor: Text = optional("T", "Devices that share each product. Default: 1."),
+    pipeline: Text = optional("P", "Stages of the pipeline. Default: 1."),
+    virtual: Text = optional("V", "Stages of a device, interleaved. Default: 1."),
+    data: Text = optional("N", "Replicas. Default: 1."),
+    context: Text = optional("C", "Devices that share a sequence. Default: 1."),
     context_method: Text = optional(
-        "--context-method",
+        "NAME",
         "How they see each other's keys and values: gather (default), ring (beside attention) or "
         "all-to-all (each has all tokens for some heads).",
     ),
-    expert: Text = optional("--expert E", "Devices that share the experts. Default: 1."),
-    micro_batch: Text = optional("--micro-batch B", "Sequences that pass at once. Default: 1."),
+    expert: Text = optional("E", "Devices that share the experts. Default: 1."),
+    micro_batch: Text = optional("B", "Sequences that pass at once. Default: 1."),
     batch: Text = optional(
-        "--batch B", "Sequences of a step, of all replicas. Default: a micro-batch each."
+        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
     ),
-    length: Text = optional("--length S", "Tokens of a sequence. Default: the model's."),
-    recompute: Text = optional(
-        "--recompute", "none, selective (attention) or full. Default: none."
-    ),
+    length: Text = optional("S", "Tokens of a sequence. Default: the model's."),
+    recompute: Text = optional("NAME", "none, selective (attention) or full. Default: none."),
     recompute_layers: Text = optional(
-        "--recompute-layers N", "In the first N layers of each stage alone. Default: all."
+        "N", "In the first N layers of each stage alone. Default: all."
     ),
     zero: Text = optional(
-        "--zero",
+        "N",
         "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
     ),
-    shard: Text = optional(
-        "--shard N", "Replicas that share these; the others are copies. Default: all."
-    ),
-    sequence_parallel: bool = option(
-        "--sequence-parallel",
-        "Tensor-parallel devices share what lies between products too.",
-        False,
-    ),
-    schedule: Text = optional("--schedule", "1f1b (default), gpipe, interleaved or zero-bubble."),
-    stages: Text = optional(
-        "--stages N,...", "Layers of each stage, in order. Default: shared out evenly."
-    ),
+    shard: Text = optional("N", "Replicas that share these; the others are copies. Default: all."),
+    sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too."),
+    schedule: Text = optional("NAME", "1f1b (default), gpipe, interleaved or zero-bubble."),
+    stages: Text = optional("N,...", "Layers of each stage, in order. Default: shared out evenly."),
     offload: Text = optional(
-        "--offload", "What lies on the host: none (default), optimizer, activations or both."
+        "NAME", "What lies on the host: none (default), optimizer, activations or both."
     ),
-    host_link: Text = optional(
-        "--host-link LINK", "With --offload: what joins a device to its host."
-    ),
+    host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
     order: Text = optional(
-        "--order", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
+        "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
     ),
     dtype: Text = optional(
-        "--dtype", "bfloat16 (default), float16; float8 or float4 for the layers' products."
+        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
     ),
     optimizer: Text = optional(
-        "--optimizer", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
+        "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
     ),
-    gradients: Text = optional("--gradients", "Bits: 16 or 32. Default: the stack's."),
-    tokens: Text = optional("--tokens N", "Tokens of a training: shows hours and cost."),
-    budget_per_hour: Text = optional("--budget-per-hour P", "Search: all devices cost less."),
-    days: Text = optional("--days N", "Search: the training (--tokens) takes less."),
-    watts: Text = optional("--watts W", "Search: all devices draw less."),
+    gradients: Text = optional("BITS", "Bits: 16 or 32. Default: the stack's."),
+    tokens: Text = optional("N", "Tokens of a training: shows hours and cost."),
+    budget_per_hour: Text = optional("P", "Search: all devices cost less."),
+    days: Text = optional("N", "Search: the training (--tokens) takes less."),
+    watts: Text = optional("W", "Search: all devices draw less."),
     prices: options.Prices = None,
-    trace: Path | None = optional(
-        "--trace FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."
-    ),
+    trace: Path | None = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
     out: Path | None = optional(
         "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html."
     ),
     set_: options.Set = None,
     page: Path | None = optional(
-        "--page FILE.html",
+        "FILE.html",
         "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
     ),
-    stack: Text = optional(
-        "--stack NAME",
-        "The software (steptime list stacks). Default: megatron-2025.",
-    ),
+    stack: Text = optional("NAME", "The software (steptime list stacks). Default: megatron-2025."),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
 ) -> Answer:

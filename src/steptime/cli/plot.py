@@ -18,8 +18,8 @@ def plot(
         str, argument("KIND", f"{', '.join(PLOTS)}, or an analysis that has a picture.")
     ],
     in_dir: options.In,
-    out: Annotated[Path, option("-o --out FILE", "A .png, .svg, .pdf or .html file.")],
-    model: str = option("--model TEXT", "Only models that begin with this.", ""),
+    out: Path = option("-o --out FILE", "A .png, .svg, .pdf or .html file."),
+    model: str = option("NAME", "Only models that begin with this.", ""),
 ) -> Answer:
     """Draw one plot of the records as a file."""
     from steptime.analysis.data import Data

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option, optional
+from steptime.cli.options import Text, argument, flag, optional
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts, picked
@@ -26,9 +26,7 @@ PARTS = ("forward", "backward", "update")
 def predict(
     whole: bool,
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
-    device: Annotated[
-        Text, option("--device", f"{options.DEVICE}; with --grid or --in several.")
-    ] = None,
+    device: Text = optional("NAME", f"{options.DEVICE}; with --grid or --in several."),
     batch: options.Batches = None,
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
@@ -36,31 +34,25 @@ def predict(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     stack: Text = optional(
-        "--stack NAME,...", "What runs it (steptime list stacks); several side by side."
+        "NAME,...", "What runs it (steptime list stacks); several side by side."
     ),
     allow_unknown: options.AllowUnknown = False,
-    steps: Text = optional("--steps N", "Steps of a run, for its energy."),
-    kwh_price: float | None = optional(
-        "--kwh-price P", "With --steps: price of a kWh.", min=0, max=1e6
-    ),
-    kwh_co2: float | None = optional(
-        "--kwh-co2 G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6
-    ),
+    steps: Text = optional("N", "Steps of a run, for its energy."),
+    kwh_price: float | None = optional("P", "With --steps: price of a kWh.", min=0, max=1e6),
+    kwh_co2: float | None = optional("G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6),
     by_op: options.ByOp = False,
     trace: Path | None = optional(
-        "--trace FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."
+        "FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."
     ),
     beside: Path | None = optional(
-        "--beside TRACE", "With --trace: put the trace of a measured step beside it."
+        "TRACE", "With --trace: put the trace of a measured step beside it."
     ),
-    sources: bool = option("--sources", "Show where the device's numbers come from.", False),
-    all_cells: bool = option(
-        "--grid",
-        "Predict every combination of what MODEL, --device, --batch and --replicas list.",
-        False,
+    sources: bool = flag("Show where the device's numbers come from."),
+    all_cells: bool = flag(
+        "Predict every combination of what MODEL, --device, --batch and --replicas list.", "--grid"
     ),
-    replicas: Text = optional("--replicas N,...", "With --grid: replicas, each keeps the batch."),
-    link: Text = optional("--link LINK", "With --grid or --in: what joins the replicas."),
+    replicas: Text = optional("N,...", "With --grid: replicas, each keeps the batch."),
+    link: Text = optional("LINK", "With --grid or --in: what joins the replicas."),
     out: Text = optional(
         "--out -o FILE", "With --grid: a .csv or .jsonl file, or a folder of records."
     ),

@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, flag, option, optional
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
 from steptime.core.ranges import whole_number
@@ -21,11 +21,9 @@ def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    budget: float = option("--budget S", "Seconds in all.", 20.0, min=1.0, max=86_400),
-    collectives: bool = option(
-        "--collectives", "Measure all-reduces among processes: link 'local'.", False
-    ),
-    processes: Text = optional("--processes N", "How many, for --collectives. Default: 2."),
+    budget: float = option("S", "Seconds in all.", 20.0, min=1.0, max=86_400),
+    collectives: bool = flag("Measure all-reduces among processes: link 'local'."),
+    processes: Text = optional("N", "How many, for --collectives. Default: 2."),
 ) -> Answer:
     """Measure the ceilings of this machine, as device 'local'.
 

@@ -19,7 +19,7 @@ POINTS = 24
 def quickstart(
     out: options.Out = Path("results"),
     backend: options.Backend = "torch",
-    budget: float | None = optional("--budget S", "Seconds a network.", min=0.001, max=86_400),
+    budget: float | None = optional("S", "Seconds a network.", min=0.001, max=86_400),
 ) -> Answer:
     """Calibrate, measure and predict 24 networks, write a report."""
     from importlib.resources import files

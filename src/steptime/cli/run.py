@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, flag, option, optional
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
 from steptime.core.hardware import Device
@@ -33,40 +33,34 @@ def run(
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     threads: options.Threads = None,
-    compile_: bool = option("--compile", "Use torch.compile.", False),
-    tf32: bool = option("--tf32", "Allow TF32 on a GPU.", False),
+    compile_: bool = flag("Use torch.compile."),
+    tf32: bool = flag("Allow TF32 on a GPU."),
     input_: str = option(
-        "--input",
+        "NAME",
         "device (synthetic, resident), host (synthetic, copied each step) or dataset.",
         "device",
     ),
-    data: Text = optional("--data DIR", "Folder of the data set."),
+    data: Text = optional("DIR", "Folder of the data set."),
     staging: Text = optional(
-        "--staging", "shared (files where they are, the default) or local (copied here)."
+        "NAME", "shared (files where they are, the default) or local (copied here)."
     ),
-    stage_to: Text = optional(
-        "--stage-to DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's."
-    ),
-    loaders: Text = optional("--loaders K", "Processes that read ahead. Default: 0, none."),
-    prefetch: Text = optional("--prefetch K", "Batches that each loader has ready. Default: 2."),
-    train_steps: Text = optional(
-        "--train-steps N", "Train so many steps, then take the test accuracy."
-    ),
+    stage_to: Text = optional("DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's."),
+    loaders: Text = optional("K", "Processes that read ahead. Default: 0, none."),
+    prefetch: Text = optional("K", "Batches that each loader has ready. Default: 2."),
+    train_steps: Text = optional("N", "Train so many steps, then take the test accuracy."),
     replicas: options.Replicas = None,
     strategy: options.Strategy = None,
     no_overlap: options.NoOverlap = False,
-    budget: float = option("--budget S", "Seconds a network and run.", 3.0, min=0.001, max=86_400),
-    limit: float = option(
-        "--limit S", "Seconds before a run is ended.", 600.0, min=0.1, max=864_000
-    ),
-    runs: int = option("--runs", "Fresh processes.", 1, min=1, max=MOST_VISITS),
-    parts: bool = option("--parts", "Time forward, backward and update apart, too.", False),
-    energy: bool = option("--energy", "Meter the energy of a step, in as long again.", False),
-    profile: bool = option("--profile", "Time each op, too, in further steps.", False),
+    budget: float = option("S", "Seconds a network and run.", 3.0, min=0.001, max=86_400),
+    limit: float = option("S", "Seconds before a run is ended.", 600.0, min=0.1, max=864_000),
+    runs: int = option("N", "Fresh processes.", 1, min=1, max=MOST_VISITS),
+    parts: bool = flag("Time forward, backward and update apart, too."),
+    energy: bool = flag("Meter the energy of a step, in as long again."),
+    profile: bool = flag("Time each op, too, in further steps."),
     trace: Path | None = optional(
-        "--trace FILE", "Write what the profiler saw, for ui.perfetto.dev (.json)."
+        "FILE", "Write what the profiler saw, for ui.perfetto.dev (.json)."
     ),
-    out: Path | None = optional("--out DIR", "Keep the record in this folder."),
+    out: Path | None = optional("DIR", "Keep the record in this folder."),
 ) -> Answer:
     """Measure one network on this machine."""
     from steptime import catalog, store

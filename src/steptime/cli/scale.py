@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, flag, option, optional
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import LARGEST, number_of, numbers, whole_number
 from steptime.core.table import Answer, Column, Table, columns, picked
@@ -32,55 +32,49 @@ def scale(
     model: options.Model,
     device: options.Device,
     link: Text = optional(
-        "--link LINK",
+        "LINK",
         "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
     ),
     batch: Text = optional(
-        "--batch N",
+        "N",
         "Examples a step: of each replica in weak scaling, of all in strong scaling. "
         "Default: 64, transformers 1, a file's own.",
     ),
     replicas: Text = optional(
-        "--replicas N,...",
+        "N,...",
         "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
         "with --parallel model or hybrid the splits of the file.",
     ),
     scaling: str = option(
-        "--scaling", "weak: a replica keeps its batch. strong: they share the batch.", "weak"
+        "NAME", "weak: a replica keeps its batch. strong: they share the batch.", "weak"
     ),
     parallel: str = option(
-        "--parallel",
+        "NAME",
         "data; for files with split layers also model, or hybrid (split layers model "
         "parallel, the others data parallel).",
         "data",
     ),
     collective: Text = optional(
-        "--collective NAME",
+        "NAME",
         "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
     ),
-    overlap: bool = option(
-        "--overlap", "Exchange gradients in buckets during the backward pass (not paleo).", False
-    ),
-    compression: str = option("--compression F", "Gradients are exchanged F times smaller.", "1"),
+    overlap: bool = flag("Exchange gradients in buckets during the backward pass (not paleo)."),
+    compression: str = option("F", "Gradients are exchanged F times smaller.", "1"),
     per_node: Text = optional(
-        "--per-node N",
-        "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8.",
+        "N", "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8."
     ),
     inside: Text = optional(
-        "--inside LINK",
-        "What joins the devices of a node. Default: every replica is alone on its link.",
+        "LINK", "What joins the devices of a node. Default: every replica is alone on its link."
     ),
-    links_per_node: Text = optional(
-        "--links-per-node N", "Links of a node that its devices share. Default 1."
-    ),
-    servers: Text = optional("--servers K", "Parameter servers. Default 1."),
+    links_per_node: Text = optional("N", "Links of a node that its devices share. Default 1."),
+    servers: Text = optional("K", "Parameter servers. Default 1."),
     latency: Text = optional("--latency-us T", "Latency of a message over the link (not paleo)."),
-    samples: Text = optional("--samples N", "Examples of an epoch: shows time and cost."),
-    epochs: Text = optional("--epochs E", "Epochs of a training. Default 1."),
-    price: Text = optional("--price P", "Price of a device for an hour."),
+    samples: Text = optional("N", "Examples of an epoch: shows time and cost."),
+    epochs: Text = optional("E", "Epochs of a training. Default 1."),
+    price: Text = optional("P", "Price of a device for an hour."),
     billing: Text = optional(
-        "--billing second|hour", "What is paid: every second (default), or started hour."
+        "second|hour", "What is paid: every second (default), or started hour."
     ),
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",

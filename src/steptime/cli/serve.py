@@ -30,42 +30,40 @@ COMPARED = ("ttft_s", "tpot_s", "tokens_per_s", "fits")  # with what --set chang
 def serve(
     model: options.Model,
     device: options.Device,
-    batch: str = option("--batch N", "Sequences that come at once.", "1"),
-    input_: Text = optional("--input I", "Tokens of a prompt. Default: 1024."),
-    output: Text = optional("--output O", "Tokens that are made of it. Default: 128."),
-    tensor: str = option("--tensor T", "Devices that share each product.", "1"),
-    pipeline: str = option("--pipeline P", "Stages of the pipeline.", "1"),
-    data: str = option("--data N", "Ranks that share out sequences, and experts.", "1"),
-    expert: str = option("--expert E", "Ranks of these that share out experts.", "1"),
-    replicas: str = option("--replicas N", "Copies of all that, each with its batch.", "1"),
+    batch: str = option("N", "Sequences that come at once.", "1"),
+    input_: Text = optional("I", "Tokens of a prompt. Default: 1024."),
+    output: Text = optional("O", "Tokens that are made of it. Default: 128."),
+    tensor: str = option("T", "Devices that share each product.", "1"),
+    pipeline: str = option("P", "Stages of the pipeline.", "1"),
+    data: str = option("N", "Ranks that share out sequences, and experts.", "1"),
+    expert: str = option("E", "Ranks of these that share out experts.", "1"),
+    replicas: str = option("N", "Copies of all that, each with its batch.", "1"),
     per_node: options.PerNode = "8",
     inside: options.Inside = None,
     link: options.Link = None,
     links_per_node: options.NodeLinks = None,
     dtype: Text = optional(
-        "--dtype", "bfloat16 (default), float16; float8 or float4 for the layers' products."
+        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
     ),
     weights: str = option(
-        "--weights", "How the layers' weights are kept: float8, int8, int4, float4.", ""
+        "NAME", "How the layers' weights are kept: float8, int8, int4, float4.", ""
     ),
-    kv: str = option("--kv", "How keys and values are kept: float8 or int8.", ""),
-    concurrency: Text = optional("--concurrency N", "Under load: so many users, each waits."),
-    rate: Text = optional("--rate R", "Under load: requests a second, by chance (Poisson)."),
-    requests: Path | None = optional("--requests FILE", "Under load: a trace, CSV or JSONL."),
-    count_: Text = optional("--count N", "Requests. Default: 10 a user, 1000, or a trace's."),
-    seed: Text = optional("--seed N", "Of the chance in which requests come. Default: 0."),
-    ttft_target: Text = optional("--ttft-target S", "Seconds to the first token, at most."),
-    tpot_target: Text = optional("--tpot-target S", "Seconds of each token after it."),
-    max_batch: Text = optional(
-        "--max-batch N", "Sequences at once of a replica. Default: its users, or 256."
-    ),
+    kv: str = option("NAME", "How keys and values are kept: float8 or int8.", ""),
+    concurrency: Text = optional("N", "Under load: so many users, each waits."),
+    rate: Text = optional("R", "Under load: requests a second, by chance (Poisson)."),
+    requests: Path | None = optional("FILE", "Under load: a trace, CSV or JSONL."),
+    count_: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's."),
+    seed: Text = optional("N", "Of the chance in which requests come. Default: 0."),
+    ttft_target: Text = optional("S", "Seconds to the first token, at most."),
+    tpot_target: Text = optional("S", "Seconds of each token after it."),
+    max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256."),
     prefill_replicas: Text = optional(
-        "--prefill-replicas N", "So many more replicas read prompts; the others decode."
+        "N", "So many more replicas read prompts; the others decode."
     ),
-    prefill_tensor: Text = optional("--prefill-tensor T", "Of these. Default: --tensor."),
-    draft: Text = optional("--draft MODEL", "It guesses tokens, which the model verifies."),
-    speculate: Text = optional("--speculate Q", "Tokens that it guesses for a step."),
-    accept: Text = optional("--accept W", "Chance of each to be right, such as 0.7."),
+    prefill_tensor: Text = optional("T", "Of these. Default: --tensor."),
+    draft: Text = optional("MODEL", "It guesses tokens, which the model verifies."),
+    speculate: Text = optional("Q", "Tokens that it guesses for a step."),
+    accept: Text = optional("W", "Chance of each to be right, such as 0.7."),
     out: Path | None = optional(
         "--out -o FILE",
         "Draw tokens/s per device over those per user, for 1, 2, 4, ... users: .png, .svg, .pdf "
@@ -73,9 +71,7 @@ def serve(
     ),
     set_: options.Set = None,
     prices: options.Prices = None,
-    stack: Text = optional(
-        "--stack NAME", "The software (steptime list stacks). Default: vllm-2025."
-    ),
+    stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025."),
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
 ) -> Answer:

@@ -1,11 +1,11 @@
 """The command `split`: where to cut a network between two devices."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
-from steptime.cli.options import option
+from steptime.cli.options import flag, option
 from steptime.core.table import Answer, Table, columns
 from steptime.predict import DEFAULT
 
@@ -15,15 +15,15 @@ SHOWN = 5  # best cuts beside the two ends
 @command(tabular=True)
 def split(
     model: options.Model,
-    device: Annotated[str, option("--device", "Runs the first part, such as a phone.")],
-    server: Annotated[str, option("--server", "Runs the rest.")],
-    link: Annotated[str, option("--link LINK", "Between the two (steptime list links).")],
+    device: str = option("NAME", "Runs the first part, such as a phone."),
+    server: str = option("NAME", "Runs the rest."),
+    link: str = option("LINK", "Between the two (steptime list links)."),
     batch: options.Batch = "1",
     dtype: options.Dtype = "float32",
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    by_op: bool = option("--by-op", "Show every cut.", False),
+    by_op: bool = flag("Show every cut."),
 ) -> Answer:
     """Find the best cut of a network between a device and a server.
 

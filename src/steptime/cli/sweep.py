@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, argument, option, optional
+from steptime.cli.options import Text, argument, flag, option, optional
 from steptime.cli.status import MOST_SHOWN, differs
 from steptime.cluster.scheduler import ROOM, SCHEDULERS
 from steptime.core import registry
@@ -30,17 +30,15 @@ def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,
     rounds: int | None = optional(
-        "--rounds", "Visit all cells so often, interleaved.", min=1, max=MOST_VISITS
+        "N", "Visit all cells so often, interleaved.", min=1, max=MOST_VISITS
     ),
-    runs: int | None = optional("--runs", "Fresh processes for each cell.", min=1, max=MOST_VISITS),
-    retry: str = option("--retry STATUS,...", "Try these again, too.", ""),
-    force: bool = option("--force", "Measure all cells again.", False),
-    try_all: bool = option("--try-all", "Try what is predicted not to fit in memory.", False),
-    launcher: str = option("--launcher", "local or slurm.", HERE),
-    dry_run: bool = option(
-        "--dry-run", "Show what Slurm would get, and what it would take.", False
-    ),
-    shard: Text = optional("--shard I/N", "Only the I-th of N parts, for N hosts."),
+    runs: int | None = optional("N", "Fresh processes for each cell.", min=1, max=MOST_VISITS),
+    retry: str = option("STATUS,...", "Try these again, too.", ""),
+    force: bool = flag("Measure all cells again."),
+    try_all: bool = flag("Try what is predicted not to fit in memory."),
+    launcher: str = option("NAME", "local or slurm.", HERE),
+    dry_run: bool = flag("Show what Slurm would get, and what it would take."),
+    shard: Text = optional("I/N", "Only the I-th of N parts, for N hosts."),
 ) -> Answer:
     """Measure and predict the missing cells of an experiment file.
 

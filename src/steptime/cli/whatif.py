@@ -27,26 +27,26 @@ LARGEST = "largest"
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
     set_: list[str] | None = optional(
-        "--set KEY=VALUE",
+        "KEY=VALUE",
         "Change a figure of its file: a value, a factor (x1.5) or a range (x1..x4x2); repeatable. "
         "peak means all peaks.",
     ),
     upgrade: list[str] | None = optional(
-        "--upgrade KEY=VALUE,...", "Say which of these changes pays most; repeatable."
+        "KEY=VALUE,...", "Say which of these changes pays most; repeatable."
     ),
     cost: list[str] | None = optional(
-        "--cost KEY=N", "With --upgrade: what a change costs, in dollars or watts."
+        "KEY=N", "With --upgrade: what a change costs, in dollars or watts."
     ),
     model: Text = optional(
         "--model --grid MODEL",
         "Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.",
     ),
     folder: Path | None = optional("--in DIR", "The networks of a folder of records."),
-    batch: Text = optional("--batch N,...", "Examples a step, or largest: all that fit."),
+    batch: Text = optional("N,...", "Examples a step, or largest: all that fit."),
     phase: options.Phase = "train",
-    dtype: Text = optional("--dtype", DTYPE),
+    dtype: Text = optional("NAME", DTYPE),
     optimizer: options.Optimizer = "sgd",
-    method: Text = optional("--method", METHOD),
+    method: Text = optional("NAME", METHOD),
     option_: options.Settings = None,
     out: Path | None = optional(
         "--out -o FILE", "Draw the map of two or three ranges: .png, .svg, .pdf or .html."

@@ -26,17 +26,17 @@ def why(
     model: Annotated[
         Text, argument("MODEL", f"{options.MODEL}; with --in those asked for.")
     ] = None,
-    device: Text = optional("--device", f"{options.DEVICE}. Default with --in: each record's."),
+    device: Text = optional("NAME", f"{options.DEVICE}. Default with --in: each record's."),
     batch: options.Batch = None,
     phase: options.Phase = "train",
-    dtype: Text = optional("--dtype", DTYPE),
+    dtype: Text = optional("NAME", DTYPE),
     optimizer: options.Optimizer = "sgd",
-    method: Text = optional("--method", METHOD),
+    method: Text = optional("NAME", METHOD),
     option_: options.Settings = None,
-    replicas: Text = optional("--replicas N", "Data-parallel replicas, one per device."),
-    link: Text = optional("--link LINK", "What joins the replicas."),
+    replicas: Text = optional("N", "Data-parallel replicas, one per device."),
+    link: Text = optional("LINK", "What joins the replicas."),
     input_per_s: float | None = optional(
-        "--input-per-s N", "Examples a second that input brings, read ahead.", min=0
+        "N", "Examples a second that input brings, read ahead.", min=0
     ),
     folder: Path | None = optional("--in DIR", "Explain the steps in a folder of records."),
     of_model: Text = optional("--model TEXT", "With --in: only networks whose name has it."),
