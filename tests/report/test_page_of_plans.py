@@ -27,6 +27,7 @@ def data_of(page: Path) -> Any:
 def test_every_search_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "plans.html"
     words = f"{SMALL},{LARGE} {WHERE} --devices 1,4 --batch 8,16 --page {page} --json"
+    words += " --optimizer adam --zero 0 --sequence-parallel"
     assert run(["plan", *words.split()]) == 0
     told = json.loads(capsys.readouterr().out)
     data = data_of(page)
@@ -35,6 +36,10 @@ def test_every_search_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert told["devices"] == ["1", "4"]
     good = [cell for cell in data["cells"] if "best" in cell]
     assert told["found"] == len(good) == 4
+    said = " ".join(data["words"])  # of the line to copy
+    assert "--optimizer adam" in said
+    assert "--zero 0" in said
+    assert "--sequence-parallel --" in said
     assert all(cell["at"]["model"] == SMALL for cell in good)
     for cell in good:
         for name in ("why", "memory", "pipeline"):

@@ -6,10 +6,9 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, option, optional, whole
 from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
-from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import duration, seconds
 from steptime.measure.contract import Options
@@ -27,7 +26,7 @@ def calibrate(
     device: options.Place = "cpu",
     threads: options.Threads = None,
     minutes: float = option("M", "In all.", 3.0, min=0.05, max=1440.0),
-    points: Text = optional("N", f"At most so many. Default: {POINTS}."),
+    points: int = whole("N", "At most so many.", POINTS),
     records: Path | None = optional(
         "--from DIR|FILE",
         "Take records, cases, or a table of published steps, in place of measuring.",
@@ -43,12 +42,11 @@ def calibrate(
     on what is kept back fall no more; it becomes the device 'local'. With --from, records of any
     device are taken in place of that, and its file is written with them.
     """
-    count = POINTS if points is None else whole_number(points, "--points")
     if records is not None:
-        return _from_records(records, mapping, of, count)
+        return _from_records(records, mapping, of, points)
     options.refuse({"--of": of, "--map": mapping}, "{} needs --from DIR")
     check_ceilings(backend)
-    table, path = measured(backend, options.options_of(device, threads), minutes * 60, count)
+    table, path = measured(backend, options.options_of(device, threads), minutes * 60, points)
     return _answer(table, path, f"written to {path}; use it as --device local")
 
 

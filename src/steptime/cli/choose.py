@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, option, optional, whole
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.hardware import KINDS
-from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.predict import DEFAULT
 
@@ -30,7 +29,7 @@ def choose(
         "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
     batch: Text = optional("N", "Examples a step. Default: the best that fits, of 1, 2, 4, ..."),
-    samples: Text = optional("N", f"Examples of an epoch. Default: {SAMPLES}."),
+    samples: int = whole("N", "Examples of an epoch.", SAMPLES),
     epochs: float = option("N", "Epochs.", 1.0, min=0, max=1e6),
     prices: options.Prices = None,
     sort: str = option("NAME", "time, cost or energy.", "time"),
@@ -49,7 +48,6 @@ def choose(
     one_of("--sort", sort, SORTS)
     if not epochs:
         raise InputError("--epochs: must be above 0")
-    count = SAMPLES if samples is None else whole_number(samples, "--samples")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     asked = _devices(devices)
     given = options.pairs(option_, "option")
@@ -59,7 +57,7 @@ def choose(
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
     asked_model = StepModel(workload, asked[0], method=method, options=given)
     size = None if batch is None else workload.batch_per_replica
-    found = choices(asked_model, asked, count, epochs, cheapest(priced), size)
+    found = choices(asked_model, asked, samples, epochs, cheapest(priced), size)
     if all(one.status == "unsupported" for one in found):
         raise InputError(found[0].note)
     rows = [_row(one) for one in ordered(found, sort)]
@@ -67,7 +65,7 @@ def choose(
         "model": workload.label,
         "method": method,
         **picked(workload, "phase dtype optimizer"),
-        "samples": count,
+        "samples": samples,
         "epochs": epochs,
         "currency": currencies[0] if currencies else None,
         "sort": sort,

@@ -1,18 +1,19 @@
 """A command is a function that returns an `Answer`; `command` gives it `--json` and prints."""
 
-import functools
 import inspect
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import partial, wraps
 from time import monotonic
 from typing import Annotated, Any
 
 from typer.models import OptionInfo
 
-from steptime.cli.options import option
+from steptime.cli.options import named, option
 from steptime.core.errors import one_of
 from steptime.core.printers import PRINTERS, finite, json_text, text
 from steptime.core.progress import Progress, listening
@@ -34,34 +35,34 @@ def command(
 
     The command gets the option `--json`, and where a table is the answer `--format`. What may take
     `long` is said on a terminal. A function that takes `whole`, which is no option, is told
-    whether programs read the answer.
+    whether programs read the answer; one that takes a dataclass gets its fields as options.
     """
 
     def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
         signature = inspect.signature(function, eval_str=True)
-        given = dict(signature.parameters)
-        cuts = given.pop("whole", None)
+        named = dict(signature.parameters)
+        cuts = named.pop("whole", None)
+        groups = {name: one for name, one in named.items() if is_dataclass(one.annotation)}
 
-        @functools.wraps(function)
+        @wraps(function)
         def run(**given: Any) -> int:
             as_json, form = given.pop("json"), given.pop("form", "text")
             one_of("--format", form, PRINTERS)
             if cuts:
                 given["whole"] = as_json or form != "text"
+            for name, group in groups.items():
+                kind = group.annotation
+                given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
             with listening(patience()), _sign_of_life(long):
                 answer = function(**given)
             show(answer, "json" if as_json else form)
             return answer.code
 
         more = {"form": (Format, "text")} if tabular else {}
-        for name, (kind, value) in {**more, "json": (Json, False)}.items():
-            given[name] = inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind
-            )
-        every = [one.replace(kind=one.KEYWORD_ONLY) for one in given.values()]
-        for one in every:
-            if isinstance(one.default, OptionInfo) and not one.default.param_decls:
-                one.default.param_decls = (f"--{one.name.strip('_').replace('_', '-')}",)
+        every = [*_options(named.values())] + [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
+            for name, (kind, value) in {**more, "json": (Json, False)}.items()
+        ]
         run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
             parameters=every, return_annotation=int
         )
@@ -69,6 +70,21 @@ def command(
         return run
 
     return decorate
+
+
+def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """Yield parameters, and those of groups, as Typer reads them: options with names."""
+    for one in parameters:
+        group: Any = one.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            yield from _options(inspect.signature(group, eval_str=True).parameters.values())
+            continue
+        for told in (one.default, *getattr(group, "__metadata__", ())):
+            if isinstance(told, OptionInfo):
+                names = told.param_decls = told.param_decls or (named(one.name),)
+                read: Any = told.parser
+                told.parser = read and partial(read, where=names[0])
+        yield one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 @contextmanager

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from steptime.core import ranges
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.units import seconds, size
 from steptime.core.workload import Plan, Workload
@@ -35,6 +36,16 @@ def option(takes: str, meaning: str, default: Any = ..., **more: Any) -> Any:
 def optional(takes: str, meaning: str, **more: Any) -> Any:
     """Return an option as the default of a parameter that is None where it is left out."""
     return option(takes, meaning, None, **more)
+
+
+def whole(takes: str, meaning: str, default: int | None = None, **bounds: Any) -> Any:
+    """Return an option that takes a whole number, from 1 on or within `least` and `most`."""
+    return option(takes, meaning, default, parser=partial(whole_number, **bounds))
+
+
+def choice(known: Collection[str], meaning: str) -> Any:
+    """Return an option that takes one of the known names, or None where it is left out."""
+    return optional("NAME", meaning, parser=lambda text, where: one_of(where, text, known))
 
 
 def flag(meaning: str, names: str = "") -> Any:
@@ -81,34 +92,9 @@ ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[
     list[str] | None, option("--option NAME=VALUE", "An option of the method; repeatable.")
 ]
-Replicas = Annotated[
-    Text,
-    option(
-        "--replicas N",
-        "Train data-parallel in N processes, one per device; --batch is of each. Default: what "
-        "torchrun or srun started, else 1.",
-    ),
-]
-DEFAULT_STRATEGY = "allreduce"
-Strategy = Annotated[
-    Text,
-    option(
-        "--strategy NAME",
-        "Of replicas: allreduce (default), independent, sharded or parameter-server.",
-    ),
-]
-NoOverlap = Annotated[
-    bool, option("--no-overlap", "Communicate after the backward pass, not during it.")
-]
 Prices = Annotated[
     Path | None,
     option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
-]
-Inside = Annotated[Text, option("--inside LINK", "What joins the devices of a node.")]
-Link = Annotated[Text, option("--link LINK", "What joins nodes: the link of a device.")]
-PerNode = Annotated[str, option("--per-node N", "Devices of a node.")]
-NodeLinks = Annotated[
-    Text, option("--links-per-node N", "Links of a node. Default: one per device.")
 ]
 Set = Annotated[
     list[str] | None,
@@ -124,15 +110,50 @@ Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
 Backend = Annotated[
     str, option("--backend NAME", "torch, jax, onnxruntime, or one that a package adds.")
 ]
-Stack = Annotated[
-    Text,
-    option(
-        "--stack NAME",
-        "A backend and how it is told to run: torch, torch-compile, ... (steptime list stacks).",
-    ),
-]
 Place = Annotated[str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
-Threads = Annotated[Text, option("--threads K", "CPU threads. Default: all cores.")]
+Threads = Annotated[
+    int | None,
+    option("--threads K", "CPU threads. Default: all cores.", parser=whole_number),
+]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The options that say how devices of nodes are joined."""
+
+    per_node: int = whole("N", "Devices of a node.", 8)
+    inside: Text = optional("LINK", "What joins the devices of a node.")
+    link: Text = optional("LINK", "What joins nodes: the link of a device.")
+    links_per_node: int | None = whole("N", "Links of a node. Default: one per device.")
+
+    def sites(self, devices: Sequence[str], *more: Any) -> list[Site]:
+        """Return where each device stands, with one link for all or one for each."""
+        from steptime.plans.request import sites
+
+        inside, link = (text and text.split(",") for text in (self.inside, self.link))
+        return sites(devices, self.per_node, inside, link, self.links_per_node, *more)
+
+
+def named(parameter: str) -> str:
+    """Return the name of the option that a parameter has, where it is not given another one."""
+    return f"--{parameter.strip('_').replace('_', '-')}"
+
+
+def given(group: object) -> dict[str, Any]:
+    """Return the options of a group that were not left out."""
+    every = vars(group).items()
+    return {name: one for name, one in every if one is not None and one is not False}
+
+
+def words_of(every: Mapping[str, Any]) -> list[str]:
+    """Return options as a user writes them; one that is left out says nothing."""
+    said = []
+    for name, value in every.items():
+        for one in value if isinstance(value, list) else [value]:
+            said += [] if one is None or one is False else [named(name)]
+            text = ",".join(map(str, one)) if isinstance(one, tuple) else str(one)
+            said += [] if one is None or isinstance(one, bool) else [text]
+    return said
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:
@@ -185,11 +206,6 @@ def compared(
     ]
 
 
-def wholes(texts: Mapping[str, Text]) -> list[int | None]:
-    """Return the whole numbers that options say, None for one left out; raises `InputError`."""
-    return [text if text is None else whole_number(text, name) for name, text in texts.items()]
-
-
 def one_device(name: str) -> str:
     """Return the name of a device; raises `InputError` for a list of several."""
     if "," in name:
@@ -212,7 +228,7 @@ def workload_of(
 
 
 def over_replicas(
-    workload: Workload, told: Options, replicas: str | None, strategy: str | None, no_overlap: bool
+    workload: Workload, told: Options, replicas: int | None, strategy: str | None, no_overlap: bool
 ) -> tuple[Workload, Options]:
     """Return the workload on its replicas, and what the backend is told with their strategy.
 
@@ -224,24 +240,23 @@ def over_replicas(
     if strategy is not None and strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES, "--strategy")
     size = ranks.here().size
-    count = size if replicas is None else whole_number(replicas, "--replicas")
+    count = size if replicas is None else replicas
     if size not in {1, count}:
         raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
     if count == 1:
         given = {"--strategy": strategy, "--no-overlap": no_overlap}
         refuse(given, "{} goes with --replicas of 2 or more")
-    told = replace(told, strategy=strategy or DEFAULT_STRATEGY, overlap=not no_overlap)
+    told = replace(told, strategy=strategy or "allreduce", overlap=not no_overlap)
     return replace(workload, plan=Plan(data=count)), meaningful(told, count)
 
 
 def options_of(
-    device: str = "cpu", threads: str | None = None, compile_: bool = False, tf32: bool = False
+    device: str = "cpu", threads: int | None = None, compile_: bool = False, tf32: bool = False
 ) -> Options:
     """Return where and how to run, as the options of the command line say it."""
     from steptime.measure.contract import Options
 
-    count = None if threads is None else whole_number(threads, "--threads")
-    return Options(device=device, threads=count, compile=compile_, tf32=tf32)
+    return Options(device=device, threads=threads, compile=compile_, tf32=tf32)
 
 
 def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]:

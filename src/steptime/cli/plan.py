@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
-from steptime.cli.options import Text, flag, optional
+from steptime.cli.options import Text, choice, flag, optional, whole
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
+from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
@@ -23,73 +24,96 @@ if TYPE_CHECKING:
 MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
+Amount = float | None
 COMPARED = ("step_s", "low", "high", "fits")  # with what --set changes
+
+
+def _stages(text: str, where: str) -> tuple[int, ...]:
+    return tuple(whole_number(one, where, 0) for one in text.split(","))
+
+
+@dataclass(frozen=True)
+class Split:
+    """The options that say how a step is split, by the fields of `Plan`."""
+
+    tensor: int | None = whole("T", "Devices that share each product. Default: 1.")
+    pipeline: int | None = whole("P", "Stages of the pipeline. Default: 1.")
+    virtual: int | None = whole("V", "Stages of a device, interleaved. Default: 1.")
+    data: int | None = whole("N", "Replicas. Default: 1.")
+    context: int | None = whole("C", "Devices that share a sequence. Default: 1.")
+    context_method: Text = choice(
+        CONTEXT_METHODS,
+        "How they see each other's keys and values: gather (default), ring (beside attention) or "
+        "all-to-all (each has all tokens for some heads).",
+    )
+    expert: int | None = whole("E", "Devices that share the experts. Default: 1.")
+    recompute: Text = choice(RECOMPUTES, "none, selective (attention) or full. Default: none.")
+    recompute_layers: int | None = whole(
+        "N", "In the first N layers of each stage alone. Default: all."
+    )
+    zero: int | None = whole(
+        "N",
+        "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
+        least=0,
+    )
+    shard: int | None = whole(
+        "N", "Replicas that share these; the others are copies. Default: all."
+    )
+    sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too.")
+    schedule: Text = choice(SCHEDULES, "1f1b (default), gpipe, interleaved or zero-bubble.")
+    stages: Any = optional(
+        "N,...", "Layers of each stage, in order. Default: shared out evenly.", parser=_stages
+    )
+    offload: Text = choice(
+        OFFLOADS, "What lies on the host: none (default), optimizer, activations or both."
+    )
+
+
+@dataclass(frozen=True)
+class How:
+    """The options of a training, by the fields of `Request`."""
+
+    micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
+    dtype: Text = optional(
+        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
+    )
+    optimizer: Text = optional(
+        "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
+    )
+    gradients: int | None = whole("BITS", "Bits: 16 or 32. Default: the stack's.")
+    tokens: Amount = optional("N", "Tokens of a training: shows hours and cost.", parser=amount)
+    prices: options.Prices = None
+    stack: Text = optional("NAME", "The software (steptime list stacks). Default: megatron-2025.")
+    method: options.Method = DEFAULT
 
 
 @command(long="pricing the layers of the network")
 def plan(
     model: options.Model,
     device: options.Device,
-    per_node: options.PerNode = "8",
-    inside: options.Inside = None,
-    link: options.Link = None,
-    links_per_node: options.NodeLinks = None,
+    nodes: options.Nodes,
+    split: Split,
+    how: How,
     level: list[str] | None = optional(
         "SIZE:LINK",
         "Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with "
         "the links of a node. Repeatable, from the inside out.",
     ),
+    host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
     devices: Text = optional(
         "N,...", "Search the best split of so many, of what is not given here."
     ),
-    max_devices: Text = optional("N", "Search over 1, 2, 4, ... devices."),
-    tensor: Text = optional("T", "Devices that share each product. Default: 1."),
-    pipeline: Text = optional("P", "Stages of the pipeline. Default: 1."),
-    virtual: Text = optional("V", "Stages of a device, interleaved. Default: 1."),
-    data: Text = optional("N", "Replicas. Default: 1."),
-    context: Text = optional("C", "Devices that share a sequence. Default: 1."),
-    context_method: Text = optional(
-        "NAME",
-        "How they see each other's keys and values: gather (default), ring (beside attention) or "
-        "all-to-all (each has all tokens for some heads).",
-    ),
-    expert: Text = optional("E", "Devices that share the experts. Default: 1."),
-    micro_batch: Text = optional("B", "Sequences that pass at once. Default: 1."),
+    max_devices: int | None = whole("N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES),
     batch: Text = optional(
         "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
     ),
     length: Text = optional("S", "Tokens of a sequence. Default: the model's."),
-    recompute: Text = optional("NAME", "none, selective (attention) or full. Default: none."),
-    recompute_layers: Text = optional(
-        "N", "In the first N layers of each stage alone. Default: all."
-    ),
-    zero: Text = optional(
-        "N",
-        "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
-    ),
-    shard: Text = optional("N", "Replicas that share these; the others are copies. Default: all."),
-    sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too."),
-    schedule: Text = optional("NAME", "1f1b (default), gpipe, interleaved or zero-bubble."),
-    stages: Text = optional("N,...", "Layers of each stage, in order. Default: shared out evenly."),
-    offload: Text = optional(
-        "NAME", "What lies on the host: none (default), optimizer, activations or both."
-    ),
-    host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
     ),
-    dtype: Text = optional(
-        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
-    ),
-    optimizer: Text = optional(
-        "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
-    ),
-    gradients: Text = optional("BITS", "Bits: 16 or 32. Default: the stack's."),
-    tokens: Text = optional("N", "Tokens of a training: shows hours and cost."),
-    budget_per_hour: Text = optional("P", "Search: all devices cost less."),
-    days: Text = optional("N", "Search: the training (--tokens) takes less."),
-    watts: Text = optional("W", "Search: all devices draw less."),
-    prices: options.Prices = None,
+    budget_per_hour: Amount = optional("P", "Search: all devices cost less.", parser=amount),
+    days: Amount = optional("N", "Search: the training (--tokens) takes less.", parser=amount),
+    watts: Amount = optional("W", "Search: all devices draw less.", parser=amount),
     trace: Path | None = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
     out: Path | None = optional(
         "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html."
@@ -99,8 +123,6 @@ def plan(
         "FILE.html",
         "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
     ),
-    stack: Text = optional("NAME", "The software (steptime list stacks). Default: megatron-2025."),
-    method: options.Method = DEFAULT,
     option_: options.Settings = None,
 ) -> Answer:
     """Predict a language model trained on many devices.
@@ -109,68 +131,52 @@ def plan(
     """
     from steptime.plans.answer import SPARE
     from steptime.plans.best import answer
-    from steptime.plans.faults import option_of
-    from steptime.plans.request import Limits, Request, level_of, sites, split_from
+    from steptime.plans.request import Limits, Request, level_of
     from steptime.plots.files import check_path
 
     check_path(out)
-    given: dict[str, Any] = {
-        "tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": data,
-        "context": context, "expert": expert, "shard": shard, "recompute_layers": recompute_layers,
-        "recompute": recompute, "zero": zero, "schedule": schedule, "offload": offload,
-        "context_method": context_method, "stages": stages,
-    }  # fmt: skip
-    split = split_from(given) | ({"sequence": True} if sequence_parallel else {})
-    limits = {"--budget-per-hour": budget_per_hour, "--days": days, "--watts": watts}
-    numbers_ = _devices(devices, max_devices)
+    limits = {"budget_per_hour": budget_per_hour, "days": days, "watts": watts}
+    numbers_ = [2**k for k in range((max_devices or 0).bit_length())]
+    if devices is not None:
+        options.refuse({"--max-devices": max_devices}, "--devices and {}: give one of them")
+        numbers_ = numbers(devices, "--devices")
+    if len(numbers_) > MOST_NUMBERS:
+        raise InputError(f"--devices: {len(numbers_)} numbers, at most {MOST_NUMBERS}")
     if not numbers_:
-        options.refuse(limits, "{} goes with --devices or --max-devices")
+        options.refuse(
+            {options.named(name): one for name, one in limits.items()},
+            "{} goes with --devices or --max-devices",
+        )
     else:
         options.refuse(
-            {"--order": order, "--data": data, "--trace": trace},
+            {"--order": order, "--data": split.data, "--trace": trace},
             "a search chooses it: leave out {}",
         )
-    if devices is not None and max_devices is not None:
-        raise InputError("--devices and --max-devices: give one of them")
+    chosen = options.given(split)
+    if chosen.pop("sequence_parallel", False):
+        chosen["sequence"] = True
     lengths, batches = (
         [None] if text is None else numbers(text, name) if page else [whole_number(text, name)]
         for text, name in ((length, "--length"), (batch, "--batch"))
     )
-    few = {
-        "--micro-batch": micro_batch, "--gradients": gradients, "--links-per-node": links_per_node,
-    }  # fmt: skip
-    counts = dict(zip(few, options.wholes(few), strict=True))
     models = split_models(model) if page else [model]
-    site, *others = sites(
-        names(device, "--device"), whole_number(per_node, "--per-node"),
-        inside and inside.split(","), link and link.split(","),
-        counts["--links-per-node"], tuple(map(level_of, level or ())), host_link,
-    )  # fmt: skip
+    further = tuple(map(level_of, level or ())), host_link
+    site, *others = nodes.sites(names(device, "--device"), *further)
     request = Request(
-        models[0], site, batches[0], counts["--micro-batch"], lengths[0],
-        split, numbers_, order, dtype,
-        counts["--gradients"], stack, method, options.pairs(option_, "option"),
-        amount(tokens, "--tokens"),
-        Limits(*[amount(text, name) for name, text in limits.items()]), prices, trace,
-        tuple(others), optimizer,
+        models[0], site, batches[0], length=lengths[0], split=chosen,
+        devices=tuple(numbers_), order=order, options=options.pairs(option_, "option"),
+        limits=Limits(*limits.values()), trace=trace, others=tuple(others), **vars(how),
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out, "--set": set_}, "{} is of one plan: leave out --page")
-        rest = [
-            *few.items(), *limits.items(), *((option_of(name), one) for name, one in given.items()),
-            ("--per-node", per_node), ("--dtype", dtype), ("--host-link", host_link),
-            ("--stack", stack), ("--tokens", tokens), ("--prices", prices), ("--method", method),
-            *(("--level", one) for one in level or ()),
-            *(("--option", one) for one in option_ or ()),
-        ]  # fmt: skip
-        said = [str(word) for pair in rest if pair[1] is not None for word in pair]
-        said += ["--sequence-parallel"] if sequence_parallel else []
+        each = {**vars(nodes), "inside": None, "link": None, "level": level, "option": option_}
+        each |= {"host_link": host_link, **vars(split), **vars(how), **limits}
         cells = product(models, (site, *others), numbers_, lengths, batches)
-        each = [
+        searches = [
             replace(request, model=m, site=at, others=(), devices=(n,), length=s, batch=b)
             for m, at, n, s, b in cells
         ]
-        return _page(each, said, page)
+        return _page(searches, options.words_of(each), page)
     plain, changes = request, list[str]()
     if set_:
         (site, *others), changes = options.changed_sites((site, *others), set_)
@@ -228,17 +234,6 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
         cluster_of(one.site, one.devices[0])
     told = write_plans(asked, words, page)
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
-
-
-def _devices(devices: str | None, most: str | None) -> tuple[int, ...]:
-    """Return the numbers of devices to search, in order; none for one plan."""
-    if devices is not None:
-        found = numbers(devices, "--devices")
-        if len(found) > MOST_NUMBERS:
-            raise InputError(f"--devices: {len(found)} numbers, at most {MOST_NUMBERS}")
-        return tuple(found)
-    last = 0 if most is None else whole_number(most, "--max-devices", 1, MOST_DEVICES)
-    return tuple(2**k for k in range(last.bit_length()))
 
 
 _FOUND = ("device", "devices", "split=split", "step_s=step", "within=80 %", "same=")

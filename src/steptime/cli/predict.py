@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, flag, optional
+from steptime.cli.options import Text, argument, flag, optional, whole
 from steptime.core.errors import InputError
-from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, shown
 from steptime.predict import DEFAULT
@@ -37,7 +36,7 @@ def predict(
         "NAME,...", "What runs it (steptime list stacks); several side by side."
     ),
     allow_unknown: options.AllowUnknown = False,
-    steps: Text = optional("N", "Steps of a run, for its energy."),
+    steps: int | None = whole("N", "Steps of a run, for its energy."),
     kwh_price: float | None = optional("P", "With --steps: price of a kWh.", min=0, max=1e6),
     kwh_co2: float | None = optional("G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6),
     by_op: options.ByOp = False,
@@ -202,11 +201,11 @@ def _of_folder(
     return grid.written(folder, method, found)
 
 
-def _run(steps: str | None, price: float | None, co2_g: float | None) -> Run | None:
+def _run(steps: int | None, price: float | None, co2_g: float | None) -> Run | None:
     from steptime.predict.power import Run
 
     if steps is not None:
-        return Run(whole_number(steps, "--steps"), price, co2_g)
+        return Run(steps, price, co2_g)
     of_run = {"--kwh-price": price, "--kwh-co2": co2_g}
     options.refuse(of_run, "{} needs --steps N, the steps of a run")
     return None

@@ -5,10 +5,9 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, flag, option, optional
+from steptime.cli.options import flag, option, whole
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
-from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown
 from steptime.measure.contract import Options
@@ -23,7 +22,7 @@ def probe(
     threads: options.Threads = None,
     budget: float = option("S", "Seconds in all.", 20.0, min=1.0, max=86_400),
     collectives: bool = flag("Measure all-reduces among processes: link 'local'."),
-    processes: Text = optional("N", "How many, for --collectives. Default: 2."),
+    processes: int | None = whole("N", "How many, for --collectives. Default: 2.", least=2),
 ) -> Answer:
     """Measure the ceilings of this machine, as device 'local'.
 
@@ -92,7 +91,7 @@ def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, 
     return table, catalog.write_user_device(table, table["name"])
 
 
-def _link(backend: str, chosen: Options, processes: str | None, budget: float) -> Answer:
+def _link(backend: str, chosen: Options, processes: int | None, budget: float) -> Answer:
     """Measure all-reduces among processes and write the link `local`.
 
     The answer is empty for all but rank 0 of what a launcher started. Raises `InputError`.
@@ -107,11 +106,10 @@ def _link(backend: str, chosen: Options, processes: str | None, budget: float) -
         raise InputError(f"--collectives: {backend} runs on one device; torch has several")
     size = ranks.here().size
     usual = size if size > 1 else PROCESSES
-    count = usual if processes is None else whole_number(processes, "--processes", 2)
     workers = Workers()
     try:
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget}
-        worker = workers.get(backend, chosen, count)
+        worker = workers.get(backend, chosen, processes or usual)
         answer = worker.ask({"do": "collectives", "arguments": arguments}, 60 + 4 * budget)
     except WorkerDiedError as died:
         raise InputError(f"probe: {died}") from None

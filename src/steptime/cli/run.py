@@ -8,11 +8,11 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, flag, option, optional
+from steptime.cli.options import Text, flag, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
 from steptime.core.hardware import Device
-from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS, whole_number
+from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.record import Record
 from steptime.core.table import Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si
@@ -26,7 +26,10 @@ LONG_S = 10.0  # a run that may take longer says so
 def run(
     model: options.Model,
     batch: options.Batch = None,
-    stack: options.Stack = None,
+    stack: Text = optional(
+        "NAME",
+        "A backend and how it is told to run: torch, torch-compile, ... (steptime list stacks).",
+    ),
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     phase: options.Phase = "train",
@@ -45,12 +48,27 @@ def run(
         "NAME", "shared (files where they are, the default) or local (copied here)."
     ),
     stage_to: Text = optional("DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's."),
-    loaders: Text = optional("K", "Processes that read ahead. Default: 0, none."),
-    prefetch: Text = optional("K", "Batches that each loader has ready. Default: 2."),
-    train_steps: Text = optional("N", "Train so many steps, then take the test accuracy."),
-    replicas: options.Replicas = None,
-    strategy: options.Strategy = None,
-    no_overlap: options.NoOverlap = False,
+    loaders: int | None = whole(
+        "K", "Processes that read ahead. Default: 0, none.", least=0, most=MOST_PROCESSES
+    ),
+    prefetch: int | None = whole(
+        "K", "Batches that each loader has ready. Default: 2.", most=MOST_PROCESSES
+    ),
+    train_steps: int | None = whole(
+        "N",
+        "Train so many steps, then take the test accuracy.",
+        least=LEAST_TRAINED,
+        most=MOST_STEPS,
+    ),
+    replicas: int | None = whole(
+        "N",
+        "Train data-parallel in N processes, one per device; --batch is of each. Default: what "
+        "torchrun or srun started, else 1.",
+    ),
+    strategy: Text = optional(
+        "NAME", "Of replicas: allreduce (default), independent, sharded or parameter-server."
+    ),
+    no_overlap: bool = flag("Communicate after the backward pass, not during it."),
     budget: float = option("S", "Seconds a network and run.", 3.0, min=0.001, max=86_400),
     limit: float = option("S", "Seconds before a run is ended.", 600.0, min=0.1, max=864_000),
     runs: int = option("N", "Fresh processes.", 1, min=1, max=MOST_VISITS),
@@ -72,7 +90,7 @@ def run(
     from steptime.sweep.workers import Workers
 
     backend, compile_ = options.stack_of(stack, backend, compile_)
-    given = {"data": data, "staging": staging, "stage_to": stage_to}
+    given: dict[str, Any] = {"data": data, "staging": staging, "stage_to": stage_to}
     given |= {"loaders": loaders, "prefetch": prefetch, "train_steps": train_steps}
     feeding = _feeding(input_, {k: v for k, v in given.items() if v is not None}, phase)
     workload = options.workload_of(model, batch, dtype, phase, optimizer)
@@ -128,7 +146,7 @@ def _with_ops(answer: Answer, record: Record, ops: list[Record], trace: Path | N
     )
 
 
-def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
+def _feeding(input_: str, given: dict[str, Any], phase: str) -> dict[str, Any]:
     """Return the options that say where input comes from; raises `InputError`.
 
     An option that would mean nothing beside the others is refused, not ignored.
@@ -147,22 +165,14 @@ def _feeding(input_: str, given: dict[str, str], phase: str) -> dict[str, Any]:
     one_of("staging", staging, STAGINGS)
     if "stage_to" in given and staging != "local":
         raise InputError("--stage-to needs --staging local")
-    found: dict[str, Any] = {"input": input_, **given}
-    for name, least, most in (
-        ("loaders", 0, MOST_PROCESSES),
-        ("prefetch", 1, MOST_PROCESSES),
-        ("train_steps", LEAST_TRAINED, MOST_STEPS),
-    ):
-        if name in given:
-            found[name] = whole_number(given[name], f"--{name.replace('_', '-')}", least, most)
-    if "prefetch" in given and not found.get("loaders"):
+    if "prefetch" in given and not given.get("loaders"):
         raise InputError("--prefetch needs --loaders")
     if "train_steps" in given and phase != "train":
         raise InputError(f"--train-steps needs --phase train, not {phase}")
     find(given["data"])
     if staging == "local":
         place(given.get("stage_to", ""))
-    return found
+    return {"input": input_, **given}
 
 
 def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, flag, option, optional
-from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import LARGEST, number_of, numbers, whole_number
+from steptime.cli.options import Text, flag, option, optional, whole
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.ranges import LARGEST, number_of, numbers
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import counted, seconds, size
 from steptime.predict import DEFAULT
@@ -27,10 +28,34 @@ MOST_ROWS = 100_000
 DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 
 
+def _number(text: str, where: str, least: float = 0.0) -> float:
+    """Return a finite number above 0 and not below `least`."""
+    value = number_of(text)
+    if not (0 < value < inf and least <= value <= LARGEST):
+        wanted = f"from {least:g} on" if least else "above 0"
+        raise InputError(f"{where}: must be a number {wanted}, not {shorten(text)}")
+    return value
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The options that say how replicas are joined, by the fields of `Fabric`."""
+
+    per_node: int | None = whole(
+        "N", "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8."
+    )
+    inside: Text = optional(
+        "LINK", "What joins the devices of a node. Default: every replica is alone on its link."
+    )
+    links_per_node: int | None = whole("N", "Links of a node that its devices share. Default 1.")
+    servers: int | None = whole("K", "Parameter servers. Default 1.")
+
+
 @command(tabular=True)
 def scale(
     model: options.Model,
     device: options.Device,
+    shape: Shape,
     link: Text = optional(
         "LINK",
         "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
@@ -60,19 +85,15 @@ def scale(
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
     ),
     overlap: bool = flag("Exchange gradients in buckets during the backward pass (not paleo)."),
-    compression: str = option("F", "Gradients are exchanged F times smaller.", "1"),
-    per_node: Text = optional(
-        "N", "Devices of a node, for hierarchical, --inside or --links-per-node. Default 8."
+    compression: float = option(
+        "F", "Gradients are exchanged F times smaller.", 1.0, parser=partial(_number, least=1.0)
     ),
-    inside: Text = optional(
-        "LINK", "What joins the devices of a node. Default: every replica is alone on its link."
+    latency_us: float | None = optional(
+        "T", "Latency of a message over the link (not paleo).", parser=_number
     ),
-    links_per_node: Text = optional("N", "Links of a node that its devices share. Default 1."),
-    servers: Text = optional("K", "Parameter servers. Default 1."),
-    latency: Text = optional("--latency-us T", "Latency of a message over the link (not paleo)."),
-    samples: Text = optional("N", "Examples of an epoch: shows time and cost."),
-    epochs: Text = optional("E", "Epochs of a training. Default 1."),
-    price: Text = optional("P", "Price of a device for an hour."),
+    samples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
+    epochs: float | None = optional("E", "Epochs of a training. Default 1.", parser=_number),
+    price: float | None = optional("P", "Price of a device for an hour.", parser=_number),
     billing: Text = optional(
         "second|hour", "What is paid: every second (default), or started hour."
     ),
@@ -94,16 +115,17 @@ def scale(
     one_of("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
-    shape = {"--inside": inside, "--per-node": per_node}
-    shape |= {"--links-per-node": links_per_node, "--servers": servers}
+    told = {options.named(name): one for name, one in vars(shape).items()}
     if parallel == "model":
-        options.refuse(shape, "--parallel model exchanges no gradients: leave out {}")
-    fabric = _fabric(link, latency, shape)
+        options.refuse(told, "--parallel model exchanges no gradients: leave out {}")
+    if link is None:
+        options.refuse({**told, "--latency-us": latency_us}, "{} needs --link LINK")
+    fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
     given = options.pairs(option_, "option")
     found = StepModel(workload, options.one_device(device), fabric, method, given)
-    if found.method.as_published and latency is not None:
+    if found.method.as_published and latency_us is not None:
         raise InputError("--latency-us: method paleo knows no latency")
-    how = Exchange(collective, _number(compression, "--compression", least=1.0), overlap)
+    how = Exchange(collective, compression, overlap)
     rows = _rows(found, parallel, _counts(replicas, parallel), scaling, how)
     joined: dict[str, Any] = {"network": None}
     if (seen := found.fabric) is not None:  # as the method sees it
@@ -169,33 +191,21 @@ def _counts(text: str | None, parallel: str) -> list[int] | None:
     return found
 
 
-def _number(text: str, where: str, least: float = 0.0) -> float:
-    """Return a finite number above 0 and not below `least`."""
-    value = number_of(text)
-    if not (0 < value < inf and least <= value <= LARGEST):
-        wanted = f"from {least:g} on" if least else "above 0"
-        raise InputError(f"{where}: must be a number {wanted}, not {shorten(text)}")
-    return value
-
-
-def _fabric(link: Text, latency: Text, shape: Mapping[str, Text]) -> Fabric | None:
+def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabric:
     from steptime import catalog
     from steptime.predict.collectives import Fabric
 
-    if link is None:
-        options.refuse({**shape, "--latency-us": latency}, "{} needs --link LINK")
-        return None
-    between, given = catalog.link(link), {}
-    if latency is not None:
-        between = replace(between, latency_s=_number(latency, "--latency-us") * 1e-6)
-    for name, text in shape.items():
-        if text is not None and name != "--inside":
-            given[name.removeprefix("--").replace("-", "_")] = whole_number(text, name)
-    inside = shape["--inside"]
-    return Fabric(between, None if inside is None else catalog.link(inside), **given)
+    between = catalog.link(link)
+    if latency_us is not None:
+        between = replace(between, latency_s=latency_us * 1e-6)
+    if "inside" in shape:
+        shape["inside"] = catalog.link(shape["inside"])
+    return Fabric(between, **shape)
 
 
-def _training(samples: Text, epochs: Text, price: Text, billing: Text) -> Training | None:
+def _training(
+    samples: int | None, epochs: float | None, price: float | None, billing: Text
+) -> Training | None:
     from steptime.predict.training_cost import BILLINGS, Training
 
     if samples is None:
@@ -203,13 +213,8 @@ def _training(samples: Text, epochs: Text, price: Text, billing: Text) -> Traini
         options.refuse(given, "{} needs --samples N, the examples of an epoch")
     if price is None:
         options.refuse({"--billing": billing}, "{} needs --price P")
-    if billing is not None and billing not in BILLINGS:
-        raise unknown("--billing", billing, BILLINGS)
-    if samples is None:
-        return None
-    told = 1.0 if epochs is None else _number(epochs, "--epochs")
-    paid = None if price is None else _number(price, "--price")
-    return Training(whole_number(samples, "--samples"), told, paid, billing or BILLINGS[0])
+    paid = one_of("--billing", billing or BILLINGS[0], BILLINGS)
+    return None if samples is None else Training(samples, epochs or 1.0, price, paid)
 
 
 def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """The command `serve`: a language model that answers."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names
-from steptime.cli.options import Text, option, optional
+from steptime.cli.options import Text, option, optional, whole
 from steptime.core.errors import InputError
-from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds
 from steptime.predict import DEFAULT
@@ -26,89 +25,85 @@ _CURVE = (
 COMPARED = ("ttft_s", "tpot_s", "tokens_per_s", "fits")  # with what --set changes
 
 
+@dataclass(frozen=True)
+class How:
+    """The options that say how a model is split and run, by the fields of `Request`."""
+
+    batch: int = whole("N", "Sequences that come at once.", 1)
+    input: int | None = whole("I", "Tokens of a prompt. Default: 1024.")
+    output: int | None = whole("O", "Tokens that are made of it. Default: 128.")
+    tensor: int = whole("T", "Devices that share each product.", 1)
+    pipeline: int = whole("P", "Stages of the pipeline.", 1)
+    data: int = whole("N", "Ranks that share out sequences, and experts.", 1)
+    expert: int = whole("E", "Ranks of these that share out experts.", 1)
+    replicas: int = whole("N", "Copies of all that, each with its batch.", 1)
+    dtype: Text = optional(
+        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
+    )
+    weights: str = option(
+        "NAME", "How the layers' weights are kept: float8, int8, int4, float4.", ""
+    )
+    kv: str = option("NAME", "How keys and values are kept: float8 or int8.", "")
+    prices: options.Prices = None
+    stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025.")
+    method: options.Method = DEFAULT
+
+
+@dataclass(frozen=True)
+class Load:
+    """The options of a service under load, by the fields of `Demand`."""
+
+    concurrency: Text = optional("N", "Under load: so many users, each waits.")
+    rate: Text = optional("R", "Under load: requests a second, by chance (Poisson).")
+    requests: Path | None = optional("FILE", "Under load: a trace, CSV or JSONL.")
+    count: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's.")
+    seed: Text = optional("N", "Of the chance in which requests come. Default: 0.")
+    ttft_target: Text = optional("S", "Seconds to the first token, at most.")
+    tpot_target: Text = optional("S", "Seconds of each token after it.")
+    max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256.")
+    prefill_replicas: Text = optional("N", "So many more replicas read prompts; the others decode.")
+    prefill_tensor: Text = optional("T", "Of these. Default: --tensor.")
+    draft: Text = optional("MODEL", "It guesses tokens, which the model verifies.")
+    speculate: Text = optional("Q", "Tokens that it guesses for a step.")
+    accept: Text = optional("W", "Chance of each to be right, such as 0.7.")
+
+
 @command(long="pricing the layers of the network")
 def serve(
     model: options.Model,
     device: options.Device,
-    batch: str = option("N", "Sequences that come at once.", "1"),
-    input_: Text = optional("I", "Tokens of a prompt. Default: 1024."),
-    output: Text = optional("O", "Tokens that are made of it. Default: 128."),
-    tensor: str = option("T", "Devices that share each product.", "1"),
-    pipeline: str = option("P", "Stages of the pipeline.", "1"),
-    data: str = option("N", "Ranks that share out sequences, and experts.", "1"),
-    expert: str = option("E", "Ranks of these that share out experts.", "1"),
-    replicas: str = option("N", "Copies of all that, each with its batch.", "1"),
-    per_node: options.PerNode = "8",
-    inside: options.Inside = None,
-    link: options.Link = None,
-    links_per_node: options.NodeLinks = None,
-    dtype: Text = optional(
-        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
-    ),
-    weights: str = option(
-        "NAME", "How the layers' weights are kept: float8, int8, int4, float4.", ""
-    ),
-    kv: str = option("NAME", "How keys and values are kept: float8 or int8.", ""),
-    concurrency: Text = optional("N", "Under load: so many users, each waits."),
-    rate: Text = optional("R", "Under load: requests a second, by chance (Poisson)."),
-    requests: Path | None = optional("FILE", "Under load: a trace, CSV or JSONL."),
-    count_: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's."),
-    seed: Text = optional("N", "Of the chance in which requests come. Default: 0."),
-    ttft_target: Text = optional("S", "Seconds to the first token, at most."),
-    tpot_target: Text = optional("S", "Seconds of each token after it."),
-    max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256."),
-    prefill_replicas: Text = optional(
-        "N", "So many more replicas read prompts; the others decode."
-    ),
-    prefill_tensor: Text = optional("T", "Of these. Default: --tensor."),
-    draft: Text = optional("MODEL", "It guesses tokens, which the model verifies."),
-    speculate: Text = optional("Q", "Tokens that it guesses for a step."),
-    accept: Text = optional("W", "Chance of each to be right, such as 0.7."),
+    how: How,
+    nodes: options.Nodes,
+    load: Load,
     out: Path | None = optional(
         "--out -o FILE",
         "Draw tokens/s per device over those per user, for 1, 2, 4, ... users: .png, .svg, .pdf "
         "or .html.",
     ),
     set_: options.Set = None,
-    prices: options.Prices = None,
-    stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025."),
-    method: options.Method = DEFAULT,
     option_: options.Settings = None,
 ) -> Answer:
     """Predict a language model that answers prompts.
 
     Time to the first token and per token, tokens a second, memory, cost.
     """
-    from steptime.plans.request import device_of, sites
+    from steptime.plans.request import device_of
     from steptime.plots.files import check_path
     from steptime.serving.answer import Request, answered, curve
     from steptime.serving.arrivals import Demand
 
     check_path(out)
-    if requests is not None:
-        options.refuse({"--input": input_, "--output": output}, "--requests says it: leave out {}")
-    demand = Demand.of({
-        "concurrency": concurrency, "rate": rate, "requests": requests, "count": count_,
-        "seed": seed, "ttft_target": ttft_target, "tpot_target": tpot_target,
-        "max_batch": max_batch, "prefill_replicas": prefill_replicas,
-        "prefill_tensor": prefill_tensor, "draft": draft, "speculate": speculate, "accept": accept,
-    })  # fmt: skip
-    [links] = options.wholes({"--links-per-node": links_per_node})
-    site, *others = sites(
-        names(device, "--device"), whole_number(per_node, "--per-node"),
-        inside and inside.split(","), link and link.split(","), links,
-    )  # fmt: skip
+    if load.requests is not None:
+        said = {"--input": how.input, "--output": how.output}
+        options.refuse(said, "--requests says it: leave out {}")
+    site, *others = nodes.sites(names(device, "--device"))
     if out or others:
-        apart = {"--requests": requests, "--draft": draft, "--prefill-replicas": prefill_replicas}
+        apart = {"--requests": load.requests, "--draft": load.draft}
+        apart |= {"--prefill-replicas": load.prefill_replicas}
         options.refuse(apart, "users at once (--out, several devices) are served without {}")
-    sizes = {
-        "batch": batch, "input": input_ or "1024", "output": output or "128", "tensor": tensor,
-        "pipeline": pipeline, "data": data, "expert": expert, "replicas": replicas,
-    }  # fmt: skip
     asked = Request(
-        model, site, **{name: whole_number(text, f"--{name}") for name, text in sizes.items()},
-        dtype=dtype, weights=weights, kv=kv, stack=stack, method=method,
-        options=options.pairs(option_, "option"), prices=prices, demand=demand,
+        model, site, **options.given(how), demand=Demand.of(vars(load)),
+        options=options.pairs(option_, "option"),
     )  # fmt: skip
     notes = list[str]()
     if set_:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, optional
+from steptime.cli.options import Text, argument, optional, whole
 from steptime.cli.whatif import DTYPE, METHOD
 from steptime.core.errors import InputError
-from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 
@@ -33,7 +32,7 @@ def why(
     optimizer: options.Optimizer = "sgd",
     method: Text = optional("NAME", METHOD),
     option_: options.Settings = None,
-    replicas: Text = optional("N", "Data-parallel replicas, one per device."),
+    replicas: int | None = whole("N", "Data-parallel replicas, one per device."),
     link: Text = optional("LINK", "What joins the replicas."),
     input_per_s: float | None = optional(
         "N", "Examples a second that input brings, read ahead.", min=0
@@ -59,14 +58,15 @@ def why(
     if model is None or found is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
-    count = 1 if replicas is None else whole_number(replicas, "--replicas")
-    if count > 1 and link is None:
+    if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
     if input_per_s == 0:
         raise InputError("--input-per-s: must be above 0")
     workload = options.workload_of(model, batch, dtype or dtype_for(found), phase, optimizer)
     joined = None if link is None else catalog.link(link)
-    return _answer(asked.why(workload, found, method or "", given, joined, count, input_per_s))
+    return _answer(
+        asked.why(workload, found, method or "", given, joined, replicas or 1, input_per_s)
+    )
 
 
 def _answer(made: Diagnosis) -> Answer:

@@ -12,9 +12,9 @@ from steptime.build import Choice, family_of, read_model
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.hardware import GB, Cluster, Device, Level, Link
 from steptime.core.ranges import whole_number
-from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
+from steptime.core.workload import Plan
 from steptime.models.family import Family, resolve
-from steptime.plans.faults import Asked, checked, option_of
+from steptime.plans.faults import Asked, checked
 from steptime.plans.network import Network, NetworkPlanner, network_of
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.stages import USUAL
@@ -315,25 +315,3 @@ def split_of(fields: Mapping[str, Any]) -> Plan:
     for name in fields:
         one_of("part of a plan", name, known)
     return Plan(**fields)
-
-
-_WORDS = {
-    "schedule": SCHEDULES, "recompute": RECOMPUTES, "offload": OFFLOADS,
-    "context_method": CONTEXT_METHODS,
-}  # fmt: skip
-
-
-def split_from(texts: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the fields of a plan that options say which are given; raises `InputError`."""
-    found: dict[str, Any] = {}
-    for name, text in texts.items():
-        option = option_of(name)
-        if text is None:
-            continue
-        if name in _WORDS:
-            found[name] = one_of(option, text, _WORDS[name])
-        elif name == "stages":
-            found[name] = tuple(whole_number(one, option, 0) for one in text.split(","))
-        else:
-            found[name] = whole_number(text, option, 0 if name == "zero" else 1)
-    return found
