@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import Device
-from steptime.core.workload import Workload
 from steptime.predict import cost_model
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
@@ -62,35 +61,29 @@ class Errors:
     width: float | None
 
 
-class Compared(NamedTuple):
-    """What was measured and predicted, between which bounds, and the kind and device of it."""
-
-    measured: float
-    value: float
-    low: float | None
-    high: float | None
-    cell: tuple[Any, ...] = ()
+# what was measured and predicted, between which bounds, and the kind and device of it
+Compared = tuple[float, float, float | None, float | None, tuple[Any, ...]]
 
 
 def errors_of(scored: Sequence[Scored]) -> Errors:
     """Return the errors of some cases: predictions of 1.1 and 0.8 s for 1 s are 15 % off."""
-    cells = [(one.case.device.name, one.case.kind) for one in scored]
-    every = zip(scored, cells, strict=True)
-    return errors([Compared(a.case.seconds, a.value, a.low, a.high, cell) for a, cell in every])
+    return errors([
+        (one.case.seconds, one.value, one.low, one.high, (one.case.device.name, one.case.kind))
+        for one in scored
+    ])  # fmt: skip
 
 
 def errors(compared: Sequence[Compared]) -> Errors:
     """Return the errors of some quantities, `balanced` over their cells."""
-    off = np.log([one.value / one.measured for one in compared])
+    off = np.log([value / measured for measured, value, *_ in compared])
     wrong = np.abs(np.expm1(off))
     cells: dict[Any, list[float]] = defaultdict(list)
-    for one, far in zip(compared, wrong, strict=True):
-        cells[one.cell].append(float(far))
     inside, widths = [], []
-    for one in compared:
-        if one.low is not None and one.high is not None:
-            inside.append(one.low <= one.measured <= one.high)
-            widths.append((one.high - one.low) / one.value)
+    for (measured, value, low, high, cell), far in zip(compared, wrong, strict=True):
+        cells[cell].append(float(far))
+        if low is not None and high is not None:
+            inside.append(low <= measured <= high)
+            widths.append((high - low) / value)
     return Errors(
         len(compared),
         float(wrong.mean()),
@@ -111,31 +104,33 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
     A method that has no peak for a type, or no network for a case, leaves the case out.
     """
     if not isinstance(method, Method):
-        return [_scored(case, _own(case, method)) for case in cases]
+        return [Scored(case, *_own(case, method)[:3]) for case in cases]
     if method.name == "calibrated":
         return _calibrated(cases, method)
     found = []
     for case in cases:
         try:
-            own = case.workload
-            interval = _stepped(case, own, method) if own else _priced(case, method)
+            if own := case.workload:
+                options = {"stack": case.stack} if case.stack and "stack" in method.options else {}
+                times = StepModel(own, case.device, method=method, options=options).timeline()
+                found.append(Scored(case, times.step_s, times.low_s, times.high_s))
+                continue
+            settings = replace(method.settings, host="no")
+            seen = _seen(method, case.device, case.kernels[0].dtype, settings)
+            found.append(Scored(case, *_summed(case, seen, method.price)[:3]))
         except InputError:
             continue
-        found.append(_scored(case, interval))
     return found
 
 
-def _scored(case: Case, interval: Interval) -> Scored:
-    return Scored(case, interval.value, interval.low, interval.high)
+def interval_of(price: Price, kernel: Kernel, device: Device) -> Interval:
+    """Return what a price, or a user's own, says of a kernel."""
+    found = price(kernel, device)
+    return found if isinstance(found, Interval) else Interval(float(found))
 
 
 def _summed(case: Case, device: Device, price: Price) -> Interval:
-    """Return the sum of what the kernels of a case take by a price."""
-    times = []
-    for kernel in case.kernels:
-        one = price(kernel, device)
-        times.append(one if isinstance(one, Interval) else Interval(float(one)))
-    return total(times)
+    return total([interval_of(price, kernel, device) for kernel in case.kernels])
 
 
 def _own(case: Case, price: Price) -> Interval:
@@ -151,12 +146,6 @@ def _own(case: Case, price: Price) -> Interval:
     return found
 
 
-def _priced(case: Case, method: Method) -> Interval:
-    settings = replace(method.settings, host="no")
-    seen = _seen(method, case.device, case.kernels[0].dtype, settings)
-    return _summed(case, seen, method.price)
-
-
 def _seen(method: Method, device: Device, dtype: str, settings: Any) -> Device:
     key = method.name, device.name, dtype, settings
     known = _SEEN.get(key)
@@ -168,24 +157,17 @@ def _seen(method: Method, device: Device, dtype: str, settings: Any) -> Device:
 _SEEN: dict[Any, tuple[Device, Device]] = {}
 
 
-def _stepped(case: Case, workload: Workload, method: Method) -> Interval:
-    options = {"stack": case.stack} if case.stack and "stack" in method.options else {}
-    times = StepModel(workload, case.device, method=method, options=options).timeline()
-    return Interval(times.step_s, times.low_s, times.high_s, times.extrapolates)
-
-
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return what `calibrated` predicts, the cases of a device and a stack side by side."""
+    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[case.device.name, case.stack].append(case)
     found: dict[int, Scored] = {}
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for i, case in enumerate(cases):
-        groups[case.device.name, case.stack].append(i)
-    for some in groups.values():
-        own = [cases[i] for i in some]
+    for own in groups.values():
         value, low, high = Columns(own).intervals(constants_on(own[0], method))
-        for i, case, *ends in zip(some, own, value, low, high, strict=True):
-            found[i] = Scored(case, *map(float, ends))
-    return [found[i] for i in sorted(found)]
+        for case, *ends in zip(own, value, low, high, strict=True):
+            found[id(case)] = Scored(case, *map(float, ends))
+    return [found[id(case)] for case in cases]
 
 
 def constants_on(case: Case, method: Method) -> Mapping[str, float]:
@@ -196,27 +178,14 @@ def constants_on(case: Case, method: Method) -> Mapping[str, float]:
     return method.sees(case.device, dtype, settings).constants
 
 
-@dataclass(frozen=True)
-class Draws:
-    """What calibrating with some points of each device gives: a draw after the other.
-
-    `scored` are the cases that no draw of the first one took; `errors` are of each draw, of all
-    cases that it left. `constants` is the median number of constants that moved.
-    """
-
-    points: int
-    scored: Sequence[Scored]
-    errors: Sequence[Sequence[Scored]]
-    constants: float
-
-
 def after_calibration(
     cases: Sequence[Case], points: int, draws: int = DRAWS, method: Method | None = None
-) -> Draws:
+) -> tuple[list[list[Scored]], float]:
     """Return the scores of the cases that are left when `points` of each device calibrate it.
 
-    The points are drawn anew `draws` times; cases that do not calibrate are scored in each. Raises
-    `InputError` where a device has no case to calibrate with, or none is left.
+    The points are drawn anew `draws` times; cases that do not calibrate are scored in each. With
+    them comes the median number of constants that moved. Raises `InputError` where a device has no
+    case to calibrate with, or none is left.
     """
     by_device: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
@@ -236,7 +205,7 @@ def after_calibration(
         if not left:
             raise InputError(f"no case is left to check beside {points} points of each device")
         every.append(score(left, chosen_method))
-    return Draws(points, every[0], every, float(np.median(moved)))
+    return every, float(np.median(moved))
 
 
 def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
@@ -250,12 +219,8 @@ def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...]
 
 
 def _group(one: Scored, name: str) -> str:
-    case = one.case
-    if name == "device":
-        return case.device.name
-    if name == "regime":
-        return regime(case)
-    return str(getattr(case, name))
+    known = {"device": one.case.device.name, "regime": regime(one.case)}
+    return known[name] if name in known else str(getattr(one.case, name))
 
 
 REGIMES = ((1e-4, "below 0.1 ms"), (1e-2, "0.1 to 10 ms"), (float("inf"), "above 10 ms"))
@@ -264,12 +229,3 @@ REGIMES = ((1e-4, "below 0.1 ms"), (1e-2, "0.1 to 10 ms"), (float("inf"), "above
 def regime(case: Case) -> str:
     """Return how long a case took, in words."""
     return next(words for most, words in REGIMES if case.seconds < most)
-
-
-def rivals_of(cases: Sequence[Case]) -> dict[str, list[Scored]]:
-    """Return the scores of what others predicted, by their names."""
-    found: dict[str, list[Scored]] = defaultdict(list)
-    for case in cases:
-        for name, seconds in case.rivals.items():
-            found[name].append(Scored(case, seconds, None, None))
-    return dict(found)

@@ -10,13 +10,12 @@ from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.evaluate import (
     DRAWS,
-    Draws,
     Scored,
     after_calibration,
     errors_of,
     grouped,
+    interval_of,
     regime,
-    rivals_of,
     score,
 )
 from steptime.core.errors import InputError
@@ -69,13 +68,8 @@ class Evaluation:
     @property
     def document(self) -> dict[str, Any]:
         """The evaluation as one JSON document."""
-        return {
-            "method": self.method,
-            "by": list(self.by),
-            "rows": list(self.rows),
-            "groups": list(self.groups),
-            "worst": list(self.worst),
-        }
+        lists = {name: list(getattr(self, name)) for name in ("by", "rows", "groups", "worst")}
+        return {"method": self.method, **lists}
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row a case; needs pandas."""
@@ -132,13 +126,13 @@ def evaluate(
         for key, some in (grouped(own, by) if by else {}).items()
     ]
     if points is not None:
-        found = after_calibration(cases, points, draws)
-        label = f"calibrated with {points}"
-        rows.append(_of_draws(label, found, found.errors))
-        parts = [grouped(one, by) for one in found.errors] if by else []
+        drawn, constants = after_calibration(cases, points, draws)
+        label, told = f"calibrated with {points}", {"constants": constants, "points": points}
+        rows.append(_of_draws(label, drawn) | told)
+        parts = [grouped(one, by) for one in drawn] if by else []
         for key in sorted({key for part in parts for key in part}):
             some = [part[key] for part in parts if key in part]
-            groups.append({**dict(zip(by, key, strict=True)), **_of_draws(label, found, some)})
+            groups.append(dict(zip(by, key, strict=True)) | _of_draws(label, some) | told)
         groups.sort(key=lambda row: [str(row[one]) for one in by])
     rows += [
         _row(other, made, _constants(cost_model(other), cases))
@@ -157,19 +151,12 @@ def evaluate(
     )
 
 
-def _row(
-    label: str, scored: Sequence[Scored], constants: float | None = None, points: int = 0
-) -> dict[str, Any]:
-    return {
-        "method": label,
-        **asdict(errors_of(scored)),
-        "spread": None,
-        "constants": constants,
-        "points": points,
-    }
+def _row(label: str, scored: Sequence[Scored], constants: float | None = None) -> dict[str, Any]:
+    rest = {"spread": None, "constants": constants, "points": 0}
+    return {"method": label, **asdict(errors_of(scored)), **rest}
 
 
-def _of_draws(label: str, found: Draws, draws: Sequence[Sequence[Scored]]) -> dict[str, Any]:
+def _of_draws(label: str, draws: Sequence[Sequence[Scored]]) -> dict[str, Any]:
     """Return the mean of the errors of draws, and the least and largest MAPE among them."""
     each = [asdict(errors_of(one)) for one in draws]
     mean = {
@@ -179,64 +166,45 @@ def _of_draws(label: str, found: Draws, draws: Sequence[Sequence[Scored]]) -> di
         for name in each[0]
     }
     every = [one["mape"] for one in each]
-    return {
-        "method": label,
-        **mean,
-        "cases": round(mean["cases"] or 0),
-        "spread": [min(every), max(every)],
-        **picked(found, "constants points"),
-    }
+    told = {"cases": round(mean["cases"] or 0), "spread": [min(every), max(every)]}
+    return {"method": label, **mean, **told}
 
 
 def _constants(method: object, cases: Sequence[Case]) -> int | None:
     """Return how many constants a method has, None where that is not known."""
-    if not isinstance(method, Method):
-        return None
-    if method.name != "calibrated":
-        return 0
+    if not isinstance(method, Method) or method.name != "calibrated":
+        return 0 if isinstance(method, Method) else None
     return len({name for case in cases for name in catalog.priors(case.device.kind)})
 
 
 def _rivals(cases: Sequence[Case], name: str, own: Sequence[Scored]) -> list[dict[str, Any]]:
     """Return the rows of published rivals, each with the method's own on the same cases."""
     found = []
-    for rival, scored in rivals_of(cases).items():
+    for rival in {rival: None for case in cases for rival in case.rivals}:
+        of_it = [case for case in cases if rival in case.rivals]
+        scored = [Scored(case, case.rivals[rival], None, None) for case in of_it]
         found.append(_row(f"{rival} (published)", scored))
-        same = {id(one.case) for one in scored}
+        same = {id(case) for case in of_it}
         beside = [one for one in own if id(one.case) in same]
         if beside and len(beside) < len(own):
             found.append(_row(f"{name}, the cases of {rival}", beside))
     return found
 
 
-def _ops(one: Scored, method: object) -> list[dict[str, Any]]:
+def _ops(one: Scored, method: Any) -> list[dict[str, Any]]:
     """Return the slowest ops of a case: kind, how often, seconds in all, and what bounds them."""
-    made = method if isinstance(method, Method) else cost_model("calibrated")
-    case = one.case
-    price: Any = made.price if isinstance(method, Method) else method
-    seen = made.sees(case.device, case.kernels[0].dtype, made.settings) if case.kernels else None
-    totals: dict[Any, list[float]] = {}
-    for kernel in case.kernels if seen else ():
-        at = seen if isinstance(method, Method) else case.device
-        priced = price(kernel, at)
-        interval = priced if isinstance(priced, Interval) else Interval(float(priced))
+    case, price, at = one.case, method, one.case.device
+    if isinstance(method, Method) and case.kernels:
+        price, at = method.price, method.sees(at, case.kernels[0].dtype, method.settings)
+    totals: dict[Any, dict[str, Any]] = {}
+    for kernel in case.kernels:
+        found = interval_of(price, kernel, at)
         key = kernel.kind, kernel.pass_, kernel.products or (int(kernel.bytes),)
-        entry = totals.setdefault(key, [0, 0.0, 0.0, 0.0])
-        for i, part in enumerate((1, interval.value, interval.compute_s, interval.memory_s)):
-            entry[i] += part
-    slowest = sorted(totals.items(), key=lambda item: -item[1][1])[:PARTS]
-    return [
-        {
-            "kind": kind,
-            "pass": pass_,
-            "sizes": [list(size) if isinstance(size, tuple) else size for size in sizes],
-            "count": int(count),
-            "step_s": seconds,
-            "compute_s": compute,
-            "memory_s": memory,
-        }
-        for (kind, pass_, sizes), (count, seconds, compute, memory) in slowest
-    ]
+        sizes = [list(size) if isinstance(size, tuple) else size for size in key[2]]
+        entry = totals.setdefault(key, {"kind": key[0], "pass": key[1], "sizes": sizes})
+        parts = {"count": 1, "step_s": found.value, **picked(found, "compute_s memory_s")}
+        entry |= {name: entry.get(name, 0) + part for name, part in parts.items()}
+    return sorted(totals.values(), key=lambda op: -op["step_s"])[:PARTS]
 
 
 def _said(op: Mapping[str, Any]) -> str:

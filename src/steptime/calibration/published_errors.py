@@ -3,11 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from steptime.calibration.asking import KINDS
-from steptime.calibration.evaluate import DRAWS, Compared, errors, score
+from steptime.calibration.evaluate import DRAWS, errors, score
 from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.mapping import cases_of, mapping
 from steptime.calibration.published import Layout, Question, Told, questions, row_of
@@ -26,6 +27,7 @@ OF_SET = columns("set", "quantity")
 OF_ROW = columns("place", "model", "device", "devices", "stack", "quantity", "ratio:.2f=p / m")
 OF_TOLD = (*OF_SET, *columns("device", "stack", "points", "before=MAPE before"), *HEADS[1:-1],
            *columns("spread=MAPE of draws"))  # fmt: skip
+_NUMBERS = itemgetter("measured", "predicted", "low", "high")
 OF_UNASKED = columns("set", "rows", "reason", "first")
 
 
@@ -100,18 +102,10 @@ def evaluate_tables(
             right = row["fits"] * row["cases"] + sum(more)
             row["fits"] = right / (row["cases"] + len(more))
     far = sorted(scored, key=lambda row: -abs(row["ratio"] - 1))[:worst]
-    return Published(
-        {
-            "method": method,
-            "by": list(by),
-            "rows": sets,
-            "groups": _errors(scored, by) if by else [],
-            "calibrated": _left(steps, points, draws) if points else [],
-            "unasked": left,
-            "worst": far,
-            "cases": scored,
-        }
-    )
+    groups = _errors(scored, by) if by else []
+    apart = _left(steps, points, draws) if points else []
+    told = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}
+    return Published({"method": method, "by": list(by), **told, "cases": scored})
 
 
 def told_of(
@@ -147,13 +141,7 @@ def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[st
     for key, some in sorted(groups.items()):
         right = [row["fits"] for row in some if row["fits"] is not None]
         fits = sum(right) / len(right) if right else None
-        compared = [
-            Compared(
-                row["measured"], row["predicted"], row["low"], row["high"],
-                (row["device"], row["model"]),
-            )
-            for row in some
-        ]  # fmt: skip
+        compared = [(*_NUMBERS(row), (row["device"], row["model"])) for row in some]
         known = dict(zip(heads, key, strict=True))
         found.append({**known, **asdict(errors(compared)), "fits": fits})
     return found

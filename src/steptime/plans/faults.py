@@ -85,6 +85,9 @@ def option_of(name: str) -> str:
     return OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
+Found = Iterator[Fault]
+
+
 def fault(shape: Shape, asked: Asked) -> Fault | None:
     """Return why a plan cannot be, None for one that can."""
     return next((found for rule in RULES for found in rule(shape, asked)), None)
@@ -97,9 +100,11 @@ def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
     return next((one for one in every if 1 <= one <= most and works(one)), 1)
 
 
-def _does_not(option: str, given: int, whole: int, what: str, works: int) -> Fault:
-    near = _near(given, works, lambda one: works % one == 0)
-    return Fault(f"{option_of(option)} {given} does not divide {whole} {what}", {option: near})
+def _divides(option: str, given: int, wholes: Mapping[str, int], near: int) -> Found:
+    for what, whole in wholes.items():
+        if whole % given:
+            says = f"{option_of(option)} {given} does not divide {whole} {what}"
+            yield Fault(says, {option: near})
 
 
 _NEEDS = (  # a choice, its words that do nothing alone (any), and of what it needs 2 or more
@@ -127,9 +132,6 @@ def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
             raise InputError(
                 f"plan: {option} does nothing with {option_of(needs)} 1; nearest: {near}"
             )
-
-
-Found = Iterator[Fault]
 
 
 ALONE = {  # what other networks than language models are not split by, and what they have
@@ -164,34 +166,30 @@ def _of_tensor(shape: Shape, asked: Asked) -> Found:
         return keys % ranks == 0 or ranks % keys == 0
 
     near = _near(tensor, both, lambda t: both % t == 0 and has_heads(t))
-    for what, count in parts.items():
-        if count % tensor:
-            yield Fault(f"--tensor {tensor} does not divide {count} {what}", {"tensor": near})
+    yield from _divides("tensor", tensor, parts, near)
     if not has_heads(tensor):
-        says = f"--tensor {tensor} does not divide {keys} heads of keys and values"
-        yield Fault(says, {"tensor": near})
-    if asked.plan.sequence and shape.length % tensor:
-        says = f"--tensor {tensor} does not divide {shape.length} tokens"
-        yield Fault(says, {"sequence": False})
+        yield from _divides("tensor", tensor, {"heads of keys and values": keys}, near)
+    if asked.plan.sequence:
+        for one in _divides("tensor", tensor, {"tokens": shape.length}, near):
+            yield one._replace(change={"sequence": False})
 
 
 def _of_context(shape: Shape, asked: Asked) -> Found:
-    plan = asked.plan
+    plan, ranks = asked.plan, asked.plan.context
     tokens = shape.length // (plan.tensor if plan.sequence else 1)
+    if plan.context_method != "all-to-all":
+        near = _near(ranks, tokens, lambda c: tokens % c == 0)
+        yield from _divides("context", ranks, {"tokens": tokens}, near)
+        return
     heads, keys = (max(1, int(shape.one[k]) // plan.tensor) for k in ("heads", "kv_heads"))
-
-    def spreads(ranks: int) -> bool:
-        return not heads % ranks and (not keys % ranks or not ranks % keys)
-
-    everywhere = plan.context_method == "all-to-all"
-    works = [c for c in range(1, heads + 1) if spreads(c) and not tokens % c]
-    if tokens % plan.context and not everywhere:
-        yield _does_not("context", plan.context, tokens, "tokens", tokens)
-    elif everywhere and plan.context not in works:
-        says = (
-            f"--context {plan.context} does not divide {heads} heads and {tokens} tokens of a rank"
-        )
-        yield Fault(says, {"context": min(works, key=lambda c: abs(c - plan.context))})
+    works = [
+        c
+        for c in range(1, heads + 1)
+        if not (heads % c or tokens % c) and (not keys % c or not c % keys)
+    ]
+    if ranks not in works:
+        says = f"--context {ranks} does not divide {heads} heads and {tokens} tokens of a rank"
+        yield Fault(says, {"context": min(works, key=lambda c: abs(c - ranks))})
 
 
 def _of_stages(shape: Shape, asked: Asked) -> Found:
@@ -218,26 +216,28 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
 
 
 def _of_batch(shape: Shape, asked: Asked) -> Found:
-    plan, batch = asked.plan, asked.batch
-    if batch % plan.data:
-        yield _does_not("data", plan.data, batch, "sequences", batch)
-    share = max(1, batch // plan.data)
-    if share % asked.micro_batch:
-        yield _does_not("micro_batch", asked.micro_batch, share, "sequences of a replica", share)
+    share = max(1, asked.batch // asked.plan.data)
+    for option, given, whole, what in (
+        ("data", asked.plan.data, asked.batch, "sequences"),
+        ("micro_batch", asked.micro_batch, share, "sequences of a replica"),
+    ):
+        near = _near(given, whole, lambda n, whole=whole: whole % n == 0)
+        yield from _divides(option, given, {what: whole}, near)
+
+
+def _replicas(plan: Plan) -> dict[str, int]:
+    return {f"devices of data and context ({plan.data} x {plan.context})": plan.replicas}
 
 
 def _of_experts(shape: Shape, asked: Asked) -> Found:
     plan = asked.plan
     if plan.expert > 1 and not shape.experts:
         yield Fault(f"{shape.label} has no experts", {"expert": 1})
-    works = gcd(shape.experts or 1, plan.replicas, shape.length // plan.context)
-    for whole, what in (
-        (shape.experts or 1, "experts"),
-        (plan.replicas, f"devices of data and context ({plan.data} x {plan.context})"),
-        (shape.length // plan.context, "tokens"),
-    ):
-        if whole % plan.expert:
-            yield _does_not("expert", plan.expert, whole, what, works)
+    tokens = shape.length // plan.context
+    wholes = {"experts": shape.experts or 1, **_replicas(plan), "tokens": tokens}
+    works = gcd(*wholes.values())
+    near = _near(plan.expert, works, lambda n: works % n == 0)
+    yield from _divides("expert", plan.expert, wholes, near)
 
 
 def _of_shards(shape: Shape, asked: Asked) -> Found:
@@ -253,21 +253,10 @@ def _of_shards(shape: Shape, asked: Asked) -> Found:
 
     near = _near(plan.shard, plan.replicas, works)
     near = 0 if near == 1 else near  # shards of one share nothing
-    if plan.replicas % plan.shard:
-        what = f"devices of data and context ({plan.data} x {plan.context})"
-        says = f"--shard {plan.shard} does not divide {plan.replicas} {what}"
-        yield Fault(says, {"shard": near})
+    yield from _divides("shard", plan.shard, _replicas(plan), near)
     if not works(plan.shard):
         says = f"--shard {plan.shard} and --expert {plan.expert}: one must divide the other"
         yield Fault(says, {"shard": near})
 
 
-RULES: tuple[Callable[[Shape, Asked], Found], ...] = (
-    _of_network,
-    _of_tensor,
-    _of_context,
-    _of_stages,
-    _of_batch,
-    _of_experts,
-    _of_shards,
-)
+RULES = (_of_network, _of_tensor, _of_context, _of_stages, _of_batch, _of_experts, _of_shards)
