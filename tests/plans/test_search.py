@@ -17,7 +17,7 @@ from steptime.core.workload import RECOMPUTES, Plan
 from steptime.plans.best import answer, searched, told_apart
 from steptime.plans.faults import Asked, checked
 from steptime.plans.planner import Planner
-from steptime.plans.request import Limits, Request, Site, cluster_of, planner_of, shape_of, sites
+from steptime.plans.request import Request, Site, cluster_of, planner_of, shape_of, sites
 from steptime.plans.search import MEMORY, Cap, plans, search
 from steptime.plans.step import plan_time, quick
 
@@ -131,7 +131,7 @@ def test_a_search_by_what_is_chosen_and_limited() -> None:
     assert {row["zero"] for row in told["rows"]} <= {0, 1}
     assert told["best"]["step_s"] == min(row["step_s"] for row in told["rows"])
     assert told["fitting"] <= told["considered"]
-    few = searched(Request(SMALL, SITE, 64, devices=(8, 16), limits=Limits(watts=8 * 400)))
+    few = searched(Request(SMALL, SITE, 64, devices=(8, 16), limits={"watts": 8 * 400}))
     assert few["best"]["step_s"] > told["best"]["step_s"]
     assert all(row["energy_j"] / row["step_s"] <= 8 * 400 for row in few["rows"])
     assert few["refused"]["watts"] > 0
@@ -185,10 +185,10 @@ def test_nothing_fits_is_said_with_what_lacks() -> None:
         searched(Request(huge, SITE, 64, devices=(32,)))
     with pytest.raises(InputError, match=r"GB more .*; 16 devices: 2 nodes need a link: --link"):
         searched(Request(huge, SITE._replace(link=None), 8, devices=(8,)))
-    slow = Request(SMALL, SITE, 64, devices=(8,), tokens=1e12, limits=Limits(days=1))
+    slow = Request(SMALL, SITE, 64, devices=(8,), tokens=1e12, limits={"days": 1})
     with pytest.raises(InputError, match=r"take more than --days; the nearest has .* not 1 \(8 "):
         searched(slow)
-    dear = Request(SMALL, SITE, 64, devices=(8,), limits=Limits(per_hour=1))
+    dear = Request(SMALL, SITE, 64, devices=(8,), limits={"budget_per_hour": 1})
     with pytest.raises(InputError, match="cost more than --budget-per-hour; the nearest has"):
         searched(dear)
 

@@ -48,7 +48,7 @@ OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_
 
 def check(model: StepModel, found: Steps) -> None:
     """Every cell is the single prediction."""
-    times = found.times(model)
+    times = found.spans([model])[0].times
     for i, batch in enumerate(found.batches):
         single = model.timeline(batch)
         for values, part in zip(times, ("forward_s", "backward_s", "update_s"), strict=True):
@@ -63,7 +63,7 @@ def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, 
     for device in (K80, WAITS, OWN_HOST):
         model = StepModel(text, device, method=name, options=given)
         found = Steps(model, (1, 2, 37, 100))
-        assert found.from_three
+        assert found.lines
         check(model, found)
         check(model, Steps(model, (2, 37)))  # few batches are built as they are
 
@@ -75,9 +75,9 @@ def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]
         for device in (K80, WAITS, catalog.device("V100"), OWN_HOST)
     ]
     found = Steps(models[0], (1, 2, 37, 100))
-    assert found.from_three
+    assert found.lines
     for beside, on in zip([one.times for one in found.spans(models)], models, strict=True):
-        for some, alone in zip(beside, found.times(on), strict=True):
+        for some, alone in zip(beside, found.spans([on])[0].times, strict=True):
             assert some == pytest.approx(alone, rel=1e-12)
 
 
@@ -112,7 +112,7 @@ def test_random_cells_are_single_predictions(
     device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
     model = StepModel(text, device, method=method[0], options=method[1])
     found = Steps(model, batches)
-    assert found.from_three
+    assert found.lines
     check(model, found)
 
 
@@ -127,7 +127,7 @@ def test_few_batches_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = StepModel("fc:layers=1,nodes=8", K80)
     found = Steps(model, (5, 2, 7))
     for device in (K80, WAITS):
-        found.times(model.on(device))
+        found.spans([model.on(device)])
     assert built == [5, 2, 7]
 
 
@@ -136,9 +136,9 @@ def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch: pytest.Mon
     graph = model.graph
     monkeypatch.setattr(model, "graph", lambda batch=None: graph((batch or 8) ** 2))
     found = Steps(model, range(1, 6))  # as if work grew with the square
-    assert not found.from_three
+    assert not found.lines
     alone = StepModel("fc:layers=1,nodes=8", K80).timeline(16)
-    assert [part[3] for part in found.times(model)] == [
+    assert [part[3] for part in found.spans([model])[0].times] == [
         alone.forward_s, alone.backward_s, alone.update_s
     ]  # fmt: skip
 
@@ -155,7 +155,7 @@ def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch() -> None:
     method = replace(cost_model("analytic"), price=steps_of_a_microsecond)
     model = StepModel("fc:layers=1,nodes=8", K80, method=method)
     found = Steps(model, range(1, 6))
-    assert not found.from_three
+    assert not found.lines
     check(model, found)
 
 

@@ -104,8 +104,8 @@ def evaluate_tables(
     far = sorted(scored, key=lambda row: -abs(row["ratio"] - 1))[:worst]
     groups = _errors(scored, by) if by else []
     apart = _left(steps, points, draws) if points else []
-    told = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}
-    return Published({"method": method, "by": list(by), **told, "cases": scored})
+    said = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}
+    return Published({"method": method, "by": list(by), **said, "cases": scored})
 
 
 def told_of(

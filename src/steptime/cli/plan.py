@@ -131,7 +131,7 @@ def plan(
     """
     from steptime.plans.answer import SPARE
     from steptime.plans.best import answer
-    from steptime.plans.request import Limits, Request, level_of
+    from steptime.plans.request import Request, level_of
     from steptime.plots.files import check_path
 
     check_path(out)
@@ -165,7 +165,7 @@ def plan(
     request = Request(
         models[0], site, batches[0], length=lengths[0], split=chosen,
         devices=tuple(numbers_), order=order, options=options.pairs(option_, "option"),
-        limits=Limits(*limits.values()), trace=trace, others=tuple(others), **vars(how),
+        limits=limits, trace=trace, others=tuple(others), **vars(how),
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out, "--set": set_}, "{} is of one plan: leave out --page")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -254,7 +253,7 @@ def _predicted(
     }
     if run is not None:
         joules = {"energy": energy.energy_j, "at_most": energy.at_most_j}
-        of_run = {k: None if j is None else asdict(run_energy(run, j)) for k, j in joules.items()}
+        of_run = {k: None if j is None else run_energy(run, j) for k, j in joules.items()}
         document["run"] = {"steps": run.steps, "run_s": run.steps * times.step_s, **of_run}
     ops = [
         {

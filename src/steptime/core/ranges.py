@@ -108,11 +108,7 @@ def expand_range(text: str, where: str = "") -> list[int]:
         if (last - first) // step >= MOST_VALUES:
             raise InputError(f"{place}range {shorten(text)} has more than {MOST_VALUES} values")
         return list(range(first, last + 1, step))
-    values = []
-    while first <= last:
-        values.append(first)
-        first *= step
-    return values
+    return [first * step**k for k in range(last.bit_length()) if first * step**k <= last]
 
 
 def numbers(text: str, where: str) -> list[int]:

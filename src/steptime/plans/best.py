@@ -1,7 +1,7 @@
 """The best plan of what a user leaves open, over types and numbers of devices, and why."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 from pathlib import Path
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
-from steptime.plans.answer import SPARE, answered, document, offer_of
+from steptime.plans.answer import SPARE, answered, cost_of, document, offer_of
 from steptime.plans.faults import Asked, checked, refuse_idle
 from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import Further, Limits, Request, sites, split_of
+from steptime.plans.request import Further, Request, sites, split_of
 from steptime.plans.search import (
     MEMORY,
     Cap,
@@ -73,7 +73,7 @@ def searched(request: Request) -> dict[str, Any]:
     """
     if request.batch is None:
         raise InputError("--devices: a search needs --batch, the sequences of a step")
-    if request.limits.days is not None and request.tokens is None:
+    if request.limits.get("days") is not None and request.tokens is None:
         raise InputError("--days needs --tokens, those of the training")
     shape = request.shape
     groups = list(_groups(request, shape))
@@ -126,7 +126,7 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
         for count in sorted(set(request.devices)):
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
-            caps = list(_caps(request, count, batch * shape.length, offer))
+            caps = _caps(request, count, batch * shape.length, offer)
             every = plans(shape, count, batch, site.per_node, fixed)
             found = search(planner, every, caps)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
@@ -134,20 +134,17 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             yield _Group(count, planner, offer, caps, found)
 
 
-def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> Iterator[Cap]:
-    """Yield the limits of a request as those of a step."""
-    limits, steps = request.limits, (request.tokens or 0.0) / in_step
+def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
+    """Return the limits of a request as those of a step."""
+    steps = (request.tokens or 0.0) / in_step
     hour = None if offer is None else offer.price * devices
-    if limits.per_hour is not None:
-        yield Cap("budget_per_hour", lambda _: hour, limits.per_hour)
-    if limits.days is not None:
-        yield Cap("days", lambda found: found.step_s * steps / DAY_S, limits.days)
-    if limits.watts is not None:
-        yield Cap(
-            "watts",
-            lambda found: None if found.energy_j is None else found.energy_j / found.step_s,
-            limits.watts,
-        )
+    values: dict[str, Callable[[Quick | Found], float | None]] = {
+        "budget_per_hour": lambda _: hour,
+        "days": lambda found: found.step_s * steps / DAY_S,
+        "watts": lambda one: None if one.energy_j is None else one.energy_j / one.step_s,
+    }
+    limits = request.limits.items()
+    return [Cap(name, values[name], most) for name, most in limits if most is not None]
 
 
 def _none(
@@ -188,32 +185,29 @@ def _more(request: Request, shape: Shape) -> str:
 
 def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
     """Return the plans that none beats by closed forms, the least in each amount first."""
-    every = [
-        ({"key": (at, one), **_amounts(group, one.step_s, one.energy_j, one.bytes)})
-        for at, group in enumerate(groups)
-        for one in group.found.front
-    ]
-    front = _unbeaten(every)
+    front = _unbeaten([
+        {"key": (at, one), **_amounts(groups[at], one.step_s, one.energy_j, one.bytes)}
+        for at, one in _every(groups)
+    ])  # fmt: skip
     return [row["key"] for row in (*_least(front).values(), *front[:SIMULATED])]
+
+
+def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Found]]:
+    return ((at, one) for at, group in enumerate(groups) for one in group.found.front)
 
 
 def _with_room(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
     """Return the fastest plan that leaves some of the memory, if there is one."""
-    some = [
-        (at, one)
-        for at, group in enumerate(groups)
-        for one in group.found.front
-        if one.bytes <= (1 - SPARE) * group.planner.room_bytes
-    ]
+    most = [(1 - SPARE) * group.planner.room_bytes for group in groups]
+    some = [(at, one) for at, one in _every(groups) if one.bytes <= most[at]]
     return sorted(some, key=lambda key: key[1].step_s)[:1]
 
 
 def _amounts(
     group: _Group, step_s: float, energy_j: float | None, held: float
 ) -> dict[str, float | None]:
-    hour = None if group.offer is None else group.offer.price * group.devices
-    cost = None if hour is None else hour * step_s / 3600
-    values = (step_s, cost, energy_j, held, group.devices)
+    paid = cost_of(group.offer, group.devices, "step", step_s)
+    values = (step_s, None if paid is None else paid["step"], energy_j, held, group.devices)
     return dict(zip(AMOUNTS, values, strict=True))
 
 
@@ -233,14 +227,10 @@ def _least(rows: Sequence[Row]) -> dict[str, Row]:
 
 def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
     """Return a found plan, simulated."""
-    planner = group.planner
-    asked = checked(planner.shape, one.asked)
-    time = plan_time(planner, asked)
-    told = document(planner, time, group.offer, request.tokens)
+    time = plan_time(group.planner, checked(group.planner.shape, one.asked))
+    told = document(group.planner, time, group.offer, request.tokens)
     energy = None if told["energy"] is None else told["energy"]["step_j"]
-    whole = Quick(time.step_s, one.bytes, energy)
-    values = [(cap.value(whole), cap.most) for cap in group.caps]
-    training = told["training"]
+    whole, training = Quick(time.step_s, one.bytes, energy), told["training"]
     return {
         "device": told["device"],
         **{name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
@@ -250,7 +240,7 @@ def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
         "bound_by": bound(told),
         "training_cost": training and training["cost"],
         "training_days": training and training["train_h"] / 24,
-        "within": all(value is not None and value <= most for value, most in values),
+        "within": all(cap.holds(whole) for cap in group.caps),
         "document": told,
     }
 
@@ -260,9 +250,7 @@ def told_apart(planner: Planner) -> float:
 
     What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
     """
-    found = planner.bounds
-    own = log(found.high) * sqrt(1 - found.shared**2)
-    return exp(sqrt(2) * own)
+    return exp(sqrt(2) * (log(planner.bounds.high) * sqrt(1 - planner.bounds.shared**2)))
 
 
 def _alike(
@@ -327,7 +315,7 @@ def plan(
     request = Request(
         str(model), site, batch, micro_batch, length, split, tuple(counts), order, dtype,
         gradients, stack, tokens=tokens, others=tuple(others), optimizer=optimizer,
-        limits=Limits(budget_per_hour, days, watts),
+        limits={"budget_per_hour": budget_per_hour, "days": days, "watts": watts},
         prices=None if prices is None else Path(prices),
     )  # fmt: skip
     return answer(request)

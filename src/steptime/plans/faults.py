@@ -100,11 +100,14 @@ def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
     return next((one for one in every if 1 <= one <= most and works(one)), 1)
 
 
-def _divides(option: str, given: int, wholes: Mapping[str, int], near: int) -> Found:
+def _divides(option: str, given: int, wholes: Mapping[str, int], near: int | None = None) -> Found:
+    """Yield what a number does not divide; the nearest is usually what divides all of that."""
     for what, whole in wholes.items():
         if whole % given:
+            every = gcd(*wholes.values())
+            works = _near(given, every, lambda n: every % n == 0) if near is None else near
             says = f"{option_of(option)} {given} does not divide {whole} {what}"
-            yield Fault(says, {option: near})
+            yield Fault(says, {option: works})
 
 
 _NEEDS = (  # a choice, its words that do nothing alone (any), and of what it needs 2 or more
@@ -170,16 +173,15 @@ def _of_tensor(shape: Shape, asked: Asked) -> Found:
     if not has_heads(tensor):
         yield from _divides("tensor", tensor, {"heads of keys and values": keys}, near)
     if asked.plan.sequence:
-        for one in _divides("tensor", tensor, {"tokens": shape.length}, near):
-            yield one._replace(change={"sequence": False})
+        for found in _divides("tensor", tensor, {"tokens": shape.length}, near):
+            yield found._replace(change={"sequence": False})
 
 
 def _of_context(shape: Shape, asked: Asked) -> Found:
     plan, ranks = asked.plan, asked.plan.context
     tokens = shape.length // (plan.tensor if plan.sequence else 1)
     if plan.context_method != "all-to-all":
-        near = _near(ranks, tokens, lambda c: tokens % c == 0)
-        yield from _divides("context", ranks, {"tokens": tokens}, near)
+        yield from _divides("context", ranks, {"tokens": tokens})
         return
     heads, keys = (max(1, int(shape.one[k]) // plan.tensor) for k in ("heads", "kv_heads"))
     works = [
@@ -217,12 +219,8 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
 
 def _of_batch(shape: Shape, asked: Asked) -> Found:
     share = max(1, asked.batch // asked.plan.data)
-    for option, given, whole, what in (
-        ("data", asked.plan.data, asked.batch, "sequences"),
-        ("micro_batch", asked.micro_batch, share, "sequences of a replica"),
-    ):
-        near = _near(given, whole, lambda n, whole=whole: whole % n == 0)
-        yield from _divides(option, given, {what: whole}, near)
+    yield from _divides("data", asked.plan.data, {"sequences": asked.batch})
+    yield from _divides("micro_batch", asked.micro_batch, {"sequences of a replica": share})
 
 
 def _replicas(plan: Plan) -> dict[str, int]:
@@ -235,9 +233,7 @@ def _of_experts(shape: Shape, asked: Asked) -> Found:
         yield Fault(f"{shape.label} has no experts", {"expert": 1})
     tokens = shape.length // plan.context
     wholes = {"experts": shape.experts or 1, **_replicas(plan), "tokens": tokens}
-    works = gcd(*wholes.values())
-    near = _near(plan.expert, works, lambda n: works % n == 0)
-    yield from _divides("expert", plan.expert, wholes, near)
+    yield from _divides("expert", plan.expert, wholes)
 
 
 def _of_shards(shape: Shape, asked: Asked) -> Found:

@@ -114,14 +114,6 @@ class Site(NamedTuple):
     host_link: str | None = None
 
 
-class Limits(NamedTuple):
-    """What a training may take at most; None for anything. `days` are those of its tokens."""
-
-    per_hour: float | None = None
-    days: float | None = None
-    watts: float | None = None
-
-
 @dataclass(frozen=True)
 class Request:
     """What a user asks of a training: the network, where it runs, and what is chosen of its split.
@@ -131,6 +123,7 @@ class Request:
     sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
     a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
+    Of `limits`, `budget_per_hour`, `days` (those of its tokens) and `watts`, None is for anything.
     """
 
     model: str
@@ -147,7 +140,7 @@ class Request:
     method: str | Method = DEFAULT
     options: Mapping[str, str] = field(default_factory=dict)
     tokens: float | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Mapping[str, float | None] = field(default_factory=dict)
     prices: Path | None = None
     trace: Path | None = None
     others: tuple[Site, ...] = ()
@@ -192,18 +185,17 @@ class Request:
         cluster = cluster_of(self.site, devices)
         if like is not None:
             return like.on(cluster)
-        method = self.method if isinstance(self.method, Method) else cost_model(self.method)
+        method = cost_model(self.method)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
         named = self.stack if isinstance(shape, Network) else self.stack or SOFTWARE
         options = {**({"stack": named} if named else {}), **self.options}
-        planner = planner_of(shape, cluster, self.dtype, self.method, options, self.gradients)
+        planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
         if not catalog.stack(said := planner.method.settings.stack).trains:
-            raise InputError(
-                f"plan: stack {said} runs inference alone; nearest: --stack {SOFTWARE}"
-            )
-        host = self.site.host_link
-        planner.host = None if host is None else catalog.link(host)
+            near = f"nearest: --stack {SOFTWARE}"
+            raise InputError(f"plan: stack {said} runs inference alone; {near}")
+        if self.site.host_link is not None:
+            planner.host = catalog.link(self.site.host_link)
         if self.split.get("offload", "none") != "none":
             planner.moved(0.0)  # says what is missing
         return planner
@@ -295,9 +287,9 @@ def planner_of(
 
     Without a `dtype` it is bfloat16, on devices that have none float16.
     """
-    chosen = method if isinstance(method, Method) else cost_model(method)
+    chosen = cost_model(method).under(options)
     if isinstance(shape, Network):
-        return NetworkPlanner(shape, cluster, chosen.under(options))
+        return NetworkPlanner(shape, cluster, chosen)
     dtype = dtype or next(
         (one for one in DTYPES if one in cluster.device.peak_flop_per_s), DTYPES[0]
     )
@@ -306,7 +298,7 @@ def planner_of(
         raise unknown("dtype", dtype, DTYPES)
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
-    return Planner(shape, cluster, chosen.under(options), word, gradients or 0, use)
+    return Planner(shape, cluster, chosen, word, gradients or 0, use)
 
 
 def split_of(fields: Mapping[str, Any]) -> Plan:

@@ -38,12 +38,12 @@ class Cap(NamedTuple):
     """A limit of a plan: its name, the value of a plan's step, and the most that it may be."""
 
     name: str
-    value: Callable[[Quick], float | None]
+    value: Callable[[Quick | Found], float | None]
     most: float
 
-    def holds(self, found: Found) -> bool:
+    def holds(self, found: Quick | Found) -> bool:
         """Whether a plan is known to stay within it."""
-        value = self.value(Quick(*found[:3]))
+        value = self.value(found)
         return value is not None and value <= self.most
 
 
@@ -173,8 +173,7 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
     if refused[MEMORY] == considered:
         near = Near(MEMORY, least, planner.room_bytes) if considered else None
     steps_s = [one.step_s for one in kept]
-    front = unbeaten(kept, _spent)
-    return Search(front, steps_s, considered, refused, None if kept else near)
+    return Search(unbeaten(kept, _spent), steps_s, considered, refused, None if kept else near)
 
 
 def _spent(one: Found) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from steptime.core.errors import InputError
 from steptime.core.toml_files import write_whole
 from steptime.plans.pipeline import Event as Part
 from steptime.plans.step import PlanTime
-from steptime.predict.timeline import US, Event, document, names
+from steptime.predict.timeline import Event, document, event, names
 
 BUBBLE, EXCHANGE, UPDATE = "bubble", "exchange of gradients", "update"
 
@@ -51,11 +51,9 @@ def events(found: PlanTime, label: str) -> Iterator[Event]:
     held = lines(found)
     yield from names(1, label, {d + 1: f"device {d} of the pipeline" for d in range(len(held))})
     for one in (part for line in held for part in line):
-        about = {"stage": one.stage, "micro_batch": one.micro_batch}
-        named = one.micro_batch >= 0
-        yield {
-            "ph": "X", "pid": 1, "tid": one.device + 1, "cat": one.direction,
-            "name": f"{one.direction} {one.micro_batch}" if named else one.direction,
-            "args": about if named else {},
-            "ts": one.start_s * US, "dur": (one.end_s - one.start_s) * US,
-        }  # fmt: skip
+        name, about = one.direction, {}
+        if one.micro_batch >= 0:
+            name = f"{name} {one.micro_batch}"
+            about = {"stage": one.stage, "micro_batch": one.micro_batch}
+        took_s = one.end_s - one.start_s
+        yield event(1, one.device + 1, name, one.direction, one.start_s, took_s, about)

@@ -22,8 +22,10 @@ CORRECTIONS = {"analytic": "steptime.paleo.method:CORRECTIONS"}  # options that 
 DEFAULT = "calibrated"
 
 
-def cost_model(name: str) -> Method:
-    """Return the method of a name; raises `InputError` for an unknown one."""
+def cost_model(name: str | Method) -> Method:
+    """Return the method of a name, or itself; raises `InputError` for an unknown one."""
+    if isinstance(name, Method):
+        return name
     method: Method = registry.resolve(METHODS, "methods", "method", name)
     if name not in CORRECTIONS:
         return method

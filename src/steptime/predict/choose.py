@@ -94,7 +94,7 @@ def _choice(
     if not fitting:
         return Choice(known[0], "oom", least, memory[least], known[1])
     try:
-        times = dict(zip(steps.batches, zip(*steps.times(on), strict=True), strict=True))
+        times = dict(zip(steps.batches, zip(*steps.spans([on])[0].times, strict=True), strict=True))
     except InputError as error:
         return Choice(known[0], "unsupported", least, memory[least], known[1], note=str(error))
     batch = knee(fitting, [sum(times[one]) for one in fitting])

@@ -15,7 +15,8 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.predict.calibrated.power import spent_j
-from steptime.predict.lines import Lines, Span, Times, lines_of
+from steptime.predict.lines import Lines, Span, lines_of
+from steptime.predict.lower import PASSES
 from steptime.predict.memory import Needs, blocks_bytes
 from steptime.predict.step_model import StepModel
 
@@ -87,13 +88,13 @@ def _cells(
     on: StepModel, steps: Steps, span: Span | None, why: str, workers: Sequence[int]
 ) -> Iterator[Cell]:
     """Yield the cells of a model on a device, without times where these are not known."""
-    label, name = on.workload.label, on.device.name
+    label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     if span is None:
         for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
             for count in workers:
                 yield Cell(
                     label, name, batch, count, None, None, None, None, None, None, needed,
-                    "unsupported", why, dtype=on.workload.dtype,
+                    "unsupported", why, dtype=dtype,
                 )  # fmt: skip
         return
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
@@ -110,7 +111,7 @@ def _cells(
             yield Cell(
                 label, name, batch, count, step, forward, backward, update, comm, speed,
                 needed.peak_bytes, status, "", None if low is None else low + comm,
-                None if high is None else high + comm, on.workload.dtype,
+                None if high is None else high + comm, dtype,
             )  # fmt: skip
 
 
@@ -132,11 +133,6 @@ class Steps:
         if self.lines is None and on_arrays and len(wanted) > FEW:
             self.lines = lines_of(model, wanted)
         self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
-
-    @property
-    def from_three(self) -> bool:
-        """Whether three batches told all."""
-        return self.lines is not None
 
     def _memory(self, model: StepModel) -> tuple[list[int], list[float]]:
         if self.lines is None:
@@ -161,10 +157,6 @@ class Steps:
         both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
         return [Needs(peak, round(more), *held) for peak, more in both]
 
-    def times(self, on: StepModel) -> Times:
-        """Return the times of each pass at each batch; raises `InputError` as a prediction does."""
-        return self.spans([on])[0].times
-
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by arrays where lines tell all.
 
@@ -179,16 +171,10 @@ class Steps:
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
     """Return the times of a step at some batches from its timelines."""
     found = [on.timeline(batch) for batch in batches]
+    times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
     low = [one.low_s for one in found if one.low_s is not None]
     high = [one.high_s for one in found if one.high_s is not None]
-    known = len(low) == len(high) == len(found)
-    return Span(
-        Times(
-            [one.forward_s for one in found],
-            [one.backward_s for one in found],
-            [one.update_s for one in found],
-        ),
-        low if known else None,
-        high if known else None,
-        [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches] if known else None,
-    )
+    if not len(low) == len(high) == len(found):
+        return Span(times)
+    joules = [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches]
+    return Span(times, low, high, joules)

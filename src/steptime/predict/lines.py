@@ -34,22 +34,14 @@ from steptime.predict.sums import (
 CHUNK = 1 << 20  # numbers of an array at once
 
 
-class Times(NamedTuple):
-    """The seconds of each pass of a step, batch by batch."""
-
-    forward: Sequence[float]
-    backward: Sequence[float]
-    update: Sequence[float]
-
-
 class Span(NamedTuple):
-    """The times of a step, between which seconds it lies, and the joules that its kernels take.
+    """The seconds of each of a step's passes, between which the step lies, and its kernels' joules.
 
     Batch by batch; None for what the method does not say. Joules are those beyond what a device
     draws that waits (`calibrated/power.py`), 0 where that is not known.
     """
 
-    times: Times
+    times: Sequence[Sequence[float]]
     low_s: Sequence[float] | None = None
     high_s: Sequence[float] | None = None
     dynamic_j: Sequence[float] | None = None
@@ -86,7 +78,7 @@ class Lines:
         found = []
         for same in zip(*pieces, strict=True):
             whole: Any = np.concatenate(same, axis=1).tolist()
-            found.append(Span(Times(*whole[:3]), *whole[3:]))
+            found.append(Span(whole[:3], *whole[3:]))
         return found
 
     def _piece(self, models: Sequence[StepModel], batches: Sequence[int]) -> Iterator[Any]:

@@ -64,8 +64,8 @@ def step_energy(times: Timeline, device: Device, kernels: Iterable[Kernel] = ())
         if drawn is not None:
             doubt = f"{device.name}: tdp_W unverified" if "tdp_W" in device.unverified else ""
             return StepEnergy(share, drawn[0], at_most_j, doubt, drawn[1], drawn[2])
-    missing = [key for key, watts in (("idle_W", idle_w), ("tdp_W", peak_w)) if watts is None]
     if idle_w is None or peak_w is None:
+        missing = [key for key, watts in (("idle_W", idle_w), ("tdp_W", peak_w)) if watts is None]
         return StepEnergy(share, None, at_most_j, f"{device.name}: {' and '.join(missing)} unknown")
     if idle_w > peak_w:
         return StepEnergy(share, None, None, f"{device.name}: idle_W is above tdp_W")
@@ -87,20 +87,8 @@ class Run:
     co2_g_per_kwh: float | None = None
 
 
-@dataclass(frozen=True)
-class RunEnergy:
-    """What the energy of a run comes to. `cost` is in the price's currency."""
-
-    kwh: float
-    cost: float | None
-    co2_g: float | None
-
-
-def run_energy(run: Run, step_j: float) -> RunEnergy:
-    """Return energy, cost and CO2 of steps of `step_j` joules: 36,000 of 100 J are 1 kWh."""
+def run_energy(run: Run, step_j: float) -> dict[str, float | None]:
+    """Return energy, cost and CO2 of steps of `step_j` joules: 36,000 of 100 J are 1 `kwh`."""
     kwh = run.steps * step_j / KWH_J
-    cost, co2_g = (
-        None if per_kwh is None else kwh * per_kwh
-        for per_kwh in (run.price_per_kwh, run.co2_g_per_kwh)
-    )
-    return RunEnergy(kwh, cost, co2_g)
+    asked = {"cost": run.price_per_kwh, "co2_g": run.co2_g_per_kwh}
+    return {"kwh": kwh, **{key: None if per is None else kwh * per for key, per in asked.items()}}

@@ -71,24 +71,11 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
         if one.get("number") == 0 or not one["devices"]:
             raise InputError(f"{place} ({shorten(one['name'])}) has no device")
         price = positive(one["per_hour"], 1.0, "per_hour", place) / one.get("number", 1)
-        found += [
-            Offer(
-                _device(word, place),
-                price,
-                file["currency"],
-                file["billing"],
-                f"{file['name']} {one['name']}",
-                file["date"],
-                one["name"] not in doubted and "date" not in doubted,
-            )
-            for word in one["devices"]
-        ]
+        try:
+            devices = [catalog.device(word).name for word in one["devices"]]
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+        told = file["currency"], file["billing"], f"{file['name']} {one['name']}", file["date"]
+        sure = one["name"] not in doubted and "date" not in doubted
+        found += [Offer(device, price, *told, sure) for device in devices]
     return found
-
-
-def _device(word: str, place: str) -> str:
-    """Return the name of the device that a word of a price file means."""
-    try:
-        return catalog.device(word).name
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from None

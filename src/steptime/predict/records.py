@@ -62,6 +62,7 @@ def step_record(
     scope: str = "",
 ) -> Record:
     """Return what a model found of a workload as a record, of the step or of a row of it."""
+    stack = {"stack": model.stack.label} if "stack" in model.method.options else {}
     return Record(
         origin="predicted",
         method=named,
@@ -72,14 +73,9 @@ def step_record(
         cause="" if fits else "predicted-not-to-fit",
         note="; ".join(remarks),
         scope=scope,
-        env={"steptime": __version__, **_stack(model)},
+        env={"steptime": __version__, **stack},
         taken_at=taken_at,
     )
-
-
-def _stack(model: StepModel) -> dict[str, str]:
-    """Return the stack that was predicted; nothing for a method that knows none."""
-    return {"stack": model.stack.label} if "stack" in model.method.options else {}
 
 
 def record_method(model: StepModel) -> Method:

@@ -29,7 +29,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     for number, (pass_, end) in enumerate(zip(PASSES, issued, strict=False)):
         start = issued[number - 1] if number else 0.0
         if end > start:
-            yield _event(process, HOST, f"issue {pass_}", "host", start, end - start, {})
+            yield event(process, HOST, f"issue {pass_}", "host", start, end - start, {})
     seconds = [one.value for one in model.kernel_times()]
     sums = dict.fromkeys(PASSES, 0.0)
     for kernel, time in zip(lowered.kernels, seconds, strict=True):
@@ -45,7 +45,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         told = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE
         name = kernel.op or kernel.pass_
-        yield _event(process, track, name, kernel.kind, start, shown, told)
+        yield event(process, track, name, kernel.kind, start, shown, told)
 
 
 def names(process: int, name: str, tracks: dict[int, str]) -> Iterator[Event]:
@@ -56,19 +56,12 @@ def names(process: int, name: str, tracks: dict[int, str]) -> Iterator[Event]:
         yield {**about, "args": {"name": text}}
 
 
-def _event(
+def event(
     process: int, track: int, name: str, kind: str, start_s: float, time_s: float, args: Event
 ) -> Event:
-    when = {"ts": start_s * US, "dur": time_s * US}
-    return {
-        "ph": "X",
-        "pid": process,
-        "tid": track,
-        "name": name,
-        "cat": kind,
-        **when,
-        "args": args,
-    }
+    """Return what a track does from `start_s` on for `time_s`, with `args` beside it."""
+    told = {"ph": "X", "pid": process, "tid": track, "name": name, "cat": kind, "args": args}
+    return {**told, "ts": start_s * US, "dur": time_s * US}
 
 
 def document(events: Iterable[Event]) -> Event:

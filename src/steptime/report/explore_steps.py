@@ -148,7 +148,7 @@ def _built(
                 notes.pop(method, None)
                 why[method] = str(error)
                 break
-            if known[*alike, optimizer][0].from_three:  # its graphs and kernels are not needed more
+            if known[*alike, optimizer][0].lines:  # its graphs and kernels are not needed more
                 model = StepModel(workload, clocked, None, method)
             its = twins if dtype in TWINS else devices
             cells.append(_Cell(method, dtype, optimizer, model, *known[*alike, optimizer], its))

@@ -77,28 +77,22 @@ class Request:
             raise InputError(f"{said}; nearest: --{name} {max(1, most)}")
         shape = shape_of(self.model, None if rows >= self.length else self.length)
         if self.data > 1 and not shape.experts:
-            raise InputError(
-                f"serve: --data shares out experts, and {self.model} has none; "
-                f"nearest: --replicas {self.data * self.replicas}"
-            )
+            said = f"serve: --data shares out experts, and {self.model} has none"
+            raise InputError(f"{said}; nearest: --replicas {self.data * self.replicas}")
         if shape.experts and self.data % self.expert:
             ranks = -(-self.data // self.expert) * self.expert
-            raise InputError(
-                f"serve: --expert {self.expert} does not divide --data {self.data}, the ranks that "
-                f"share out experts; nearest: --data {ranks}"
-            )
+            said = f"serve: --expert {self.expert} does not divide --data {self.data}"
+            raise InputError(f"{said}, the ranks that share out experts; nearest: --data {ranks}")
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
         plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
-        method = self.method if isinstance(self.method, Method) else cost_model(self.method)
-        options = dict(self.options)
+        method, options = cost_model(self.method), dict(self.options)
         if "stack" in method.options:
             options = {"stack": self.stack or STACK, **options}
         cluster = cluster_of(self.site, self.devices)
         planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
         if not catalog.stack(said := planner.method.settings.stack).serving:
-            raise InputError(
-                f"serve: stack {said} has no constants of serving; nearest: --stack {STACK}"
-            )
+            other = f"nearest: --stack {STACK}"
+            raise InputError(f"serve: stack {said} has no constants of serving; {other}")
         weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
         return Phases(planner, plan, weights, kv)
 
@@ -176,11 +170,9 @@ def answered(asked: Request) -> dict[str, Any]:
         ttft_s, tpot_s = (mean or tpot_s for mean in load.pop("means"))
     request_s = ttft_s + steps * tpot_s
     under = phases.form if load is None else "served"
-    bounds = {
-        "ttft_s": phases.within(ttft_s, under)[1:3],
-        "tpot_s": phases.within(tpot_s)[1:3],
-        "request_s": phases.within(request_s)[1:3],
-    }
+    times = {"ttft_s": ttft_s, "tpot_s": tpot_s, "request_s": request_s}
+    forms = {"ttft_s": under}
+    bounds = {name: [*phases.within(t, forms.get(name, ""))[1:3]] for name, t in times.items()}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
@@ -192,22 +184,16 @@ def answered(asked: Request) -> dict[str, Any]:
         "model": asked.model,
         "device": planner.device.name,
         "devices": devices,
-        "plan": {
-            name: getattr(asked, name)
-            for name in ("tensor", "pipeline", "data", "expert", "replicas")
-        },
+        "plan": picked(asked, "tensor pipeline data expert replicas"),
         "batch": batch,
         **picked(asked, "input output"),
         "dtype": planner.dtype,
         **picked(phases, "weights kv"),
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
-        "ttft_s": ttft_s,
-        "tpot_s": tpot_s,
-        "request_s": request_s,
-        "low": bounds["tpot_s"][0],
-        "high": bounds["tpot_s"][1],
-        "bounds": {name: list(ends) for name, ends in bounds.items()},
+        **times,
+        **dict(zip(("low", "high"), bounds["tpot_s"], strict=True)),
+        "bounds": bounds,
         "tokens_per_s": rate,
         "tokens_per_s_per_device": rate / devices,
         "tokens_per_s_per_user": 1 / tpot_s,
@@ -261,8 +247,7 @@ def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[s
         if drawn is None:
             return None
         whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
-    made = asked.batch * asked.output
-    token_j = whole * asked.devices / made
+    token_j = whole * asked.devices / (asked.batch * asked.output)
     return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
 
 
@@ -290,27 +275,24 @@ def curve(asked: Request) -> list[dict[str, Any]]:
 
 def nearest(asked: Request) -> dict[str, Any] | None:
     """Return the change with which a service fits, the least one; None where none does."""
-    tries = []
-    if asked.kv not in ("float8", "int8"):
-        tries.append(("--kv float8", replace(asked, kv="float8")))
+    most = 0
     if asked.batch > 1:
         most = largest_batch(asked.phases(), asked.length, asked.input)
-        if most:
-            tries.append((f"--batch {most}", replace(asked, batch=most)))
-    if asked.expert < asked.data:
-        tries.append((f"--expert {asked.data}", replace(asked, expert=asked.data)))
-    for more in (2, 4, 8):
-        wider = asked.tensor * more
-        tries.append((f"--tensor {wider}", replace(asked, tensor=wider)))
-    if not asked.weights:
-        tries.append(("--weights int4", replace(asked, weights="int4")))
-    for words, other in tries:
+    tries: list[tuple[str, Any]] = [
+        *([("kv", "float8")] if asked.kv not in ("float8", "int8") else []),
+        *([("batch", most)] if most else []),
+        *([("expert", asked.data)] if asked.expert < asked.data else []),
+        *(("tensor", asked.tensor * more) for more in (2, 4, 8)),
+        *([] if asked.weights else [("weights", "int4")]),
+    ]
+    for name, value in tries:
+        other = replace(asked, **{name: value})
         try:
             memory = memory_of(other.phases(), other.batch, other.length, other.input)
         except InputError:
             continue
         if not memory["over_bytes"]:
-            return {"change": words, "total_bytes": memory["total_bytes"]}
+            return {"change": f"--{name} {value}", "total_bytes": memory["total_bytes"]}
     return None
 
 

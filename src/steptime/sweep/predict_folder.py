@@ -10,13 +10,13 @@ from typing import Self
 
 from steptime import catalog, store
 from steptime.core.errors import InputError
-from steptime.core.hardware import Device, Link
+from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.progress import watched
 from steptime.core.record import Record
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.method import stack_option
-from steptime.predict.parallel.replicas import predict_records
+from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.space import Place, predicted
 from steptime.stacks import stack_of
 
@@ -153,7 +153,8 @@ def _records(record: Record, device: Device, asked: Asked) -> list[Record]:
         given = {**stack_option(stack_of(record)), **given}
     options = record.method.options
     how = options.get("strategy", "allreduce"), options.get("overlap", True)
-    return list(predict_records(workload, device, asked.link, *how, asked.method, given))
+    cluster = Cluster(device, ((workload.plan.data, asked.link),) if asked.link else ())
+    return list(predict_replicas(workload, cluster, *how, asked.method, given))
 
 
 def _refuse(found: Predicted, why: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from steptime import catalog, store
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
-from steptime.core.hardware import Device, Link
+from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.table import picked
 from steptime.core.units import size
@@ -24,7 +24,7 @@ from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.measure.worker_key import WorkerKey
 from steptime.predict.method import stack_option
-from steptime.predict.parallel.replicas import predict_records
+from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.space import place_of
 from steptime.sweep.cells import Cell, needed_bytes
 from steptime.sweep.workers import Workers, key_of, processes_of
@@ -343,7 +343,8 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     how, told = cell.options, stack_option(cell.stack)
     if cell.workload.plan.data > 1 and link is None and how.strategy != "independent":
         return []
-    every = predict_records(cell.workload, device, link, how.strategy, how.overlap, options=told)
+    cluster = Cluster(device, ((cell.workload.plan.data, link),) if link else ())
+    every = predict_replicas(cell.workload, cluster, how.strategy, how.overlap, options=told)
     return list(every) if by_op else [every[0]]
 
 

@@ -7,7 +7,7 @@ from math import inf
 from steptime.build import build_step
 from steptime.core.errors import InputError, one_of
 from steptime.core.exchange import BUCKET_BYTES
-from steptime.core.hardware import Cluster, Device, Link
+from steptime.core.hardware import Cluster
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
 from steptime.ops.ranks import rank_graph
@@ -39,26 +39,6 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
-def predict_records(
-    workload: Workload,
-    device: Device,
-    link: Link | None,
-    strategy: str,
-    overlap: bool,
-    method: str = DEFAULT,
-    options: Mapping[str, str] | None = None,
-) -> Sequence[Record]:
-    """Return the records of a step on a device, or on as many as it has replicas, joined by `link`.
-
-    Raises `InputError` as `predict_replicas` does.
-    """
-    replicas = workload.plan.data
-    if replicas == 1:
-        return records(StepModel(workload, device, None, method, options))
-    cluster = Cluster(device, ((replicas, link),) if link else ())
-    return predict_replicas(workload, cluster, strategy, overlap, method, options)
-
-
 def predict_replicas(
     workload: Workload,
     cluster: Cluster,
@@ -69,15 +49,17 @@ def predict_replicas(
 ) -> Sequence[Record]:
     """Return the record of the step of all replicas, then one for each row of a replica's.
 
-    The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged.
-    `comm_s` is what the step waits for. Method and options are those of a replica alone, and how
-    they exchange. Raises `InputError` for an unknown strategy, another plan than data parallel, no
-    link, and shards under a method that counts by layers.
+    The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged,
+    as by one alone. `comm_s` is what the step of several waits for. Method and options are those of
+    a replica alone, and how they exchange. Raises `InputError` for an unknown strategy, another
+    plan than data parallel, no link, and shards under a method that counts by layers.
     """
     one_of("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     replicas, settings = workload.plan.data, options or {}
+    if replicas == 1:
+        return records(StepModel(workload, cluster.device, None, method, settings))
     how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
     if how.collective and not cluster.levels:
         raise no_link(replicas)
@@ -101,7 +83,10 @@ def predict_replicas(
     notes = [head.note] if head.note else []
     if how.collective:
         said |= {"collective": how.collective}
-        said |= _of_link(fabric.between) if fabric else {}
+        if fabric:
+            link = fabric.between
+            said |= {"network": link.name, "network_latency_s": link.latency_s}
+            said |= {"network_bytes_per_s": link.bytes_per_s}
         said |= {"overlap": False} if how.overlaps and not overlap else {}
         lacking = model.fabric.without_latency if model.fabric else ()
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
@@ -114,11 +99,3 @@ def predict_replicas(
     named = replace(head.method, options=said)
     head = replace(head, quantities=quantities, note="; ".join(notes))
     return [replace(record, method=named) for record in (head, *rows)]
-
-
-def _of_link(link: Link) -> dict[str, object]:
-    return {
-        "network": link.name,
-        "network_latency_s": link.latency_s,
-        "network_bytes_per_s": link.bytes_per_s,
-    }
