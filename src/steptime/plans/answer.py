@@ -43,18 +43,14 @@ def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
     """
     products, attention = planner.flops
     whole = planner.peak * found.step_s * found.asked.plan.devices
-    tokens = planner.shape.length
-    parameters = planner.active
-    a_sequence = {
+    of_a_sequence = {
         "full": 3 * (products + attention),
         "half": 3 * (products + attention / 2),
-        "6N": 6.0 * parameters * tokens,
+        "6N": 6.0 * planner.active * planner.shape.length,
     }
-    known = ("full",) if planner.shape.unit != "tokens" else (*a_sequence,)
-    return {
-        name: found.asked.batch * flop / whole if name in known else None
-        for name, flop in a_sequence.items()
-    }
+    shares = {name: found.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
+    known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
+    return {name: share if name in known else None for name, share in shares.items()}
 
 
 def document(
@@ -80,9 +76,7 @@ def document(
         **picked(found, "step_s low high bubble"),
         "tokens_per_s": in_step / found.step_s,
         "tokens_per_s_per_device": in_step / found.step_s / devices,
-        "parts": {
-            **picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s")
-        },
+        "parts": picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
         "fits": does_fit,
         "memory": _memory(planner, found),
         "exposed_communication": [
@@ -166,6 +160,7 @@ def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
     fullest = found.memory[found.fullest]
     room = planner.room_bytes if planner.room_bytes < inf else None
     stages = found.asked.plan.pipeline
+    layers = [sum(found.layers[d::stages]) for d in range(stages)]
     return {
         "total_bytes": fullest.total,
         "device_bytes": room,
@@ -174,12 +169,7 @@ def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
         "fullest_stage": found.fullest,
         "by_part": fullest.parts,
         "by_stage": [
-            {
-                "stage": d,
-                "layers": sum(found.layers[d::stages]),
-                "total_bytes": one.total,
-                **one.parts,
-            }
+            {"stage": d, "layers": layers[d], "total_bytes": one.total, **one.parts}
             for d, one in enumerate(found.memory)
         ],
     }
@@ -210,15 +200,14 @@ def _training(
     """Return what a whole training of so many tokens takes."""
     if tokens is None:
         return None
-    steps = tokens / in_step
-    hours = steps * found.step_s / 3600
-    energy = found.energy_j
+    steps, energy = tokens / in_step, found.energy_j
+    hours, low, high = (steps * one / 3600 for one in (found.step_s, found.low, found.high))
     return {
         "tokens": tokens,
         "steps": steps,
         "train_h": hours,
-        "low_h": steps * found.low / 3600,
-        "high_h": steps * found.high / 3600,
+        "low_h": low,
+        "high_h": high,
         "device_hours": hours * devices,
         "cost": None if offer is None else hours * offer.price * devices,
         "energy_kwh": None if energy is None else energy * steps / KWH_J,
@@ -240,14 +229,13 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
         found: list[dict[str, Any]] = []
         for change, other in tries:
             try:
-                sound = checked(planner.shape, other)
-                time = plan_time(planner, sound, exact=False)
+                time = plan_time(planner, checked(planner.shape, other), exact=False)
             except InputError:
                 continue
             if fits(planner, time):
                 found.append({
-                    "change": words_of_change(asked, change), "plan": asdict(sound.plan),
-                    "micro_batch": sound.micro_batch, "step_s": time.step_s,
+                    "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
+                    "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
                     "total_bytes": time.memory[time.fullest].total,
                 })  # fmt: skip
         if found:
@@ -256,11 +244,10 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
 
 
 def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], Asked]]:
-    """Yield a plan with less memory by one option or two, and these."""
+    """Return plans with less memory by one option or two, each after these."""
     plan = asked.plan
-    changes: list[dict[str, Any]] = []
     later = RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]
-    changes += [{"recompute": one, "recompute_layers": 0} for one in later]
+    changes: list[dict[str, Any]] = [{"recompute": one, "recompute_layers": 0} for one in later]
     layers = len(planner.shape.kinds) // (plan.pipeline * plan.virtual)
     if plan.recompute == "none":
         some = [2**k for k in range(layers.bit_length()) if 2**k < layers]
@@ -279,11 +266,7 @@ def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], A
         more = {"none": ("optimizer", "activations")}.get(plan.offload, ("both",))
         changes += [{"offload": one} for one in more]
     if plan.data % 2 == 0:
-        changes += [
-            {name: 2 * getattr(plan, name), "data": plan.data // 2}
-            for name in ("tensor", "pipeline", "context")
-        ]
-    for change in changes:
-        other = asked.but(change)
-        if fault(planner.shape, other) is None:
-            yield change, other
+        wider = picked(plan, "tensor pipeline context").items()
+        changes += [{name: 2 * ranks, "data": plan.data // 2} for name, ranks in wider]
+    every = ((change, asked.but(change)) for change in changes)
+    return (one for one in every if fault(planner.shape, one[1]) is None)

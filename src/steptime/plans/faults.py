@@ -53,12 +53,11 @@ def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
     first = fault(shape, asked)
     if first is None:
         return asked.but({"micro_batches": asked.rounds})
-    change, other = dict(first.change), fault(shape, asked.but(first.change))
+    change: dict[str, Any] = {}
+    other: Fault | None = first
     for _ in range(MOST_CHANGES):
-        if other is None:
-            break
-        change |= other.change
-        other = fault(shape, asked.but(change))
+        change |= other.change if other else {}
+        other = other and fault(shape, asked.but(change))
     raise InputError(f"{command}: {first.says}; nearest: {words_of_change(asked, change)}")
 
 
@@ -66,15 +65,13 @@ def words_of_change(asked: Asked, change: Mapping[str, Any]) -> str:
     """Return the options by which a change departs from what is asked, as a user writes them."""
     words, given = [], {**vars(asked.plan), **vars(asked)}
     for name, value in change.items():
-        if value == given[name]:
-            continue
         option = option_of(name)
         if name != "zero" and value in (0, ()):  # False is 0, too
-            words.append(f"leave out {option}")
-        else:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            words.append(option if value is True else f"{option} {text}")
-    return ", ".join(words) if any(" out " in word for word in words) else " ".join(words)
+            option = f"leave out {option}"
+        elif value is not True:
+            option += f" {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+        words += [option] if value != given[name] else []
+    return (", " if any(" out " in word for word in words) else " ").join(words)
 
 
 OPTIONS = {"sequence": "--sequence-parallel"}  # whose names are other words
@@ -102,9 +99,9 @@ def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
 
 def _divides(option: str, given: int, wholes: Mapping[str, int], near: int | None = None) -> Found:
     """Yield what a number does not divide; the nearest is usually what divides all of that."""
+    every = gcd(*wholes.values())
     for what, whole in wholes.items():
         if whole % given:
-            every = gcd(*wholes.values())
             works = _near(given, every, lambda n: every % n == 0) if near is None else near
             says = f"{option_of(option)} {given} does not divide {whole} {what}"
             yield Fault(says, {option: works})
@@ -129,12 +126,10 @@ def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
         word, alone = getattr(plan, name), getattr(usual, name)
         idle = word in words if words else word != alone
         if idle and split.get(needs, 2 if is_open else 1) == 1:
-            asked = Asked(plan, 1, 1)
             option = words_of_change(Asked(usual, 1, 1), {name: word})
-            near = words_of_change(asked, {name: alone})
-            raise InputError(
-                f"plan: {option} does nothing with {option_of(needs)} 1; nearest: {near}"
-            )
+            near = words_of_change(Asked(plan, 1, 1), {name: alone})
+            said = f"plan: {option} does nothing with {option_of(needs)} 1"
+            raise InputError(f"{said}; nearest: {near}")
 
 
 ALONE = {  # what other networks than language models are not split by, and what they have

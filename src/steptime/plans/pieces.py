@@ -4,7 +4,7 @@ A network's layers are few kinds, so one of each is built, differentiated, lower
 stage is arithmetic over them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
@@ -109,15 +109,13 @@ def pieces(
     lowered = method.lower(graph, dtype, method.settings)
     kinds = {op.name: op.kind for op in graph.ops}
     by: dict[str, list[Kernel]] = {}
-    for kernel in (*_wide_loss(lowered.kernels, kinds), *_extra(graph, device, low)):
+    for kernel in (*_retyped(lowered.kernels, kinds, low), *_extra(graph, device, low)):
         by.setdefault(piece_of(kernel.op), []).append(kernel)
     held, params = held_of(graph, method, regathers, low), _parameters(graph)
-    found = {}
-    for name, kernels in by.items():
-        lower = low and name not in (FIRST, LAST)
-        own = [_lowered(one, kinds, low) for one in kernels] if lower else kernels
-        found[name] = _piece(own, kinds, method, device, held[name], params[name])
-    return found
+    return {
+        name: _piece(kernels, kinds, method, device, held[name], params[name])
+        for name, kernels in by.items()
+    }
 
 
 def _piece(
@@ -145,40 +143,35 @@ def _piece(
         ends = (None if end is None else end * longer for end in (time.low, time.high))
         return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
 
-    times: dict[str, list[Interval]] = {"forward": [], "backward": []}
-    flop, core_s = {"forward": 0.0, "backward": 0.0}, {"forward": 0.0, "backward": 0.0}
-    last_s = 0.0
-    trades, mine, of_weights = [], [], {}
-    for kernel in kernels:
-        pass_ = kernel.pass_
-        if pass_ == "update":
-            continue
-        if kernel.exchange is not None:
-            trades.append(Trade(pass_, kernel.kind, group_of(kernel.op), kernel.bytes))
-            continue
-        time = price(kernel._replace(after=(), views=0))
-        times[pass_].append(time)
-        flop[pass_] += kernel.flop
-        mine.append(kernel)
-        if kinds[kernel.op] == "attention":
-            core_s[pass_] += time.value
-        elif kernel.unit == "matrix" and pass_ == "backward":
-            of_weights[kernel.op] = time.value  # a row's last product
-        elif kernel.unit == "matrix":
-            last_s = time.value
+    def core_s(some: Iterable[Kernel]) -> float:
+        own = (one for one in some if kinds[one.op] == "attention")
+        return sum(price(one).value for one in own)
+
+    def products(some: Iterable[Kernel]) -> list[tuple[str, float]]:
+        own = (one for one in some if one.unit == "matrix" and kinds[one.op] != "attention")
+        return [(one.op, price(one).value) for one in own]
+
+    mine = [one for one in kernels if one.pass_ != "update" and one.exchange is None]
+    alone = [one._replace(after=(), views=0) for one in mine]
+    fore, back = ([one for one in alone if one.pass_ == p] for p in ("forward", "backward"))
+    trades = (
+        Trade(one.pass_, one.kind, group_of(one.op), one.bytes)
+        for one in kernels
+        if one.pass_ != "update" and one.exchange is not None
+    )
     host = host_of(calls_of(mine), device.constants)
     ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
     return Piece(
-        total(times["forward"]),
-        total(times["backward"]),
-        sum(of_weights.values()),
-        (core_s["forward"], core_s["backward"]),
-        last_s,
+        total([price(one) for one in fore]),
+        total([price(one) for one in back]),
+        sum(dict(products(back)).values()),  # of each row its last product
+        (core_s(fore), core_s(back)),
+        [("", 0.0), *products(fore)][-1][1],
         (ends[1] - ends[0], ends[2] - ends[1]),
         tuple(trades),
         *params,
         held,
-        (flop["forward"], flop["backward"]),
+        (sum(one.flop for one in fore), sum(one.flop for one in back)),
         tuple(mine),
     )
 
@@ -199,11 +192,20 @@ def group_of(row: str) -> str:
     return GROUPS.get(row.rpartition("/")[2], "tensor")
 
 
-def _wide_loss(kernels: Sequence[Kernel], kinds: Mapping[str, str]) -> Iterator[Kernel]:
-    """Yield kernels, those of the loss in 32 bit: twice the bytes of 16."""
+def _retyped(kernels: Sequence[Kernel], kinds: Mapping[str, str], low: str) -> Iterator[Kernel]:
+    """Yield kernels: those of the loss in 32 bit, twice the bytes of 16; layers' products `low`."""
     for one in kernels:
-        wide = kinds.get(one.op) == "cross_entropy" and one.dtype in HALVES
-        yield one._replace(bytes=2 * one.bytes, dtype="float32") if wide else one
+        kind = kinds.get(one.op)
+        if kind == "cross_entropy" and one.dtype in HALVES:
+            yield one._replace(bytes=2 * one.bytes, dtype="float32")
+        elif low and one.unit == "matrix" and kind in LOWERED and not _is_end(one.op):
+            yield one._replace(dtype=low)
+        else:
+            yield one
+
+
+def _is_end(row: str) -> bool:
+    return piece_of(row) in (FIRST, LAST)
 
 
 def _extra(graph: Graph, device: Device, low: str) -> Iterator[Kernel]:
@@ -213,30 +215,24 @@ def _extra(graph: Graph, device: Device, low: str) -> Iterator[Kernel]:
     """
     each = device.constants.get("training.quantised_bytes", 0.0)
     sorts = device.constants.get("training.routed_bytes", 0.0)
+    passes: tuple[Part, ...] = ("forward", "backward")
     seen: set[str] = set()
     for op in graph.ops:
-        piece = piece_of(op.name)
-        if op.kind == "cross_entropy" and graph.tensors[op.inputs[0]].dtype in HALVES:
-            size = 6.0 * graph.tensors[op.inputs[0]].size  # 2 read and 4 written, or back
-            yield Kernel(op.name, "cast", "forward", "float32", "vector", 0, size)
-            yield Kernel(op.name, "cast", "backward", "float32", "vector", 0, size)
-        if op.kind == "experts":  # rows are sorted by experts, and back
-            moved = sorts * graph.tensors[op.inputs[0]].size * float(str(op.attrs["per_token"]))
-            yield Kernel(op.name, "gather", "forward", "bfloat16", "vector", 0, moved)
-            yield Kernel(op.name, "gather", "backward", "bfloat16", "vector", 0, moved)
-        if low and op.kind in LOWERED and piece not in (FIRST, LAST):
-            passes: tuple[Part, ...] = ("forward", "backward")
-            for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
-                if name not in seen:
-                    seen.add(name)
-                    moved = each * graph.tensors[name].size
-                    yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
-
-
-def _lowered(kernel: Kernel, kinds: Mapping[str, str], low: str) -> Kernel:
-    """Return a kernel with its products in a type of their own, where they are not attention's."""
-    does = kernel.unit == "matrix" and kinds.get(kernel.op) in LOWERED
-    return kernel._replace(dtype=low) if does else kernel
+        if op.kind not in (*LOWERED, "cross_entropy"):
+            continue
+        size = graph.tensors[op.inputs[0]].size
+        is_low = low and op.kind in LOWERED and not _is_end(op.name)
+        for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
+            if op.kind == "cross_entropy" and graph.tensors[op.inputs[0]].dtype in HALVES:
+                moved = 6.0 * size  # 2 read and 4 written, or back
+                yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, moved)
+            if op.kind == "experts":  # rows are sorted by experts, and back
+                moved = sorts * size * float(str(op.attrs["per_token"]))
+                yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
+            if is_low and name not in seen:
+                seen.add(name)
+                moved = each * graph.tensors[name].size
+                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
 
 
 def held_of(

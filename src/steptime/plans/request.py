@@ -71,12 +71,10 @@ class Further(NamedTuple):
 
 def level_of(text: str) -> Further:
     """Return the level that `SIZE:LINK` or `SIZE:LINK:LINKS` says; raises `InputError`."""
-    size, _, rest = text.partition(":")
-    link, _, links = rest.partition(":")
+    size, link, links = [*text.split(":", 2), "", ""][:3]
     if not link:
-        raise InputError(
-            f"--level {shorten(text)}: of the form SIZE:LINK, such as 4:infiniband-ndr"
-        )
+        form = "of the form SIZE:LINK, such as 4:infiniband-ndr"
+        raise InputError(f"--level {shorten(text)}: {form}")
     own = whole_number(links, "--level, links of a node") if links else None
     return Further(whole_number(size, "--level, its size"), link, own)
 
@@ -251,15 +249,13 @@ def cluster_of(site: Site, devices: int) -> Cluster:
             raise InputError(f"{near} {device.name} {need}")
         levels.append(Level(near, own or catalog.link(str(name))))
     links, below = site.links_per_node or site.per_node, 1
-    for size, far, each in site.levels:
+    for size, far, each in (*site.levels, Further(devices, site.link or "")):
         if nodes > 1:
+            if not far:
+                what = "parts of the last --level" if site.levels else "nodes"
+                raise InputError(f"{nodes} {what} need a link: --link LINK (steptime list links)")
             levels.append(Level(min(size, nodes), catalog.link(far), (each or links) * below))
             nodes, below = -(-nodes // size), below * size
-    if nodes > 1:
-        if site.link is None:
-            what = "parts of the last --level" if site.levels else "nodes"
-            raise InputError(f"{nodes} {what} need a link: --link LINK (steptime list links)")
-        levels.append(Level(nodes, catalog.link(site.link), links * below))
     return Cluster(device, tuple(levels))
 
 
@@ -290,9 +286,8 @@ def planner_of(
     chosen = cost_model(method).under(options)
     if isinstance(shape, Network):
         return NetworkPlanner(shape, cluster, chosen)
-    dtype = dtype or next(
-        (one for one in DTYPES if one in cluster.device.peak_flop_per_s), DTYPES[0]
-    )
+    peaks = cluster.device.peak_flop_per_s
+    dtype = dtype or next((one for one in DTYPES if one in peaks), DTYPES[0])
     word = ALIASES.get(dtype.lower(), dtype.lower())
     if word not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)

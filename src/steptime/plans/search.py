@@ -97,7 +97,7 @@ def plans(
         sizes = [b for b in range(1, min(batch, MOST_EXAMPLES) + 1) if not batch % b]
         choices |= {"virtual": (1,), "recompute": ("none", "full"), "micro_batch": sizes}
     more = {name: value for name, value in fixed.items() if name not in choices}
-    choices |= {name: [value] for name, value in fixed.items() if name in choices}
+    choices |= {name: [fixed[name]] for name in fixed.keys() - more.keys()}
     asks, plain = more.pop("sequence", None), more.keys() <= PLAIN
     *widths, zeros, recomputes, each = choices.values()
     for t, c, p, v, e in product(*widths):
@@ -123,7 +123,7 @@ def plans(
 
 
 def _powers(most: int) -> list[int]:
-    return [2**k for k in range(most.bit_length()) if 2**k <= most]
+    return [2**k for k in range(most.bit_length())]
 
 
 def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -> Search:
