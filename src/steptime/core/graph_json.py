@@ -22,41 +22,28 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[s
     names += [name for op in forward for name in op.outputs]
     kept = set(names)
     table: dict[str, Any] = {
-        KEY: VERSION,
-        "name": graph.name,
-        "phase": phase,
-        "dtype": dtype,
-        "batch": batch,
-        "inputs": list(graph.inputs),
-        "weights": list(graph.weights),
-        "buffers": list(graph.buffers),
+        KEY: VERSION, "name": graph.name, "phase": phase, "dtype": dtype, "batch": batch,
+        **{name: list(getattr(graph, name)) for name in ("inputs", "weights", "buffers")},
         "outputs": [name for name in graph.outputs if name in kept],
         "tensors": {n: [graph.tensors[n].dtype, list(graph.tensors[n].shape)] for n in names},
-        "ops": [_op_to_json(op) for op in forward],
+        "ops": [
+            {"name": op.name, "kind": op.kind, "inputs": [*op.inputs], "outputs": [*op.outputs]}
+            | ({"attrs": {**op.attrs}} if op.attrs else {})
+            for op in forward
+        ],
     }
     return table | ({"unmodelled": list(graph.unmodelled)} if graph.unmodelled else {})
 
 
-def _op_to_json(op: Op) -> dict[str, Any]:
-    table: dict[str, Any] = {"name": op.name, "kind": op.kind}
-    table |= {"inputs": list(op.inputs), "outputs": list(op.outputs)}
-    return table | ({"attrs": dict(op.attrs)} if op.attrs else {})
-
-
 def graph_from_json(table: Mapping[str, Any]) -> Graph:
     """Return the graph of `graph_to_json`; what a user wrote is checked by its importer."""
+    lists = ("inputs", "weights", "outputs", "buffers", "unmodelled")
+    tensors = table["tensors"].items()
     return Graph(
         table["name"],
-        {
-            name: TensorSpec(tuple(shape), dtype)
-            for name, (dtype, shape) in table["tensors"].items()
-        },
+        {name: TensorSpec(tuple(shape), dtype) for name, (dtype, shape) in tensors},
         tuple(_op_from_json(op) for op in table["ops"]),
-        tuple(table["inputs"]),
-        tuple(table["weights"]),
-        tuple(table["outputs"]),
-        tuple(table["buffers"]),
-        unmodelled=tuple(table.get("unmodelled", ())),
+        **{name: tuple(table.get(name, ())) for name in lists},
     )
 
 

@@ -60,9 +60,8 @@ def all_gather_outputs(
 def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: int = 0) -> Specs:
     """Return each rank's shard along `axis` of the sums; the last one may not be full."""
     _group(ranks, stride)
-    places = [along(one, axis) for one in x]
-    shards = zip(x, places, strict=True)
-    return tuple(resized(one, i, -(-one.shape[i] // ranks)) for one, i in shards)
+    places = [(one, along(one, axis)) for one in x]
+    return tuple(resized(one, i, -(-one.shape[i] // ranks)) for one, i in places)
 
 
 def all_to_all_outputs(
@@ -96,12 +95,8 @@ def _given(*x: TensorSpec, **_: Any) -> int:
     return sum(one.size_bytes for one in x)
 
 
-def _sent(x: TensorSpec, copies: int = 1, **_: Any) -> int:
-    return x.size_bytes * copies
-
-
 def _gathered(*x: TensorSpec, **attrs: Any) -> int:
-    return sum(one.size_bytes for one in all_gather_outputs(*x, **attrs))
+    return _given(*all_gather_outputs(*x, **attrs))
 
 
 _MPI = "MPI 4.1, chapter 6"
@@ -141,7 +136,7 @@ KINDS = {
         Example((vector(8, 3, 4),), {"ranks": 4, "split": 0, "join": 1}),
         f"{_MPI}: MPI_Alltoall; bytes are those that a rank sends, its own part with them",
         gradient=fused("all_to_all", "dy", attrs=_back),
-        exchanged=_sent,
+        exchanged=lambda x, copies=1, **_: x.size_bytes * copies,
     ),
     "send": OpKind(
         send_outputs,

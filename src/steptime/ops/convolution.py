@@ -119,12 +119,8 @@ def conv_transpose2d_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **_
 
 
 def _window(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **attrs: Any) -> Window:
-    (out,) = conv2d_outputs(x, w, stride, **attrs)
-    return (w.shape[2], w.shape[3], *stride, out.shape[2], out.shape[3])
-
-
-def _window_back(x: TensorSpec, w: TensorSpec, stride: Pair = (1, 1), **_: Any) -> Window:
-    return (w.shape[2], w.shape[3], *stride, x.shape[2], x.shape[3])
+    height, width = conv2d_outputs(x, w, stride, **attrs)[0].shape[2:]
+    return (w.shape[2], w.shape[3], *stride, height, width)
 
 
 _ATTRS: dict[str, Any] = {
@@ -160,7 +156,7 @@ KINDS = {
         "definition: the transpose of conv2d, as many multiply-adds",
         gradient=gradient,
         work="convolution",
-        window=_window_back,
+        window=lambda x, w, stride=(1, 1), **_: (*w.shape[2:], *stride, *x.shape[2:]),
         logits=True,
     ),
 }

@@ -145,10 +145,6 @@ def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Sp
     return (TensorSpec(indices.shape, x.dtype),)
 
 
-def _sized(b: Backward) -> dict[str, Any]:
-    return {"axis": b.attrs["axis"], "size": b.specs[0].shape[b.attrs["axis"]]}
-
-
 def _shaped(b: Backward) -> dict[str, Any]:
     return {"axis": b.attrs["axis"], "shape": b.specs[0].shape}
 
@@ -228,7 +224,11 @@ KINDS = {
         no_flop,
         Example((_X, _AT), {"axis": 1}),
         "definition: reads what it copies",
-        gradient=fused("gather_grad", "w dy", attrs=_sized),
+        gradient=fused(
+            "gather_grad",
+            "w dy",
+            attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[b.attrs["axis"]]},
+        ),
         read=lambda x, at, **how: at.size_bytes + gather_outputs(x, at, **how)[0].size_bytes,
     ),
     "gather_grad": OpKind(

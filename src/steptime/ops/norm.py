@@ -34,11 +34,6 @@ def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
     return (x,)
 
 
-def batch_norm_flop(x: TensorSpec, *_: TensorSpec, training: bool = True, **__: Any) -> int:
-    """Return 8 an element in training (mean 1, variance 3, normalise 2, scale, shift), else 4."""
-    return (8 if training else 4) * x.size
-
-
 def group_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec, groups: int) -> Specs:
     """Return `x [n, c, ...], weight, bias [c] -> [n, c, ...]`; of one channel: instance norm."""
     fits = len(x.shape) >= 2 and weight.shape == bias.shape == x.shape[1:2]
@@ -68,7 +63,8 @@ _LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
 KINDS = {
     "batch_norm": OpKind(
         batch_norm_outputs,
-        batch_norm_flop,
+        # in training mean 1, variance 3, normalise 2, scale, shift
+        lambda x, *_, training=True: (8 if training else 4) * x.size,
         Example((_X, _C, _C, _C, _C), {"training": True}),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
         gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=None),

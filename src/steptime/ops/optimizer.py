@@ -1,9 +1,8 @@
 """Optimizer updates: each overwrites the weight and its state."""
 
-from functools import partial
+from collections.abc import Callable
 
-from steptime.core.graph import TensorSpec
-from steptime.ops.table import Example, OpKind, Specs, per_element, vector
+from steptime.ops.table import Example, OpKind, per_element, vector
 
 STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}  # tensors kept for each weight
 SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2}  # tensors made while updating one
@@ -15,25 +14,20 @@ _FLOP = {
 }
 
 
-def update_outputs(weight: TensorSpec, *states_and_grad: TensorSpec) -> Specs:
-    """Return `weight, states..., grad -> weight, states...`, each overwritten."""
-    return (weight, *states_and_grad[:-1])
-
-
-def _scratch(tensors: int, weight: TensorSpec, *_: TensorSpec) -> int:
-    return tensors * weight.size_bytes
+def _scratch(tensors: int) -> Callable[..., int]:
+    return lambda weight, *_: tensors * weight.size_bytes
 
 
 _W = vector(3, 4)
 
 KINDS = {
     name: OpKind(
-        update_outputs,
+        lambda *weight_states_grad: weight_states_grad[:-1],
         per_element(flop),
         Example((_W, *(_W for _ in range(STATES[name])), _W)),
         source,
         storage="in_place",
-        scratch=partial(_scratch, SCRATCH[name]),
+        scratch=_scratch(SCRATCH[name]),
     )
     for name, (flop, source) in _FLOP.items()
 }

@@ -36,11 +36,6 @@ def pool_flop(x: TensorSpec, kernel: Pair, **attrs: Any) -> int:
     return pool_outputs(x, kernel, **attrs)[0].size * kernel[0] * kernel[1]
 
 
-def max_pool_saved(x: TensorSpec, **attrs: Any) -> Specs:
-    """Return the place of each maximum, an int64 as torch keeps it."""
-    return (TensorSpec(pool_outputs(x, **attrs)[0].shape, "int64"),)
-
-
 def global_pool_outputs(x: TensorSpec) -> Specs:
     """Return `x [n, c, h, w] -> [n, c]`, the mean of each map."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
@@ -78,8 +73,8 @@ def _mean(b: Backward) -> dict[str, Any]:
 
 
 def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
-    (out,) = pool_outputs(x, kernel, stride, **attrs)
-    return (*kernel, *stride, out.shape[2], out.shape[3])
+    height, width = pool_outputs(x, kernel, stride, **attrs)[0].shape[2:]
+    return (*kernel, *stride, height, width)
 
 
 _WINDOW: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
@@ -93,7 +88,7 @@ KINDS = {
         "definition: one comparison an element of a window",
         window=_window,
         gradient=fused("max_pool2d_grad", "x dy saved"),
-        saved=max_pool_saved,
+        saved=lambda x, **how: (pool_outputs(x, **how)[0]._replace(dtype="int64"),),  # as torch's
         always_saves=True,
     ),
     "max_pool2d_grad": OpKind(

@@ -101,11 +101,6 @@ def rotary_outputs(
     return (x,)
 
 
-def rotary_flop(x: TensorSpec, table: TensorSpec, head_width: int, **_: Any) -> int:
-    """Return two products and a sum for each element that is turned."""
-    return 3 * x.size // head_width * table.shape[1]
-
-
 def recurrent_outputs(gates: int) -> Any:
     """Return the output rule of a layer with `gates` gates."""
 
@@ -148,10 +143,6 @@ def recurrent_grad_products(
     )
 
 
-def _length(x: TensorSpec, *_: TensorSpec) -> int:
-    return x.shape[1]
-
-
 def recurrent_kinds(
     kind: str, formula: str, kept: int, dropped: int, always_saves: bool = False
 ) -> dict[str, OpKind]:
@@ -180,7 +171,7 @@ def recurrent_kinds(
             saved=keep,
             always_saves=always_saves,
             work="recurrent",
-            serial=_length,
+            serial=lambda x, *_: x.shape[1],
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
         f"{kind}_grad": matrix_kind(
@@ -189,7 +180,7 @@ def recurrent_kinds(
             Example((x, *weights, y, *keep(x, *weights), y)),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
-            serial=_length,
+            serial=lambda x, *_: x.shape[1],
         ),
     }
 
@@ -237,9 +228,9 @@ KINDS = {
     ),
     "rotary": OpKind(
         rotary_outputs,
-        rotary_flop,
+        lambda x, table, head_width, **_: 3 * x.size // head_width * table.shape[1],
         Example((_Q, vector(3, 2)), {"head_width": 2}),
-        "Su et al. 2021, eq. 34: two products and a sum an element",
+        "Su et al. 2021, eq. 34: two products and a sum an element that is turned",
         gradient=fused("rotary", "dy w", attrs=turned("inverse")),
     ),
     **recurrent_kinds("rnn", "h = tanh(W x + b + U h + c)", 1, 2),

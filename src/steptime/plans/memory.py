@@ -105,6 +105,11 @@ def _standing(one: Step, load: Load) -> Memory:
     if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
         each = 2 * one.planner.weight_bytes * (plan.zero == 3) + constant("gradient_bytes")
         gathered = each * max(one.found[part.name].parameters for part, _ in load)
+    logits = 0.0
+    if any(part.name == LAST for part, _ in load):
+        head, shape = one.found[LAST].held, one.planner.shape
+        words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
+        logits = head.kept + head.working + words * constant("logit_bytes")
     in_weights = one.planner.weight_bytes + LOW_BYTES.get(one.planner.low, 0.0)
     if plan.zero == 3:  # the states' own, cast when they are gathered
         in_weights = one.planner.weight_bytes if offloaded else 0.0
@@ -114,18 +119,10 @@ def _standing(one: Step, load: Load) -> Memory:
         0.0 if offloaded else states * constant("state_bytes"),
         working * (1 + constant("fragmented")),
         gathered,
-        _logits(one) if any(part.name == LAST for part, _ in load) else 0.0,
+        logits,
         constant("buffer_bytes"),
         constant("context_bytes"),
     )
-
-
-def _logits(one: Step) -> float:
-    """Return the bytes of head and loss."""
-    head, shape = one.found[LAST].held, one.planner.shape
-    tokens = one.micro_batch * shape.length / one.plan.context
-    words = tokens * shape.vocabulary / one.plan.tensor
-    return head.kept + head.working + words * one.planner.constant("logit_bytes")
 
 
 def parameters_of(one: Step, load: Load) -> tuple[int, int]:

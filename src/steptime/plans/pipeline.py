@@ -134,7 +134,11 @@ def simulate(
     """
     one_of("schedule", schedule, ORDERS)
     virtual = len(stages) // devices
-    takes = [_seconds(stage, schedule == "zero-bubble") for stage in stages]
+    splits = schedule == "zero-bubble"
+    takes = [
+        {FORWARD: fore, BACKWARD: back - weight * splits, WEIGHT: weight}
+        for fore, back, weight in stages
+    ]
     orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]
     done: dict[Step, float] = {}
     free, next_, events, idle = [0.0] * devices, [0] * devices, [], [0.0] * devices
@@ -150,7 +154,9 @@ def simulate(
             if needed is not None and needed not in done:
                 waiting[needed] = device
                 break
-            start = now if needed is None else max(now, done[needed] + _hop(needed, stage, send_s))
+            start = now
+            if needed is not None:
+                start = max(now, done[needed] + (send_s if needed[1] != stage else 0.0))
             idle[device] += start - now
             now = start + takes[stage][direction]
             done[step] = now
@@ -172,15 +178,6 @@ def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
     if direction == WEIGHT:
         return (BACKWARD, stage, i)
     return (BACKWARD, stage + 1, i) if stage < last else (FORWARD, last, i)
-
-
-def _seconds(stage: Stage, splits: bool) -> dict[str, float]:
-    later = stage.weight_s if splits else 0.0
-    return {FORWARD: stage.forward_s, BACKWARD: stage.backward_s - later, WEIGHT: later}
-
-
-def _hop(needed: Step, stage: int, send_s: float) -> float:
-    return send_s if needed[1] != stage else 0.0
 
 
 def _most_held(events: Sequence[Event], devices: int, stages: int) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def bound(told: Mapping[str, Any]) -> str:
     """Return what takes most of a plan's step, and how much of it."""
     parts = dict(told["parts"])
     waits = max(told["exposed_communication"], key=lambda one: one["exposed_s"], default=None)
-    name = max(parts, key=lambda key: parts[key])
+    name = max(parts, key=parts.__getitem__)
     word = WORDS[name]
     if name == "exposed_s" and waits is not None:
         word = f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
