@@ -22,7 +22,11 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[s
     names += [name for op in forward for name in op.outputs]
     kept = set(names)
     table: dict[str, Any] = {
-        KEY: VERSION, "name": graph.name, "phase": phase, "dtype": dtype, "batch": batch,
+        KEY: VERSION,
+        "name": graph.name,
+        "phase": phase,
+        "dtype": dtype,
+        "batch": batch,
         **{name: list(getattr(graph, name)) for name in ("inputs", "weights", "buffers")},
         "outputs": [name for name in graph.outputs if name in kept],
         "tensors": {n: [graph.tensors[n].dtype, list(graph.tensors[n].shape)] for n in names},

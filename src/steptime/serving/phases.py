@@ -148,7 +148,11 @@ class Phases:
                     took, kernel = self.attended(head, group)
                     joules = spent_j((kernel,), self.planner.seen)
                     found = found.plus(Spent(attention_s=took, joules=joules), times)
-        found = found.plus(Spent(exchange_s=self._send_s(rows)))
+        stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
+        pair = range(0, min(stages, 2) * apart, apart)
+        size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
+        sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
+        found = found.plus(Spent(exchange_s=sent_s))
         host_s += self.planner.seen.constants.get("host.step_s", 0.0)
         replayed = self.constant("graphs") * all(one.tokens == 1 for one in groups)
         late = max(0.0, host_s * (1 - replayed) - found.seconds)
@@ -157,13 +161,6 @@ class Phases:
 
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)
-
-    def _send_s(self, rows: int) -> float:
-        """Return the seconds in which the stages of a pipeline hand on what they made."""
-        stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
-        size = float(HALF * rows * self.planner.shape.one["width"])
-        group = range(0, min(stages, 2) * apart, apart)
-        return (stages - 1) * self.planner.exchange("send", size, group).seconds
 
     def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
         """Return the seconds of a layer's attention for a group, and its first kernel.
@@ -192,19 +189,18 @@ class Phases:
             planner, method = self.planner, self.planner.method
             lowered = method.lower(graph, planner.in_memory, method.settings)
             by: dict[str, list[Kernel]] = {}
-            own = [self._stored(graph, one, rows) for one in lowered.kernels]
-            for kernel in merged(graph, own):
+            for kernel in merged(
+                graph, [self._stored(graph, one, rows) for one in lowered.kernels]
+            ):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
-            self._parts[rows] = {n: self._priced(graph, some) for n, some in by.items()}
-            if self.plan.tensor > 1:
-                self._parts[rows][LAST] = self._gathered(self._parts[rows][LAST], rows)
+            found = {n: self._priced(graph, some) for n, some in by.items()}
+            size = float(
+                HALF * rows * planner.shape.vocabulary
+            )  # of logits, of which ranks have parts
+            took = planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
+            gathered = found[LAST].spent.plus(Spent(exchange_s=took))
+            self._parts[rows] = found | {LAST: found[LAST]._replace(spent=gathered)}
         return self._parts[rows]
-
-    def _gathered(self, last: Part, rows: int) -> Part:
-        """Return the last part with its logits gathered, of which ranks have a part each."""
-        size = float(HALF * rows * self.planner.shape.vocabulary)
-        took = self.planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
-        return last._replace(spent=last.spent.plus(Spent(exchange_s=took)))
 
     def _graph(self, rows: int) -> Graph:
         """Return a rank's graph for so many tokens, as if of one sequence."""
@@ -303,13 +299,13 @@ class Phases:
     @cached_property
     def weight_bytes(self) -> float:
         """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
-        in_layers, stages = 0.0, self.plan.pipeline
-        for name, times in self._times.items():
-            one = self.layers[name]
-            size = HALF * one.plain + FORMATS[self.weights] * one.products
-            if name not in (FIRST, LAST):
-                in_layers += size * times
-        count = len(self.planner.shape.kinds)
+        stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
+        in_layers = sum(
+            (HALF * self.layers[name].plain + FORMATS[self.weights] * self.layers[name].products)
+            * times
+            for name, times in self._times.items()
+            if name not in (FIRST, LAST)
+        )
         ends = [HALF * self.layers[name].plain for name in (FIRST, LAST)]
         return in_layers * ceil(count / stages) / count + (sum(ends) if stages == 1 else max(ends))
 

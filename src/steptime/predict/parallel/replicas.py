@@ -54,12 +54,12 @@ def predict_replicas(
     a replica alone, and how they exchange. Raises `InputError` for an unknown strategy, another
     plan than data parallel, no link, and shards under a method that counts by layers.
     """
+    if workload.plan == Plan():
+        return records(StepModel(workload, cluster.device, None, method, options))
     one_of("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     replicas, settings = workload.plan.data, options or {}
-    if replicas == 1:
-        return records(StepModel(workload, cluster.device, None, method, settings))
     how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
     if how.collective and not cluster.levels:
         raise no_link(replicas)
