@@ -54,7 +54,7 @@ def predict_replicas(
     a replica alone, and how they exchange. Raises `InputError` for an unknown strategy, another
     plan than data parallel, no link, and shards under a method that counts by layers.
     """
-    if workload.plan == Plan():
+    if workload.plan.data == 1:
         return records(StepModel(workload, cluster.device, None, method, options))
     one_of("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
