@@ -95,7 +95,6 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
 
 
 def _settings(settings: str, text: str) -> dict[str, object]:
-    """Return what a model text says after the colon: `name=value,...`."""
     return {**pairs(settings.split(",") if settings else (), f"model {shorten(text)}:")}
 
 

@@ -257,7 +257,6 @@ def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -
 
 
 def _device_path(key: str) -> Path | None:
-    """Return the file of a device by its name or short name in lower case, or None."""
     exact = key in _DEVICES.shipped()
     return _DEVICES.path(key, None if exact else _short_names().get(key))
 
@@ -267,7 +266,6 @@ def _short_names() -> dict[str, str]:
 
 
 def _local_file() -> Path:
-    """Return the device file of this machine's last probe."""
     pointer = user_folder("devices") / LOCAL
     try:
         name = pointer.read_text(encoding="utf-8").strip()
@@ -345,7 +343,6 @@ def _spelled(text: str) -> Device | None:
 
 
 def _one_meant(text: str) -> str:
-    """Return the one shipped device that a person means; raises `InputError` otherwise."""
     names = meant(text)
     if len(names) == 1:
         return names[0]

@@ -65,7 +65,6 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
 
 
 def _annotated(setting: Setting) -> Any:
-    """Return the type of an option, as Typer reads it."""
     words = f"--{setting.name.replace('_', '-')}"
     if setting.kind is bool:
         return Annotated[bool, option(words, setting.meaning)]

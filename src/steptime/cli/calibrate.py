@@ -101,7 +101,6 @@ def points_s(limit_s: float, spent_s: float) -> float:
 
 
 def _from_records(path: Path, mapping: Path | None, of: str | None, points: int) -> Answer:
-    """Calibrate a device with records or cases, or with the steps of a published table."""
     from steptime import catalog
     from steptime.api import cases as cases_in
     from steptime.calibration.device import calibrate as calibrated

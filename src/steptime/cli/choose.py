@@ -98,7 +98,6 @@ def _row(one: Choice) -> dict[str, Any]:
 
 
 def _notes(rows: list[dict[str, Any]]) -> list[str]:
-    """Return what a reader must know of prices, and of devices that are left out."""
     notes = []
     dates = sorted({row["price_date"] for row in rows if row["cost"] is not None})
     if dates:
@@ -124,7 +123,6 @@ _COLUMNS = columns(
 
 
 def _table(document: dict[str, Any]) -> Table:
-    """Return the devices that fit, the least first."""
     from steptime.core.units import shown
 
     rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]

@@ -183,7 +183,6 @@ def _notes(found: Estimate, counted: str) -> list[str]:
 
 
 def _diagnosis(found: dict[str, list[dict[str, Any]]]) -> list[Table]:
-    """Return the tables of a diagnosis: layers, networks from the others, other platforms."""
     averages = ({**one, "net": "all", "layer": "average", "macs": None}
                 for one in found["averages"])  # fmt: skip
     layers = [{**row, "macs": row["macs"] or None} for row in (*found["layers"], *averages)]

@@ -85,7 +85,6 @@ def evaluate(
 
 
 def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
-    """Draw predicted against measured, and return where; raises `StoreError`."""
     from steptime.plots.evaluated import chart
     from steptime.plots.files import save
 
@@ -94,7 +93,6 @@ def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
 
 
 def _published(tables: Any, method: str, by: list[str], how: Any, out: Path | None) -> Answer:
-    """Return how far off predictions of published steps are; their times are drawn."""
     from steptime.calibration.published_errors import evaluate_tables
 
     if ".py:" in method:

@@ -48,7 +48,6 @@ def fit(
 
 
 def _found(model: StepModel) -> dict[str, Any]:
-    """Return what is found of the batches of a network on a device."""
     from steptime.predict.fit import KNEE, doubling, knee, largest_batch
     from steptime.predict.memory import memory_parts
 
@@ -97,7 +96,6 @@ def _row(model: StepModel, batch: int) -> dict[str, Any]:
 
 
 def _tables(document: dict[str, Any]) -> list[Table]:
-    """Return the answer in short, and the batches."""
     needs, has = (document[key] for key in ("needed_bytes", "memory_bytes"))
     said = {True: "yes", False: "no", None: "unknown"}[document["fits"]]
     largest, best = document["largest_batch"], document["best_batch"]

@@ -145,7 +145,6 @@ def _into_folder(
     given: Mapping[str, str],
     out: Path,
 ) -> Answer:
-    """Write what a folder of records lacks of the grid, and return the answer."""
     from steptime.predict import cost_model
     from steptime.sweep.predict_folder import predict_space
 

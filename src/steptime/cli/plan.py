@@ -202,7 +202,6 @@ def plan(
 
 
 def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> list[str]:
-    """Draw the plan, or the best one that was searched, and return what is to be said of it."""
     from steptime.plans.answer import asking, timed
     from steptime.plots.files import save
     from steptime.plots.plan import picture
@@ -240,7 +239,6 @@ _FOUND = ("device", "devices", "split=split", "step_s=step", "within=80 %", "sam
 
 
 def _searched(told: dict[str, Any]) -> list[Table]:
-    """Return what each number of devices brings, and the plans that none beats."""
     notes = f"{told['considered']:,} splits, {told['fitting']:,} fit"
     least: dict[int, list[str]] = {}
     for name, row in told["best_by"].items():
@@ -281,7 +279,6 @@ def _in_words(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split(told: dict[str, Any]) -> str:
-    """Return how a step is split, in words."""
     from steptime.plans.words import split_in_words
 
     length = f" of {told['length']} tokens" if told["length"] else ""

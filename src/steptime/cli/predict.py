@@ -123,7 +123,6 @@ def predict(
 
 
 def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
-    """Return the predictions of one step on several stacks, one row each."""
     rows = [{"stack": name, **document} for name, document in zip(stacks, every, strict=True)]
     heads = columns(
         "stack", "step_s=step", "?low_s=from", "?high_s=to",
@@ -139,7 +138,6 @@ def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
 
 
 def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
-    """Return the options with that of a stack, by the name of its file."""
     from steptime import catalog
 
     found = catalog.stack(name)
@@ -171,7 +169,6 @@ def _write_trace(
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
-    """Return what a reader must know: what is left out, and what the device's file says."""
     said = {"note": document["note"], document["device"]: document["device_note"]}
     doubted = ", ".join(document["device_unverified"])
     said["not verified"] = f"{doubted} of {document['device']}" if doubted else ""
@@ -186,7 +183,6 @@ def _of_folder(
     link: str | None,
     by_op: bool,
 ) -> Answer:
-    """Return how many steps of a folder were predicted."""
     from steptime import catalog
     from steptime.predict import cost_model
     from steptime.sweep.predict_folder import Asked, predict_folder

@@ -52,7 +52,6 @@ def probe(
 
 
 def _calibrated_on() -> str:
-    """Return the date of the calibration of `local`, "" where there is none."""
     from steptime import catalog
 
     try:

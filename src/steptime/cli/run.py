@@ -128,7 +128,6 @@ def run(
 
 
 def _with_ops(answer: Answer, record: Record, ops: list[Record], trace: Path | None) -> Answer:
-    """Return the answer with the times of the ops by kind, or why there are none."""
     from steptime.analysis.analyses import analysis
     from steptime.analysis.data import Data
 
@@ -189,7 +188,6 @@ def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
 
 
 def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]:
-    """Return the peak of the record's type as probed here and as the datasheet says, if known."""
     from steptime.core.dtypes import precision
 
     wanted = precision(record.workload.dtype).compute

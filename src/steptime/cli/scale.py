@@ -182,7 +182,6 @@ def _rows(
 
 
 def _counts(text: str | None, parallel: str) -> list[int] | None:
-    """Return the numbers of replicas, sorted; None for those of the file."""
     if text is None and parallel != "data":
         return None
     found = sorted(numbers(DEFAULT_REPLICAS if text is None else text, "--replicas"))
@@ -228,7 +227,6 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
 
 
 def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exchange) -> list[str]:
-    """Return what a reader must know: what does not fit, what is not counted."""
     largest = max(row.batch_per_worker for row in rows)
     notes, needs = list(model.remarks(largest)), model.needs(largest)
     if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
@@ -256,7 +254,6 @@ def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
 
 
 def _table(document: Mapping[str, Any]) -> Table:
-    """Return the rows of the document for people, and what to know of them below."""
     parallel, scaling = document["parallel"], document["scaling"]
     over = f" over {document['network']}" if document["network"] else ""
     batch = f"batch {document['batch']}"
@@ -286,7 +283,6 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of the document with what a table shows beside it."""
     more: dict[str, Any] = {"hidden_s": row.get("overlap_s") or None}
     if row["high_s"] is None:
         more["low_s"] = None  # the step itself is the bound

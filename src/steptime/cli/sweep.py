@@ -71,7 +71,6 @@ def sweep(
 
 
 def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
-    """Write the predictions that a folder lacks of an experiment; nothing runs."""
     from steptime.analysis.row import grouped
     from steptime.cli.grid import written
     from steptime.predict import DEFAULT

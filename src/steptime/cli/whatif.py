@@ -109,7 +109,6 @@ def whatif(
 
 
 def _costs(texts: list[str] | None, known: list[str]) -> dict[str, float]:
-    """Return what changes cost by their keys; raises `InputError` for a key that is not changed."""
     from steptime.diagnosis.changes import positive_number
 
     found = options.pairs(texts, "--cost")
@@ -119,7 +118,6 @@ def _costs(texts: list[str] | None, known: list[str]) -> dict[str, float]:
 
 
 def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> list[Workload]:
-    """Return the networks of model texts with ranges, at each batch or at their own."""
     from steptime.diagnosis.networks import DEFAULT_SET, networks
 
     sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
@@ -128,7 +126,6 @@ def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> 
 
 
 def _of_folder(folder: Path) -> list[Workload]:
-    """Return the networks of a folder's records of one device, each once."""
     from steptime import store
 
     every = [one.workload for one in store.load(folder, note) if not one.scope]

@@ -76,7 +76,6 @@ def _answer(made: Diagnosis) -> Answer:
 def _of_folder(
     folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
 ) -> Answer:
-    """Return why steps of a folder took as long as they did; one step alone has its own answer."""
     from steptime import store
     from steptime.core.progress import watched
     from steptime.diagnosis.bound import BOUNDS

@@ -116,7 +116,6 @@ def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
 
 
 def _software(asked: Asked) -> Iterator[tuple[str, Asked]]:
-    """Yield what changes no hardware: batch, type, kernels."""
     options, device, dtype = asked.model.method.options, asked.device, asked.workload.dtype
     batch = asked.workload.batch_per_replica
     tried = {times * batch: asked.at_batch(times * batch) for times in LARGER}

@@ -250,7 +250,6 @@ def _summary(rows: Sequence[Row], classes: Sequence[Row]) -> dict[str, Any]:
 
 
 def _says(found: Mapping[str, Any]) -> list[str]:
-    """Return the summary in sentences."""
     said = []
     told = {name: value if isinstance(value, dict) else f"{value or 0:.3g}"
             for name, value in found.items()}  # fmt: skip

@@ -162,7 +162,6 @@ def why_measured(
 
 
 def _numbers(record: Record) -> Row:
-    """Return the numbers of a record in SI by name, None where unknown."""
     held = record.quantities
     told: Row = {name: headline(quantity) for name, quantity in held.items()}
     known = record.env.get("batch_source") != UNKNOWN
@@ -256,7 +255,6 @@ def _with_help(made: Diagnosis, asked: Asked) -> Diagnosis:
 
 
 def _ops(model: StepModel, found: Path) -> list[Row]:
-    """Return the most expensive ops, one for those that are alike."""
     whole = found.device_s or 1.0
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parts in grouped(found.parts, lambda part: part.kernel.op).items():

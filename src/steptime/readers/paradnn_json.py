@@ -112,7 +112,6 @@ class _Machine:
 
 
 def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
-    """Yield each label with its record, or why there is none."""
     timed = "example_per_sec" in lists or bool(lists["err_jobs"])
     amounts, others = (SPEEDS, ("step_per_sec",)) if timed else (PROFILE, OF_TRACES)
     machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
@@ -142,7 +141,6 @@ def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]
 
 
 def _quantity(value: Any, unit: float) -> Quantity | None:
-    """Return a number or the numbers of a list in SI, None for what is neither."""
     if isinstance(value, list) and value and all(map(_is_number, value)):
         return Quantity(samples=tuple(one * unit for one in value))
     return Quantity(value * unit) if _is_number(value) else None

@@ -158,7 +158,6 @@ def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: b
 
 
 def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
-    """Return what was logged; of a log without a time only what does not follow from times."""
     found = {"accuracy": log["accuracy"]}
     times = {
         "step_s": log["step_s"],
@@ -171,7 +170,6 @@ def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
 
 
 def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
-    """Return the batch and who says so: the program, else the name, else speed x time."""
     if log["batch"] is not None:
         return log["batch"], "logged"
     if name.batch is not None:
