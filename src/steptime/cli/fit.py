@@ -21,9 +21,9 @@ _COLUMNS = columns(
 
 @command()
 def fit(
-    model: options.Model,
+    network: options.Model,
     device: options.Device,
-    batch: options.Batch = None,
+    examples: options.Batch = None,
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
@@ -32,25 +32,13 @@ def fit(
     allow_unknown: options.AllowUnknown = False,
 ) -> Answer:
     """Say whether a network fits a device, and with which batch."""
-    from steptime.predict.step_model import StepModel
-
-    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    given = options.pairs(option_, "option")
-    asked = StepModel(workload, options.one_device(device), method=method, options=given)
-    document = {
-        "model": workload.label,
-        "device": asked.device.name,
-        "method": method,
-        **picked(workload, "phase dtype optimizer"),
-        **_found(asked),
-    }
-    return Answer(document, _tables(document), [f"note: {note}" for note in document["notes"]])
-
-
-def _found(model: StepModel) -> dict[str, Any]:
     from steptime.predict.fit import KNEE, doubling, knee, largest_batch
     from steptime.predict.memory import memory_parts
+    from steptime.predict.step_model import StepModel
 
+    workload = options.workload_of(network, examples, dtype, phase, optimizer, allow_unknown)
+    given = options.pairs(option_, "option")
+    model = StepModel(workload, options.one_device(device), method=method, options=given)
     has, batch = model.device.memory_bytes, model.workload.batch_per_replica
     made = model.predict()
     notes = list(made.remarks)
@@ -67,7 +55,11 @@ def _found(model: StepModel) -> dict[str, Any]:
         best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
         notes.append(f"best batch: the least with {KNEE:.0%} of the best speed")
     parts = memory_parts(model.graph(), model.stack, made.peak_memory_bytes)
-    return {
+    document = {
+        "model": workload.label,
+        "device": model.device.name,
+        "method": method,
+        **picked(workload, "phase dtype optimizer"),
         "batch": batch,
         "fits": None if has is None else made.fits,
         "largest_batch": largest,
@@ -80,6 +72,7 @@ def _found(model: StepModel) -> dict[str, Any]:
         "rows": rows,
         "notes": notes,
     }
+    return Answer(document, _tables(document), [f"note: {note}" for note in notes])
 
 
 def _row(model: StepModel, batch: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from steptime.predict import DEFAULT
 if TYPE_CHECKING:
     from steptime.core.workload import Workload
     from steptime.predict.power import Run
+    from steptime.predict.step_model import StepModel
 
 PARTS = ("forward", "backward", "update")
 
@@ -61,6 +63,9 @@ def predict(
     ),
 ) -> Answer:
     """Predict how long one step takes on a device."""
+    from steptime.predict.power import Run
+    from steptime.predict.step_model import StepModel
+
     given = options.pairs(option_, "option")
     stacks = [] if stack is None else grid.names(stack, "--stack")
     if stacks:
@@ -82,7 +87,9 @@ def predict(
     if model is None or device is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
-    run = _run(steps, kwh_price, kwh_co2)
+    if steps is None:
+        of_run = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
+        options.refuse(of_run, "{} needs --steps N, the steps of a run")
     if beside and not trace:
         raise InputError("--beside needs --trace FILE, where both are written")
     if all_cells:
@@ -90,8 +97,6 @@ def predict(
         options.refuse({"--trace": trace}, "{} is of one prediction; leave out --grid")
         of_one = "{} gives the energy of one prediction; leave out --grid"
         options.refuse({"--steps": steps}, of_one)
-        from functools import cache
-
         from steptime.build import make_workload, read_model
 
         axes = grid.axes(model, device, batch, replicas, link)
@@ -104,15 +109,16 @@ def predict(
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    each = [given, *(_on_stack(name, given) for name in stacks[1:])]
+    asked = [StepModel(workload, options.one_device(device), method=method, options=one)
+             for one in each]  # fmt: skip
     if trace:
-        _write_trace(trace, beside, workload, options.one_device(device), method, given)
+        _write_trace(trace, beside, asked[0])
         note(str(trace))
     if len(stacks) > 1:
-        each = ((workload, options.one_device(device), method, _on_stack(one, given), None)
-                for one in stacks)  # fmt: skip
-        return _side_by_side([_predicted(*one)[0] for one in each], stacks)
-    document, source = _predicted(workload, options.one_device(device), method, given, run)
-    tables = [_totals(document, source if sources else None)]
+        return _side_by_side([_predicted(one) for one in asked], stacks)
+    document = _predicted(asked[0], Run(steps, kwh_price, kwh_co2) if steps else None)
+    tables = [_totals(document, asked[0].device.source if sources else None)]
     if by_op:
         heads = columns(
             "name=op", "?kind", *(f"{part}_s={part}" for part in PARTS), "?parameters",
@@ -144,24 +150,16 @@ def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
     return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
 
 
-def _write_trace(
-    path: Path,
-    beside: Path | None,
-    workload: Workload,
-    device: str,
-    method: str,
-    given: dict[str, str],
-) -> None:
+def _write_trace(path: Path, beside: Path | None, asked: StepModel) -> None:
     """Write the timeline of a prediction, and the first marked step of a measured trace beside."""
     import json
 
     from steptime.core.files import check_folder, replacing
     from steptime.measure.trace import host_and_device, read_events
-    from steptime.predict.step_model import StepModel
     from steptime.predict.timeline import document, trace_events
 
     check_folder(path)
-    events = list(trace_events(StepModel(workload, device, method=method, options=given)))
+    events = list(trace_events(asked))
     if beside:
         events += host_and_device(read_events(beside), 2, f"measured: {beside.name}")
     with replacing(path) as part:
@@ -181,51 +179,34 @@ def _of_folder(
     method: str,
     given: dict[str, str],
     link: str | None,
-    by_op: bool,
+    ops: bool,
 ) -> Answer:
     from steptime import catalog
     from steptime.predict import cost_model
     from steptime.sweep.predict_folder import Asked, predict_folder
 
-    names = None if device is None else [name.strip() for name in device.split(",")]
-    devices = None if names is None else tuple(map(catalog.device, names))
+    names = (name.strip() for name in device.split(",")) if device is not None else ()
+    devices = tuple(map(catalog.device, names)) or None
     cost_model(method).under(given)
     joined = None if link is None else catalog.link(link)
-    asked = Asked(devices, method, given, joined, by_op)
-    found = predict_folder(folder, asked, note)
+    found = predict_folder(folder, Asked(devices, method, given, joined, ops), note)
     return grid.written(folder, method, found)
 
 
-def _run(steps: int | None, price: float | None, co2_g: float | None) -> Run | None:
-    from steptime.predict.power import Run
-
-    if steps is not None:
-        return Run(steps, price, co2_g)
-    of_run = {"--kwh-price": price, "--kwh-co2": co2_g}
-    options.refuse(of_run, "{} needs --steps N, the steps of a run")
-    return None
-
-
-def _predicted(
-    workload: Workload, device: str, method: str, given: dict[str, str], run: Run | None
-) -> tuple[dict[str, Any], str]:
-    """Return the document, and the source of the device's numbers."""
-    from steptime import catalog
+def _predicted(asked: StepModel, run: Run | None = None) -> dict[str, Any]:
     from steptime.predict.power import run_energy, step_energy
     from steptime.predict.records import record_method
-    from steptime.predict.step_model import StepModel
 
-    found = catalog.device(device)
-    asked = StepModel(workload, found, method=method, options=given)
-    made = asked.predict()
+    workload, found, made = asked.workload, asked.device, asked.predict()
     times = made.times
     energy = step_energy(times, asked.seen, made.lowered.kernels)
+    bounds = picked(energy, "at_most_j low_j high_j note").items()
     document = {
         "model": workload.label,
         "device": found.name,
         "device_note": found.note,
         "device_unverified": list(found.unverified),
-        "method": method,
+        "method": asked.method.name,
         "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,
         **picked(workload, "phase dtype optimizer"),
@@ -238,10 +219,7 @@ def _predicted(
         "needed_bytes": made.needs.total_bytes,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         **picked(energy, "utilisation energy_j"),
-        "energy_at_most_j": energy.at_most_j,
-        "energy_low_j": energy.low_j,
-        "energy_high_j": energy.high_j,
-        "energy_note": energy.note,
+        **{f"energy_{name}": value for name, value in bounds},
         "run": None,
         "status": made.status,
         "note": "; ".join(made.remarks),
@@ -251,20 +229,17 @@ def _predicted(
         joules = {"energy": energy.energy_j, "at_most": energy.at_most_j}
         of_run = {k: None if j is None else run_energy(run, j) for k, j in joules.items()}
         document["run"] = {"steps": run.steps, "run_s": run.steps * times.step_s, **of_run}
-    ops = [
-        {
-            **row.told,
-            **{
-                f"{part}_{name}": value
-                for part in PARTS[:2]
-                for name, value in picked(getattr(row, part), "compute_s memory_s").items()
-            },
-            "parameters": row.row.parameters,
-            "flop": round(made.counted[row.row.name]["forward"]),
+    ops = []
+    for row in times.rows:
+        parts = {"forward": row.forward, "backward": row.backward}
+        ceilings = {
+            f"{part}_{name}": value
+            for part, time in parts.items()
+            for name, value in picked(time, "compute_s memory_s").items()
         }
-        for row in times.rows
-    ]
-    return {**document, "ops": ops}, found.source
+        flop = round(made.counted[row.row.name]["forward"])
+        ops.append(row.told | ceilings | {"parameters": row.row.parameters, "flop": flop})
+    return {**document, "ops": ops}
 
 
 def _totals(document: dict[str, Any], source: str | None) -> Table:

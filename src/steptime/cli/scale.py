@@ -126,7 +126,12 @@ def scale(
     if found.method.as_published and latency_us is not None:
         raise InputError("--latency-us: method paleo knows no latency")
     how = Exchange(collective, compression, overlap)
-    rows = _rows(found, parallel, _counts(replicas, parallel), scaling, how)
+    counts = None
+    if replicas is not None or parallel == "data":
+        counts = sorted(numbers(DEFAULT_REPLICAS if replicas is None else replicas, "--replicas"))
+        if len(counts) > MOST_ROWS:
+            raise InputError(f"--replicas: {len(counts)} numbers of replicas, at most {MOST_ROWS}")
+    rows = _rows(found, parallel, counts, scaling, how)
     joined: dict[str, Any] = {"network": None}
     if (seen := found.fabric) is not None:  # as the method sees it
         joined = {"network": seen.between.name, "latency_s": seen.between.latency_s}
@@ -179,15 +184,6 @@ def _rows(
             "--collective, --overlap and --compression"
         )
     return [model_parallel(model, batch, one)]
-
-
-def _counts(text: str | None, parallel: str) -> list[int] | None:
-    if text is None and parallel != "data":
-        return None
-    found = sorted(numbers(DEFAULT_REPLICAS if text is None else text, "--replicas"))
-    if len(found) > MOST_ROWS:
-        raise InputError(f"--replicas: {len(found)} numbers of replicas, at most {MOST_ROWS}")
-    return found
 
 
 def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabric:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.record import Method, Quantity, Record
@@ -19,6 +19,7 @@ from steptime.readers.sources import Found, Source, Unread
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
 STAGINGS = {"local": "local", "scratch": "shared"}  # the authors' words: ours
+MODES = (("INDEPENDENT", "IN"), ("_PS", "PS"), ("", "single"))  # in a program's name: ours
 STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
 BATCHES_AGREE = 0.01  # logged times and speeds have at least three digits
 UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network's usual one"
@@ -27,11 +28,17 @@ UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network'
 # partition that prints its CPU says E5-2695 v3, and the names of all say E5-2695-V2.
 NODES = {("bridges", "RM"): "E5-2695 v3"}
 
+TIMES = (  # our quantities, and the fields that hold them; a log without a time has none of them
+    ("step_s", "step_s"),
+    ("published_speed_per_s", "speed"),
+    ("published_speed_uncertainty_per_s", "uncertainty"),
+    ("published_speed_jitter_per_s", "jitter"),
+)
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 # What may follow a result: a number that another line breaks into is none.
 _END = r"(?= *(?:\r?$|Images/Sec|Mean |Speed |speed |test ))"
 _TIME, _SPEED = r"Mean Time(?: Per Step)? *: *", r"Mean Speed *: *"
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _CAUSES = (  # word, what the log says
     ("slurm_time_limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT"),
     ("module_conflict_error", r"conflicts with the currently loaded module"),
@@ -44,13 +51,12 @@ _CAUSES = (  # word, what the log says
 )
 
 
-@dataclass(frozen=True)
-class Worked:
+class Worked(NamedTuple):
     """Where the work was done: `type` as the log calls it, and who says so."""
 
     kind: str
     type: str
-    count: int | None
+    devices: int | None
     says: str
 
 
@@ -94,17 +100,17 @@ def _record(log: Log, name: FileName) -> Record:
     staging = log["staging"] or name.staging or "scratch"
     worked = _worked(log, name)
     batch, batch_source = _batch(log, name)
-    replicas = 1 if mode == "single" else log["gpus_used"] or worked.count or 1
-    workload = make_workload(
-        read_model("deep_mnist"), batch=batch, optimizer="adam", replicas=replicas
-    )
+    replicas = 1 if mode == "single" else log["gpus_used"] or worked.devices or 1
+    network = read_model("deep_mnist")
+    workload = make_workload(network, batch=batch, optimizer="adam", replicas=replicas)
     ok = log["step_s"] is not None and log["speed"] is not None
     causes = log["causes"] or (() if ok else ("no_result",))
     status = "ok" if ok else "timeout" if "slurm_time_limit" in causes else "failed"
     on_gpu = worked.kind == "gpu"
+    found = [("accuracy", "accuracy"), *(TIMES if ok else ())]
     options = {
         "gpu": (log["gpu_type"] or worked.type).lower() if on_gpu else "",
-        "devices": worked.count if on_gpu else 1,
+        "devices": worked.devices if on_gpu else 1,
         "staging": STAGINGS[staging],
         "strategy": STRATEGIES[mode],
         "program": log["program"],
@@ -114,7 +120,7 @@ def _record(log: Log, name: FileName) -> Record:
         method=Method(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
-        quantities=_quantities(log, timed=ok),
+        quantities={name: Quantity(log[key]) for name, key in found if log[key] is not None},
         status=status,
         cause="" if ok else "+".join(causes),
         note="; ".join(_notes(log, batch, batch_source, ok=ok, alone=replicas == 1)),
@@ -123,7 +129,7 @@ def _record(log: Log, name: FileName) -> Record:
             "submitted": log["submitted"],
             "device_kind": worked.kind,
             "device_type": worked.type,
-            "device_count": worked.count,
+            "device_count": worked.devices,
             "device_type_source": worked.says,
             "gpus_used": log["gpus_used"],
             "allocated_gpu_type": log["gpu_type"].upper(),
@@ -157,18 +163,6 @@ def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: b
     return notes
 
 
-def _quantities(log: Log, *, timed: bool) -> Mapping[str, Quantity]:
-    found = {"accuracy": log["accuracy"]}
-    times = {
-        "step_s": log["step_s"],
-        "published_speed_per_s": log["speed"],
-        "published_speed_uncertainty_per_s": log["uncertainty"],
-        "published_speed_jitter_per_s": log["jitter"],
-    }
-    found |= times if timed else {}
-    return {name: Quantity(value) for name, value in found.items() if value is not None}
-
-
 def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
     if log["batch"] is not None:
         return log["batch"], "logged"
@@ -182,30 +176,22 @@ def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
 
 
 def _worked(log: Log, name: FileName) -> Worked:
-    on_gpu = _on_gpu(log, name)
-    node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
-    said = (
-        ((log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename"))
-        if on_gpu
-        else ((log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename"))
-    )
-    kind, says = next((one for one in said if one[0]), ("", "unknown"))
-    if on_gpu:
-        count = log["gpu_count"] if log["gpu_count"] is not None else name.count
-        return Worked("gpu", kind.upper(), count, says)
-    did_work = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
-    return Worked("cpu", kind, log["tasks"] if did_work else None, says)
-
-
-def _on_gpu(log: Log, name: FileName) -> bool:
-    """Whether the work was done on GPUs; where operations were placed tells, then what was seen."""
+    """Return where the work was done: where operations were placed tells, then what was seen."""
+    on_gpu = bool(log["gpu_product"] or log["gpu_type"] or name.gpu)
     if log["gpus_used"] is not None:
-        return bool(log["gpus_used"] > 0)
-    if log["gpu_product"]:
-        return True
-    if log["sees_no_gpu"] or name.cpu:
-        return False
-    return bool(log["gpu_type"] or name.gpu)
+        on_gpu = log["gpus_used"] > 0
+    elif not log["gpu_product"] and (log["sees_no_gpu"] or name.cpu):
+        on_gpu = False
+    if on_gpu:
+        said = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
+        count = log["gpu_count"] if log["gpu_count"] is not None else name.count
+    else:
+        node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
+        said = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
+        did_work = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
+        count = log["tasks"] if did_work else None
+    kind, says = next((one for one in said if one[0]), ("", "unknown"))
+    return Worked("gpu", kind.upper(), count, says) if on_gpu else Worked("cpu", kind, count, says)
 
 
 def _platform(log: Log, worked: Worked) -> str:
@@ -240,23 +226,24 @@ def log_fields(text: str) -> Log:
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
     log: Log = {name: read(text, pattern) for name, (read, pattern) in FIELDS.items()}
-    benchmark = r"^JobId=\d+ JobName=\S*CNN_MNIST"
+    program, results = log["program"], rf"(?i:{_SPEED}){_NUMBER}{_END}"
+    versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
+    ran = "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""  # else not so far
+    found = log["speed"] is not None or "CNN_MNIST" in program
     return log | {
         "day": log["started"][:10] or _printed_day(text),
         "gpu_product": re.sub(r"^\w+ |-.*", "", log["gpu_full_name"]),
         "cpu_product": _cpu(text),
         "gpus_used": _gpus_used(text),
         "sees_no_gpu": "Device mapping: no known devices" in text,
-        "tensorflow": _tensorflow(text),
-        "mode": _mode(log["program"]),
-        "staging": _staging(text),
+        "tensorflow": versions[-1] if versions else "",
+        "mode": next((mode for word, mode in MODES if word in program), "") if program else "",
+        "staging": "local" if re.search(r"^\+ cd /local/", text, re.MULTILINE) else ran,
         "batch": _whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
         "step_s": log["step_s"] or None,  # no step takes no time
         "causes": tuple(word for word, says in _CAUSES if re.search(says, text, re.MULTILINE)),
-        "is_benchmark": log["speed"] is not None
-        or "CNN_MNIST" in log["program"]
-        or bool(re.search(benchmark, text, re.MULTILINE)),
-        "results": len(re.findall(rf"(?i:{_SPEED}){_NUMBER}{_END}", text, re.MULTILINE)),
+        "is_benchmark": found or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
+        "results": len(re.findall(results, text, re.MULTILINE)),
     }
 
 
@@ -272,10 +259,10 @@ def _whole(text: str, pattern: str) -> int | None:
 
 def _printed_day(text: str) -> str:
     """Return the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
-    found = re.search(r"^\w{3} (\w{3}) +(\d{1,2}) [\d:]{8} \w+ (\d{4})$", text, re.MULTILINE)
-    if not found or found[1] not in MONTHS:
-        return ""
-    return f"{found[3]}-{MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}"
+    printed = rf"^\w{{3}} ({MONTHS}) +(\d{{1,2}}) [\d:]{{8}} \w+ (\d{{4}})$"
+    found = re.search(printed, text, re.MULTILINE)
+    month = MONTHS.split("|").index(found[1]) + 1 if found else 0
+    return f"{found[3]}-{month:02}-{int(found[2]):02}" if found else ""
 
 
 def _number(text: str, label: str) -> float | None:
@@ -301,24 +288,6 @@ def _gpus_used(text: str) -> int | None:
     spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
     placed = re.findall(spot, text, re.MULTILINE)
     return len({number for kind, number in placed if kind == "GPU"}) if placed else None
-
-
-def _tensorflow(text: str) -> str:
-    versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
-    return versions[-1] if versions else ""
-
-
-def _mode(program: str) -> str:
-    if not program:
-        return ""
-    return "IN" if "INDEPENDENT" in program else "PS" if "_PS" in program else "single"
-
-
-def _staging(text: str) -> str:
-    """Return whether files were copied to the node's own disk; "" before the job got so far."""
-    if re.search(r"^\+ cd /local/", text, re.MULTILINE):
-        return "local"
-    return "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""
 
 
 FIELDS: Mapping[str, tuple[Callable[[str, str], Any], str]] = {  # how it is read, where it stands
