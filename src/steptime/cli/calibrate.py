@@ -2,13 +2,16 @@
 
 from collections import Counter
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option, optional, whole
 from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
+from steptime.core.hardware import device_from_table
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import duration, seconds
 from steptime.measure.contract import Options
@@ -54,11 +57,7 @@ def measured(
     backend: str, chosen: Options, limit_s: float, most: int = POINTS
 ) -> tuple[dict[str, Any], Path]:
     """Probe and calibrate this machine in workers, write the device file, and return both."""
-    from time import monotonic
-
-    from steptime import catalog
     from steptime.calibration.session import Session
-    from steptime.core.hardware import device_from_table
     from steptime.launch.local import Worker, WorkerDiedError
     from steptime.measure.doctor import driver_of
 
@@ -101,7 +100,6 @@ def points_s(limit_s: float, spent_s: float) -> float:
 
 
 def _from_records(path: Path, mapping: Path | None, of: str | None, points: int) -> Answer:
-    from steptime import catalog
     from steptime.api import cases as cases_in
     from steptime.calibration.device import calibrate as calibrated
     from steptime.calibration.published_told import calibration

@@ -1,21 +1,20 @@
 """The command `choose`: every device for one training, by time, cost or energy."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option, optional, whole
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.hardware import KINDS
+from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, picked
+from steptime.core.units import shown
 from steptime.predict import DEFAULT
-
-if TYPE_CHECKING:
-    from steptime.core.hardware import Device
-    from steptime.predict.choose import Choice
+from steptime.predict.choose import SORTS, Choice, choices, ordered
+from steptime.predict.prices import cheapest, offers
+from steptime.predict.step_model import StepModel
 
 SAMPLES = 1_000_000
 SHOWN = 40  # devices that people see
@@ -41,10 +40,6 @@ def choose(
     allow_unknown: options.AllowUnknown = False,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
-    from steptime.predict.choose import SORTS, choices, ordered
-    from steptime.predict.prices import cheapest, offers
-    from steptime.predict.step_model import StepModel
-
     one_of("--sort", sort, SORTS)
     if not epochs:
         raise InputError("--epochs: must be above 0")
@@ -77,8 +72,6 @@ def choose(
 
 def _devices(text: str) -> list[Device]:
     """Return the devices that a list with commas names, those of a kind, or all."""
-    from steptime import catalog
-
     word = text.strip().lower()
     if word == "all" or word in KINDS:
         every = [one for one in catalog.devices(note) if not one.only_by_name]
@@ -123,8 +116,6 @@ _COLUMNS = columns(
 
 
 def _table(document: dict[str, Any]) -> Table:
-    from steptime.core.units import shown
-
     rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]
     unknown_end = all(row["high_s"] is None for row in fitting)
     for row in fitting:

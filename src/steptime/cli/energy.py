@@ -1,26 +1,43 @@
 """The command `energy`: latency and energy of a network on published accelerators."""
 
-from __future__ import annotations
-
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steptime.build import build, make_workload, read_model
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, flag, option, optional
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.graph import Graph
 from steptime.core.printers import json_text
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from steptime.core.graph import Graph
-    from steptime.energy.accelerator import Chip, Estimate
-    from steptime.energy.request import Request
+from steptime.energy.accelerator import (
+    PROCESS,
+    SCALING,
+    Chip,
+    Estimate,
+    chips_at,
+    diagnosis,
+    estimate,
+    published_chips,
+    published_form,
+)
+from steptime.energy.accelerators import accelerators
+from steptime.energy.operations import estimated_energy
+from steptime.energy.process import read_process
+from steptime.energy.request import (
+    Request,
+    is_configuration,
+    json_document,
+    request_of_configuration,
+    request_of_graph,
+)
+from steptime.importers import LARGEST_FILE_BYTES, read_content
 
 METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
@@ -51,9 +68,6 @@ def energy(
 
     Of one example; layers run one after another.
     """
-    from steptime.energy.accelerator import diagnosis, estimate, published_form
-    from steptime.energy.operations import estimated_energy
-
     one_of("method", method, METHODS)
     chips, how = _chips(accelerator, method, process, scaling)
     rivals: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
@@ -93,10 +107,6 @@ def _chips(
     names: str, method: str, process: str | None, scaling: str | None
 ) -> tuple[Sequence[Chip], dict[str, Any]]:
     """Return the chips at their process, and how they came there as keys of the answer."""
-    from steptime.energy.accelerator import PROCESS, SCALING, chips_at, published_chips
-    from steptime.energy.accelerators import accelerators
-    from steptime.energy.process import read_process
-
     found = accelerators(names)
     how: dict[str, Any] = {"method": method, "accelerators": [one.name for one in found]}
     if method == "fodlam":
@@ -114,15 +124,6 @@ def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | N
 
     A network comes with its graph.
     """
-    from steptime.build import build, make_workload, read_model
-    from steptime.energy.request import (
-        is_configuration,
-        json_document,
-        request_of_configuration,
-        request_of_graph,
-    )
-    from steptime.importers import LARGEST_FILE_BYTES, read_content
-
     places = [] if nets is None else [nets]
     if nets is not None and not nets.is_dir():
         raise InputError(f"--nets {shorten(str(nets))}: no such folder")
@@ -171,8 +172,6 @@ def _row(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _notes(found: Estimate, counted: str) -> list[str]:
-    from collections import Counter
-
     kinds = Counter(one.kind for one in found.not_covered)
     names = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
     lines = [f"note: not covered by the chips, {counted}: {names}"] if kinds else []

@@ -8,6 +8,7 @@ from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, option, optional, refuse
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
+from steptime.predict import cost_model
 
 
 @command(long="predicting what was measured")
@@ -113,8 +114,6 @@ def _published(tables: Any, method: str, by: list[str], how: Any, out: Path | No
 
 def _method(text: str) -> tuple[Any, str]:
     """Return a method and its name: one of the house, or the price that a file defines."""
-    from steptime.predict import cost_model
-
     file, colon, name = text.rpartition(":")
     if not (colon and file.endswith(".py")):
         return cost_model(text), text

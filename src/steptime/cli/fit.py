@@ -1,17 +1,15 @@
 """The command `fit`: whether a step fits a device, the largest batch that does, and the best."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, size
 from steptime.predict import DEFAULT
-
-if TYPE_CHECKING:
-    from steptime.predict.step_model import StepModel
+from steptime.predict.fit import KNEE, doubling, knee, largest_batch
+from steptime.predict.memory import memory_parts
+from steptime.predict.step_model import StepModel
 
 _COLUMNS = columns(
     "batch", "step_s=step", "low_s=from", "high_s=to", "examples_per_s=speed",
@@ -32,10 +30,6 @@ def fit(
     allow_unknown: options.AllowUnknown = False,
 ) -> Answer:
     """Say whether a network fits a device, and with which batch."""
-    from steptime.predict.fit import KNEE, doubling, knee, largest_batch
-    from steptime.predict.memory import memory_parts
-    from steptime.predict.step_model import StepModel
-
     workload = options.workload_of(network, examples, dtype, phase, optimizer, allow_unknown)
     given = options.pairs(option_, "option")
     model = StepModel(workload, options.one_device(device), method=method, options=given)

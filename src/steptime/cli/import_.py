@@ -1,19 +1,16 @@
 """The command `import`: other people's results as records."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from steptime import store
 from steptime.cli.command import command, note
 from steptime.cli.options import argument, option, optional
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 from steptime.core.units import counted
-
-if TYPE_CHECKING:
-    from steptime.readers import Import
+from steptime.readers import NO_FORMAT, Import, read_path, source_key
 
 SHOWN_UNREAD = 8
 LONGEST_REASON = 300  # characters
@@ -29,8 +26,6 @@ def import_(
 
     The format is found by what is in a file. What is not read is listed with the reason.
     """
-    from steptime import store
-    from steptime.readers import read_path, source_key
     from steptime.readers.csv_mapping import read_mapping
 
     found = read_path(*paths, mapping=read_mapping(mapping) if mapping else None)
@@ -55,8 +50,6 @@ def import_(
 
 
 def _nothing(found: Import) -> str:
-    from steptime.readers import NO_FORMAT
-
     known_first = sorted(found.unread, key=lambda one: one.reason.startswith(NO_FORMAT))
     first = known_first[0] if known_first else None
     empty = "no row or entry is in it" if found.files else "an empty folder"

@@ -1,23 +1,23 @@
 """The command `predict`: one step on one device, or a grid of them."""
 
-from __future__ import annotations
-
+import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from steptime import catalog
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, flag, optional, whole
 from steptime.core.errors import InputError
+from steptime.core.files import check_folder, replacing
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, shown
-from steptime.predict import DEFAULT
-
-if TYPE_CHECKING:
-    from steptime.core.workload import Workload
-    from steptime.predict.power import Run
-    from steptime.predict.step_model import StepModel
+from steptime.core.workload import Workload
+from steptime.predict import DEFAULT, cost_model
+from steptime.predict.power import Run, run_energy, step_energy
+from steptime.predict.records import record_method
+from steptime.predict.step_model import StepModel
 
 PARTS = ("forward", "backward", "update")
 
@@ -63,9 +63,6 @@ def predict(
     ),
 ) -> Answer:
     """Predict how long one step takes on a device."""
-    from steptime.predict.power import Run
-    from steptime.predict.step_model import StepModel
-
     given = options.pairs(option_, "option")
     stacks = [] if stack is None else grid.names(stack, "--stack")
     if stacks:
@@ -144,17 +141,12 @@ def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
 
 
 def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
-    from steptime import catalog
-
     found = catalog.stack(name)
     return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
 
 
 def _write_trace(path: Path, beside: Path | None, asked: StepModel) -> None:
     """Write the timeline of a prediction, and the first marked step of a measured trace beside."""
-    import json
-
-    from steptime.core.files import check_folder, replacing
     from steptime.measure.trace import host_and_device, read_events
     from steptime.predict.timeline import document, trace_events
 
@@ -181,8 +173,6 @@ def _of_folder(
     link: str | None,
     ops: bool,
 ) -> Answer:
-    from steptime import catalog
-    from steptime.predict import cost_model
     from steptime.sweep.predict_folder import Asked, predict_folder
 
     names = (name.strip() for name in device.split(",")) if device is not None else ()
@@ -194,9 +184,6 @@ def _of_folder(
 
 
 def _predicted(asked: StepModel, run: Run | None = None) -> dict[str, Any]:
-    from steptime.predict.power import run_energy, step_energy
-    from steptime.predict.records import record_method
-
     workload, found, made = asked.workload, asked.device, asked.predict()
     times = made.times
     energy = step_energy(times, asked.seen, made.lowered.kernels)

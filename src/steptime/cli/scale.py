@@ -1,13 +1,12 @@
 """The command `scale`: what more devices bring, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, flag, option, optional, whole
@@ -15,13 +14,19 @@ from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.ranges import LARGEST, number_of, numbers
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import counted, seconds, size
+from steptime.paleo.model_parallel import hybrid, model_parallel
+from steptime.paleo.placement import Mode, layer_rows
 from steptime.predict import DEFAULT
-
-if TYPE_CHECKING:
-    from steptime.predict.collectives import Fabric
-    from steptime.predict.parallel.scaling import Exchange, ScalingRow
-    from steptime.predict.step_model import StepModel
-    from steptime.predict.training_cost import Training
+from steptime.predict.collectives import COLLECTIVES, GROUP, Fabric
+from steptime.predict.parallel.scaling import (
+    SCALINGS,
+    Exchange,
+    ScalingRow,
+    data_parallel,
+    stops_paying,
+)
+from steptime.predict.step_model import StepModel
+from steptime.predict.training_cost import BILLINGS, Training, bill
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -107,10 +112,6 @@ def scale(
 
     A step takes forward + backward + update + the exchange of gradients - what overlaps.
     """
-    from steptime.paleo.placement import Mode, layer_rows
-    from steptime.predict.parallel.scaling import SCALINGS, Exchange, stops_paying
-    from steptime.predict.step_model import StepModel
-
     one_of("--parallel", parallel, PARALLEL)
     one_of("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
@@ -166,9 +167,6 @@ def scale(
 def _rows(
     model: StepModel, parallel: str, counts: Sequence[int] | None, scaling: str, how: Exchange
 ) -> Sequence[ScalingRow]:
-    from steptime.paleo.model_parallel import hybrid, model_parallel
-    from steptime.predict.parallel.scaling import data_parallel
-
     batch = model.workload.batch_per_replica
     model.collective(how.collective)
     if parallel == "data":
@@ -187,9 +185,6 @@ def _rows(
 
 
 def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabric:
-    from steptime import catalog
-    from steptime.predict.collectives import Fabric
-
     between = catalog.link(link)
     if latency_us is not None:
         between = replace(between, latency_s=latency_us * 1e-6)
@@ -201,8 +196,6 @@ def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabri
 def _training(
     samples: int | None, epochs: float | None, price: float | None, billing: Text
 ) -> Training | None:
-    from steptime.predict.training_cost import BILLINGS, Training
-
     if samples is None:
         given = {"--epochs": epochs, "--price": price}
         options.refuse(given, "{} needs --samples N, the examples of an epoch")
@@ -213,8 +206,6 @@ def _training(
 
 
 def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
-    from steptime.predict.training_cost import bill
-
     table = asdict(row)
     table |= table.pop("parts")
     if training is not None:
@@ -240,8 +231,6 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exc
 
 def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
     """Return the options, of those that have another value than by default, without effect."""
-    from steptime.predict.collectives import COLLECTIVES, GROUP
-
     if fabric.servers > 1 and collective in set(COLLECTIVES) - {"parameter-server"}:
         yield "--servers"
     alone = fabric.inside is None and fabric.links_per_node == 1

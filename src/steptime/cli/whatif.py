@@ -1,12 +1,11 @@
 """The command `whatif`: the same networks on changed hardware."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from steptime import catalog, store
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, optional
@@ -14,9 +13,12 @@ from steptime.core.errors import InputError, one_of
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
-
-if TYPE_CHECKING:
-    from steptime.core.workload import Workload
+from steptime.core.workload import Workload
+from steptime.diagnosis import changes, networks
+from steptime.diagnosis import upgrade as upgrading
+from steptime.diagnosis.bound import method_for
+from steptime.diagnosis.changes import positive_number
+from steptime.diagnosis.whatif import cases, what_if
 
 METHOD = "The cost model. Default: calibrated, analytic on kinds of device that nobody measured."
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
@@ -53,11 +55,6 @@ def whatif(
     ),
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""
-    from steptime import catalog
-    from steptime.diagnosis import changes, networks
-    from steptime.diagnosis import upgrade as upgrading
-    from steptime.diagnosis.bound import method_for
-    from steptime.diagnosis.whatif import cases, what_if
     from steptime.plots.files import check_path
 
     found = catalog.device(options.one_device(device))
@@ -109,8 +106,6 @@ def whatif(
 
 
 def _costs(texts: list[str] | None, known: list[str]) -> dict[str, float]:
-    from steptime.diagnosis.changes import positive_number
-
     found = options.pairs(texts, "--cost")
     for key in found:
         one_of("upgrade", key, known, "--cost")
@@ -126,8 +121,6 @@ def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> 
 
 
 def _of_folder(folder: Path) -> list[Workload]:
-    from steptime import store
-
     every = [one.workload for one in store.load(folder, note) if not one.scope]
     found = {one.key: one for one in every if one.plan.devices == 1}
     if not found:
