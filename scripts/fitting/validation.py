@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,12 +30,21 @@ from steptime.calibration.device import calibrate, chosen
 from steptime.calibration.evaluate import Errors, Scored, errors_of, score
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
+from steptime.predict.host import Steps
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 BEGIN, END = "<!-- scripts/validate writes from here -->", "<!-- to here -->"
 POINTS, DRAWS, PER_KIND, OF_TARGET = 60, 5, 100, 150
 Sets = Mapping[str, Sequence[Case]]
 Constants = Mapping[str, float]
+
+
+class Known(NamedTuple):
+    """What a calibration found, and which cases it took, by `id`."""
+
+    constants: Constants
+    steps: Steps
+    taken: set[int]
 
 
 @dataclass(frozen=True)
@@ -123,8 +133,10 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
     return found
 
 
-def scored(cases: Sequence[Case], constants: Constants) -> list[Scored]:
-    """Return what constants say of the cases of one device."""
+def scored(cases: Sequence[Case], constants: Constants, steps: Steps = ()) -> list[Scored]:
+    """Return what constants, and steps that were measured, say of the cases of one device."""
+    device = replace(cases[0].device, calibration={"steps": steps})
+    cases = [replace(case, device=device) for case in cases]
     value, low, high = Columns(cases).intervals(constants)
     return [
         Scored(case, float(v), float(lo), float(hi))
@@ -132,10 +144,8 @@ def scored(cases: Sequence[Case], constants: Constants) -> list[Scored]:
     ]
 
 
-def calibration(
-    told_by: Sequence[Case], constants: Constants, seed: int, stack: str
-) -> tuple[Constants, set[int]]:
-    """Return the constants of a device that some of its cases calibrate, and which were taken."""
+def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack: str) -> Known:
+    """Return what some of its cases tell of a device."""
     device, kind = told_by[0].device, told_by[0].device.kind
     priors: dict[str, Constant] = {
         name: one._replace(value=constants[name])
@@ -149,7 +159,7 @@ def calibration(
         for form, pair in table["intervals"].items()
         for end, value in zip(("low", "high"), pair, strict=True)
     }
-    return {**constants, **table["constants"], **ends}, taken
+    return Known({**constants, **table["constants"], **ends}, table.get("steps", ()), taken)
 
 
 def line(name: str, scores: Sequence[Scored], more: Sequence[str] = ()) -> str:
@@ -209,7 +219,7 @@ def main(arguments: Sequence[str]) -> int:
     offs = _offs(checked, known)
     new: dict[str, dict[str, list[Scored]]] = defaultdict(dict)
     after: dict[str, dict[str, list[list[Scored]]]] = defaultdict(dict)
-    known_by: dict[int, list[tuple[Constants, set[int]]]] = {}
+    known_by: dict[int, list[Known]] = {}
     for one in TARGETS:
         for device, cases in checked[one.name].items():
             width = intervals.constants_of(intervals.widths(offs, device))
@@ -221,8 +231,8 @@ def main(arguments: Sequence[str]) -> int:
                 for seed in range(len(made), DRAWS):
                     made.append(calibration(told, at, seed, one.stack))
                 after[one.name][device] = [
-                    scored([case for case in cases if id(case) not in taken], constants)
-                    for constants, taken in made
+                    scored([one for one in cases if id(one) not in found.taken], *found[:2])
+                    for found in made
                 ]
         say(f"predicted {one.name}")
     text = "\n".join(tables(new, after, checked)) + "\n"

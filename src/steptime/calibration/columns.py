@@ -13,7 +13,7 @@ from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import form_of, price, reached
 from steptime.predict.calibrated.product import product, weights_at_hand
-from steptime.predict.host import calls_of, spent
+from steptime.predict.host import calls_of, left_over, spent
 from steptime.predict.kernel import Kernel, Settings
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -68,10 +68,14 @@ class Columns:
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
+        return self._timed(self._running(constants), constants)
+
+    def _running(self, constants: Constants) -> Floats:
+        """Return the seconds of the kernels of each case."""
         total: Floats = np.zeros(len(self.cases))
         for block, one in self._priced(constants):
             total += np.bincount(block.case, block.often * one.value, len(self.cases))
-        return self._timed(total, constants)
+        return total
 
     def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
         """Return the seconds of each case, and between which bounds they lie.
@@ -114,10 +118,18 @@ class Columns:
             total = np.where(self._isolated, between, device_s)
         if self._steps and "host.factor" in constants:
             base = self._awaited * constants["host.step_s"] * constants["host.factor"]
-            total[self._steps] = np.maximum(total[self._steps] + base, self._host_s(constants))
+            own, host_s = total[self._steps], self._host_s(constants)
+            factor = left_over(self.device.calibration.get("steps", ()), host_s, own)
+            total[self._steps] = np.maximum(own + base, host_s) * factor
         elif self._steps:
             total[self._steps] += constants["launch.step_s"]  # a CPU is its own host
         return total
+
+    def behind_host(self, constants: Constants) -> tuple[list[int], Floats, Floats]:
+        """Return which cases are steps behind a host, and what host and device take for them."""
+        if not self._steps or "host.factor" not in constants:
+            return [], np.empty(0), np.empty(0)
+        return self._steps, self._host_s(constants), self._running(constants)[self._steps]
 
     def _host_s(self, constants: Constants) -> Floats:
         """Return the seconds of the host of each step, which runs ahead into the next one."""

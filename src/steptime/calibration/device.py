@@ -15,6 +15,7 @@ from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import fitted, left_out
+from steptime.calibration.left_over import learnt
 from steptime.core.constants import Constant
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
@@ -38,18 +39,20 @@ def calibrate(
 
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
-    measured / predicted 80 % of the cases of each form lie that were not fitted. `points` of None
-    takes all cases. `facts`, such as stack and versions, join the table; `priors` are those of the
-    device's kind and of the cases' stack if none are given. Raises `InputError` without a case.
+    measured / predicted 80 % of the cases of each form lie that were not fitted; `steps` are what
+    steps behind a host take beyond these constants. `points` of None takes all cases. `facts`, such
+    as stack and versions, join the table; `priors` are those of the device's kind and of the cases'
+    stack if none are given. Raises `InputError` without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
-    own = [replace(case, device=device) for case in chosen(cases, points, seed)]
+    bare = replace(device, calibration={})
+    own = [replace(case, device=bare) for case in chosen(cases, points, seed)]
     stack = next((case.stack for case in own if case.stack), catalog.DEFAULT_STACK)
     known = catalog.priors(device.kind, stack) if priors is None else priors
     columns = Columns(own)
     constants = fitted([columns], known)
-    off = left_out(columns, known, constants)
+    steps, off = learnt(columns, constants, left_out(columns, known, constants))
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": source or f"{len(own)} rows",
@@ -58,6 +61,7 @@ def calibrate(
         "constants": moved(constants, known),
         "errors": errors([case.kind for case in own], off),
         "intervals": intervals(own, off),
+        **({"steps": steps} if steps else {}),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from math import e
 from typing import Any, NamedTuple
 
 from steptime.predict.kernel import Kernel, Larger
@@ -13,18 +14,22 @@ PASSES = ("forward", "backward", "update")
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
 
+Steps = Sequence[tuple[float, float, float]]  # measured ones: seconds of host, of device; a weight
+
+
 class Host(NamedTuple):
     """When the host has issued all kernels of each pass, in seconds since the step's start.
 
     `base_s` of them come before the first kernel. A host that `waits` does so for the device at the
     end of every step; else it runs ahead into the next one. `ends` are the shares of these times
-    that it takes at least and at most.
+    that it takes at least and at most. `steps` tell what constants leave over (`left_over`).
     """
 
     issued_s: tuple[float, float, float]
     base_s: float = 0.0
     waits: bool = True
     ends: tuple[float, float] = (1.0, 1.0)
+    steps: Steps = ()
 
     def at(self, end: int) -> Host:
         """Return the host at an end of its interval: 0 the fastest, 1 the slowest."""
@@ -127,8 +132,38 @@ def behind_host(
     forward, backward, update = parts_s
     if host is None:
         return forward, backward, update
-    if not host.waits:
-        return _ahead((forward, backward, update), host, larger)
+    find = _in_turn if host.waits else _ahead
+    found = find((forward, backward, update), host, larger)
+    if not host.steps:
+        return found
+    factor = left_over(host.steps, host.issued_s[-1], forward + backward + update)
+    first, second, third = (one * factor for one in found)
+    return first, second, third
+
+
+def left_over(steps: Steps, host_s: Any, device_s: Any) -> Any:
+    """Return by what factor steps take longer than predicted, as those say that were measured.
+
+    A measured step tells of others as far as the seconds of their hosts are alike, and the shares
+    of device and host: one of weight 0.1 makes its like longer by exp(0.1), one whose host takes
+    twice as long by exp(0.08), and what is unlike all of them not at all.
+    """
+    if not steps:
+        return 1.0
+    known = [
+        weight * alike(host_s / host) * alike(device_s / host_s * host / device) ** 0.5
+        for host, device, weight in steps
+    ]
+    return e ** sum(known)
+
+
+def alike(ratio: Any) -> Any:
+    """Return how much two times have to do with each other: 1 of the same, 0.8 of the double."""
+    return 2 * ratio / (ratio**2 + 1)
+
+
+def _in_turn(parts_s: tuple[Any, Any, Any], host: Host, larger: Larger) -> tuple[Any, Any, Any]:
+    """Return the parts of a step at whose end the host waits for the device."""
     found, before, end = [], 0.0, host.base_s
     for part, issued in zip(parts_s, host.issued_s, strict=True):
         finished: Any = larger(end + part, issued)

@@ -170,7 +170,8 @@ class StepModel:
         constants = self.seen.constants
         found = host_of(lowered.calls, constants, self.settings.waits)
         if found is not None:
-            return found._replace(ends=bounds("host", constants)[:2])
+            ends, steps = bounds("host", constants)[:2], self.device.calibration.get("steps", ())
+            return found._replace(ends=ends, steps=steps)
         return issuing(lowered.launches, self.issue_s)
 
     @property

@@ -1,0 +1,50 @@
+"""What a device's steps take beyond what its constants say, learnt from those that were measured.
+
+ln(measured / predicted) of steps behind a host is taken as a Gaussian process over the seconds of
+host and device: steps that are alike in them (`predict.host.left_over`) miss alike. It costs no
+constant, and is 0 far from what was measured.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.fit import logs
+from steptime.predict.host import alike
+
+FEWEST = 10  # steps that show how others miss
+SPREAD = 0.2  # of what steps miss by together, in ln
+NOISE = 0.1  # of a single one; these two and what is alike: judged on devices of three data sets
+FREEDOM = 4  # degrees of freedom of Student's noise: a row that is far off counts little
+ROUNDS = 3
+
+
+def learnt(
+    columns: Columns, constants: Mapping[str, float], off: Floats
+) -> tuple[list[list[float]], Floats]:
+    """Return the measured steps with their weights, and how far cases are off that are left out.
+
+    `off` is ln(measured / predicted) of each case as if it had not told the constants; what is
+    returned is that under the weights, too.
+    """
+    places, host_s, device_s = columns.behind_host(constants)
+    if len(places) < FEWEST:
+        return [], off
+    misses = logs(columns, constants)[places]
+    shares = device_s / host_s
+    near = SPREAD**2 * alike(host_s[:, None] / host_s) * alike(shares[:, None] / shares) ** 0.5
+    noise = np.full(len(misses), NOISE**2)
+    for _ in range(ROUNDS):
+        inverse = np.linalg.inv(near + np.diag(noise))
+        told = inverse @ misses
+        rest = (misses - near @ told) / NOISE
+        noise = NOISE**2 * (FREEDOM + rest**2) / (FREEDOM + 1)
+    alone = told / np.diag(inverse)  # what is off where a step does not tell of itself
+    far = np.ones(len(misses))
+    np.divide(off[places], misses, out=far, where=misses != 0)
+    new = off.copy()
+    new[places] = alone * far
+    weights = SPREAD**2 * told
+    rows = np.column_stack([host_s, device_s, weights])
+    return [[float(f"{one:.4g}") for one in row] for row in rows], new

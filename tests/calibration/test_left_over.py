@@ -1,0 +1,101 @@
+"""Steps behind a host that take longer than constants say, told by those that were measured."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from steptime import catalog
+from steptime.build import make_workload, read_model
+from steptime.calibration.cases import Case
+from steptime.calibration.columns import Columns
+from steptime.calibration.device import calibrate
+from steptime.calibration.evaluate import score
+from steptime.calibration.fit import constants_of
+from steptime.calibration.left_over import FEWEST, NOISE, SPREAD, learnt
+from steptime.calibration.recorded import step_kernels
+from steptime.core.toml_files import toml_text
+from steptime.predict import cost_model
+from steptime.predict.grid import Steps
+from steptime.predict.host import Host, behind_host, left_over
+from steptime.predict.step_model import StepModel
+
+V100 = catalog.device("v100-sxm2-16gb")
+PRIORS = constants_of(catalog.priors("gpu"))
+
+
+def steps(count, miss=0.0):
+    """Steps of so many layers, that take exp(miss) times what the priors say."""
+    cases = []
+    for layers in range(1, count + 1):
+        work = make_workload(read_model(f"fc:layers={layers},nodes=64"), 32, optimizer="adam")
+        cases.append(Case(step_kernels(work), V100, 1.0, "fc", "step", workload=work))
+    seconds = Columns(cases).predicted(PRIORS) * math.exp(miss)
+    return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
+
+
+def test_a_step_tells_of_those_that_are_like_it():
+    told = [(1e-3, 4e-3, 0.1)]
+    assert left_over(told, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
+    assert left_over(told, 2e-3, 8e-3) == pytest.approx(math.exp(0.1 * 2 / (2 + 1 / 2)))
+    assert left_over(told, 1e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8**0.5))
+    assert left_over(told, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
+    assert left_over(told, 1.0, 0.0) == 1.0
+    assert left_over((), 1e-3, 4e-3) == 1.0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_all_parts_of_a_step_are_longer_by_what_is_left_over(waits):
+    host = Host((1.0, 2.0, 4.0), 0.5, waits, steps=((4.0, 6.0, 0.3),))
+    plain = behind_host((1.0, 2.0, 3.0), host._replace(steps=()))
+    longer = behind_host((1.0, 2.0, 3.0), host)
+    assert longer == pytest.approx([part * math.exp(0.3) for part in plain])
+
+
+def test_what_one_of_many_alike_misses_by_is_shrunk_to_what_all_of_them_do():
+    # n rows of one kind that miss by y: each is told y (n - 1) s2 / ((n - 1) s2 + noise) by others
+    one = steps(1, 0.05)[0]
+    columns = Columns([one] * 20)
+    found, off = learnt(columns, PRIORS, np.full(20, 0.05))
+    ratio = SPREAD**2 / NOISE**2 * 5 / 4  # as noise of rows that miss by little is 4/5 as large
+    assert sum(weight for _, _, weight in found) == pytest.approx(0.05, rel=0.02)
+    assert off == pytest.approx(0.05 / (1 + 19 * ratio), rel=0.05)
+
+
+def test_few_steps_and_those_of_a_cpu_tell_nothing_of_others():
+    few = steps(FEWEST - 1, 0.2)
+    assert "steps" not in calibrate(V100, few, None)
+    cpu = catalog.device("xeon-skylake-n1-standard-32")
+    own = [replace(case, device=cpu) for case in steps(FEWEST, 0.2)]
+    assert "steps" not in calibrate(cpu, own, None)
+
+
+def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path):
+    cases = steps(12, 0.6)
+    held = {name: one._replace(spread=0.0) for name, one in catalog.priors("gpu").items()}
+    table = calibrate(V100, cases, None, priors=held)
+    assert (len(table["steps"]), table["constants"]) == (12, {})
+    path = tmp_path / "mine.toml"
+    said = {
+        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897,
+        "peak_TFLOP_per_s": {"float32": 15.67}, "calibration": table,
+    }  # fmt: skip
+    path.write_text(toml_text(said))
+    mine = catalog.device(path)
+    model = StepModel("fc:layers=6,nodes=64", mine, optimizer="adam")
+    plain = model.on(replace(mine, calibration={}))
+    longer = model.timeline(32).step_s / plain.timeline(32).step_s
+    assert longer == pytest.approx(math.exp(0.6), rel=0.05)
+    on_arrays = Steps(model, [32, 40, 48, 56])
+    assert on_arrays.from_three
+    assert sum(part[0] for part in on_arrays.times(model)) == pytest.approx(
+        model.timeline(32).step_s
+    )
+    case = replace(cases[5], device=mine)
+    (scored,) = score([case], cost_model("calibrated"))
+    assert scored.value == pytest.approx(model.timeline(32).step_s)
+    again, bare = (
+        calibrate(one, cases, None, priors=held) for one in (mine, replace(mine, calibration={}))
+    )
+    assert again["steps"] == bare["steps"]  # what is known already is not taken away
