@@ -13,8 +13,8 @@ from steptime.core.errors import InputError
 from steptime.core.table import Answer
 
 MOST_SHOWN = 1000  # rows that people read
-Folders = Annotated[list[Path], argument("DIR...", "Folders of records.")]
-Perhaps = Annotated[list[Path] | None, argument("[DIR...]", "Folders of records.")]
+Folders = Annotated[list[Path], argument("DIR", "Folders of records.")]
+Perhaps = Annotated[list[Path] | None, argument("DIR", "Folders of records.")]
 Picture = Annotated[
     Path | None, option("-o --out FILE", "Draw it, too: a .png, .svg, .pdf or .html file.")
 ]

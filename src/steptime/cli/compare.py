@@ -20,7 +20,7 @@ def compare(
     folders: Annotated[
         list[Path],
         argument(
-            "DIR [DIR]", "One folder: predicted beside measured. Two: the second against the first."
+            "DIR", "One folder: predicted beside measured. Two: the second against the first."
         ),
     ],
     platforms: Text = optional("A,B", "Platform B against A, in one folder."),

@@ -16,7 +16,7 @@ def evaluate(
     paths: Annotated[
         list[Path],
         argument(
-            "DIR|FILE...",
+            "DIR|FILE",
             "A folder of records, or a .csv, .tsv or .jsonl (.gz) of cases; or tables of published "
             "steps.",
         ),

@@ -18,7 +18,7 @@ LONGEST_REASON = 300  # characters
 
 @command()
 def import_(
-    paths: Annotated[list[Path], argument("PATH...", "Files, folders, .tar or .tar.gz archives.")],
+    paths: Annotated[list[Path], argument("PATH", "Files, folders, .tar or .tar.gz archives.")],
     out: Path = option("-o --out DIR", "Folder of records."),
     mapping: Path | None = optional("FILE", "A .toml file: what the columns of CSV files mean."),
 ) -> Answer:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from steptime import __version__
 from steptime.analysis.analyses import ANALYSES, Analysis, analysis
@@ -110,7 +110,11 @@ def _command(name: str) -> Any:
         found = command_of(found)
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     one.command(name, cls=Command, context_settings=HELP)(found)
-    return typer.main.get_command(one)
+    made = typer.main.get_command(one)
+    for parameter in made.params:
+        if isinstance(parameter, TyperArgument):  # whose type reads `DIR <list[Path]>`
+            parameter.__dict__["display_type_rich"] = lambda ctx: ""
+    return made
 
 
 app = typer.Typer(
