@@ -125,7 +125,11 @@ def lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
             if storage_of == "in_place" and i < len(op.inputs):
                 source = op.inputs[i]
             storage[name] = storage.get(source, source)
-    last = {storage.get(name, name): i for i, op in enumerate(graph.ops) for name in _touched(op)}
+    last = {
+        storage.get(name, name): i
+        for i, op in enumerate(graph.ops)
+        for name in (*op.inputs, *op.outputs)
+    }
     for name in graph.outputs:
         last[storage.get(name, name)] = len(graph.ops)
     forward = sum(op.part == "forward" for op in graph.ops)
@@ -194,7 +198,3 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
         holder = together.setdefault(op.kind, op.name) if how.together else op.name
         result[holder] = result.get(holder, 0) + size
     return result
-
-
-def _touched(op: Op) -> tuple[str, ...]:
-    return (*op.inputs, *op.outputs)

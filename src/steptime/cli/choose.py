@@ -12,7 +12,7 @@ from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import shown
 from steptime.predict import DEFAULT
-from steptime.predict.choose import SORTS, Choice, choices, ordered
+from steptime.predict.choose import SORTS, choices, ordered
 from steptime.predict.prices import cheapest, offers
 from steptime.predict.step_model import StepModel
 
@@ -55,7 +55,11 @@ def choose(
     found = choices(asked_model, asked, samples, epochs, cheapest(priced), size)
     if all(one.status == "unsupported" for one in found):
         raise InputError(found[0].note)
-    rows = [_row(one) for one in ordered(found, sort)]
+    keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
+    rows: list[dict[str, Any]] = [asdict(one) for one in ordered(found, sort)]
+    for row in rows:
+        offer = row["offer"] or {}
+        row |= {key: offer.get(name) for key, name in keys.items()}
     document = {
         "model": workload.label,
         "method": method,
@@ -81,13 +85,6 @@ def _devices(text: str) -> list[Device]:
         raise InputError(f"--devices {shorten(text)}: a name is empty")
     found = {one.name: one for one in map(catalog.device, names)}
     return list(found.values())
-
-
-def _row(one: Choice) -> dict[str, Any]:
-    row = asdict(one)
-    offer = row.pop("offer") or {}
-    keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
-    return row | {key: offer.get(name) for key, name in keys.items()}
 
 
 def _notes(rows: list[dict[str, Any]]) -> list[str]:

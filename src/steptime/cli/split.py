@@ -42,13 +42,15 @@ def split(
     rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
     ranked = sorted(range(len(rows)), key=lambda i: rows[i]["total_s"])
     unknown = between.latency_s is None
+    best = {ranked[0]: "best"}
+    ends = {0: "the input (all on the server)", len(rows) - 1: " (all on the device)"}
     note = f"{between.name}: its latency is unknown, left out" if unknown else ""
     shown = range(len(rows)) if by_op else sorted({0, len(rows) - 1, *ranked[:SHOWN]})
     table = Table(
         columns("cut=cut after", "?flop=FLOP so far", "crossing_bytes=sent", "first_s=device",
                 "transfer_s=link", "second_s=server", "total_s=in all", "best="),
         [
-            {**rows[i], "cut": _named(i, rows), "best": "best" if i == ranked[0] else ""}
+            {**rows[i], "cut": f"{rows[i]['after']}{ends.get(i, '')}", "best": best.get(i, "")}
             for i in shown
         ],
         f"{workload.label}, batch {workload.batch_per_replica}, {dtype}: "
@@ -71,10 +73,3 @@ def split(
     }
     notes = [f"note: {note}"] if note else []
     return Answer(document, [table], [*notes, *unmodelled(here.graph().unmodelled)])
-
-
-def _named(i: int, rows: list[dict[str, Any]]) -> str:
-    if i == 0:
-        return "the input (all on the server)"
-    name: str = rows[i]["after"]
-    return f"{name} (all on the device)" if i == len(rows) - 1 else name

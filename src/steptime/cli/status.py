@@ -1,5 +1,6 @@
 """The command `status`: where the cells of a submitted sweep stand."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +37,10 @@ def status(folder: Where) -> Answer:
     if document["older"]:
         said = f"{document['older']} more are of the experiment as it was before"
         older.append(f"! {said}; they are not counted")
-    failed = [{**row, "note": _short(row["note"])} for row in document["unsuccessful"]]
+    failed = [
+        {**row, "note": textwrap.shorten(row["note"], MOST_NOTED, placeholder="...")}
+        for row in document["unsuccessful"]
+    ]
     jobs = Table(
         columns("job", "state", "text=why or where", "cells_left=cells left"),
         document["jobs"],
@@ -57,7 +61,3 @@ def status(folder: Where) -> Answer:
 def differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column tells rows apart."""
     return len({str(row[name]) for row in rows}) > 1
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_NOTED else f"{text[:MOST_NOTED]}..."

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.record import Quantity, Record
+from steptime.core.record import Record
 from steptime.readers.sources import Found, Source, Unread, sources_at
 
 if TYPE_CHECKING:
@@ -99,17 +99,14 @@ def _take(done: Import, name: str, reader: Any, source: Source) -> None:
         "source_sha256": source.sha256,
     }
     for one in found.records:
-        if all(map(_finite, one.quantities.values())):
+        held = one.quantities.values()
+        if all(math.isfinite(n) for of in held for n in (*of.samples, of.value or 0.0)):
             done.records.append(replace(one, env={**about, **one.env}))
         else:
             entry = one.env.get("source_entry")
             done.unread.append(Unread(source.name, entry, "a number is too large"))
     done.unread += found.unread
     done.formats[name] += 1
-
-
-def _finite(quantity: Quantity) -> bool:
-    return all(map(math.isfinite, (*quantity.samples, quantity.value or 0.0)))
 
 
 def _seen(source: Source) -> str:

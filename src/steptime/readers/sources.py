@@ -86,16 +86,13 @@ def sources_at(path: Path) -> Iterator[Source | Unread]:
     if not path.is_dir():
         yield from _file(path, _printable(path.name))
         return
-    for number, file in enumerate(_files(path), start=1):
+    files = sorted(one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
+    for number, file in enumerate(files, start=1):
         name = _printable(file.relative_to(path).as_posix())
         if number > MOST_FILES:
             yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
             return
         yield from _file(file, name)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
 
 
 def _file(path: Path, name: str) -> Iterator[Source | Unread]:
@@ -108,7 +105,8 @@ def _file(path: Path, name: str) -> Iterator[Source | Unread]:
             file.seek(0)
             yield from _opened(file, head, name)
     except _BROKEN as error:
-        yield Unread(name, None, f"cannot be read: {_reason(error)}")
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        yield Unread(name, None, f"cannot be read: {reason}")
 
 
 def _opened(file: Stream, head: bytes, name: str) -> Iterator[Source | Unread]:
@@ -169,7 +167,3 @@ def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
 def _printable(name: str) -> str:
     """Return a name without what a terminal or a file of UTF-8 cannot hold."""
     return "".join(c if c.isprintable() else "?" for c in name)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
