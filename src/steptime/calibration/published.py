@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -144,11 +145,8 @@ def lacking(path: Path) -> str | None:
 
 def tables_in(paths: Sequence[Path]) -> tuple[dict[Path, Layout], list[Path]]:
     """Return the tables of files and folders that are recognised, and the files that are not."""
-    files = [
-        file
-        for path in paths
-        for file in (sorted(path.glob("*.[ct]sv*")) if path.is_dir() else [path])
-    ]
+    inside = (sorted(path.glob("*.[ct]sv*")) if path.is_dir() else [path] for path in paths)
+    files = [*chain.from_iterable(inside)]
     found = {file: one for file in files if (one := layout_of(file))}
     return found, [file for file in files if file not in found]
 
@@ -175,11 +173,8 @@ def _question(layout: Layout, row: Row, label: str, place: str) -> Question:
         texts["device"] = catalog.device(texts["device"]).name
     numbers = {name: formula(text)(row) for name, text in layout.numbers.items()}
     found = {name: formula(text)(row) for name, text in layout.measured.items()}
-    measured = {
-        name: float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and 0 < value < inf
-    }
+    known = {name: one for name, one in found.items() if isinstance(one, int | float)}
+    measured = {name: float(one) for name, one in known.items() if 0 < one < inf}
     ran = bool(formula(layout.ran)(row))
     if not measured and ran:
         raise InputError(f"no {' or '.join(layout.measured)} is told")
@@ -213,12 +208,9 @@ def stack_at(software: str, date: str) -> str:
     return max([one for one in dated if one[0] <= at] or dated[:1])[1]
 
 
-@lru_cache(maxsize=1)
-def _sites() -> Mapping[str, Any]:
-    return read_toml(SITES)
+_sites = lru_cache(maxsize=1)(lambda: read_toml(SITES))
 
 
 def site_of(device: str) -> Mapping[str, Any]:
     """Return how devices of a kind are usually joined: per_node, inside, link; {} if unknown."""
-    found: Mapping[str, Any] = _sites().get(device, {})
-    return found
+    return _sites().get(device) or {}

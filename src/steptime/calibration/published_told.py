@@ -81,7 +81,6 @@ class _Group:
 
 
 def _groups(rows: Rows) -> dict[tuple[str, str, str], list[tuple[Question, Told]]]:
-    """Return the rows of which a time is told by device, stack and form."""
     groups: dict[tuple[str, str, str], list[tuple[Question, Told]]] = defaultdict(list)
     for asked, told in rows:
         if _quantity(asked, told):
@@ -144,7 +143,6 @@ def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], fl
 
 
 def _method(table: Mapping[str, Any]) -> Method:
-    """Return `calibrated` on devices that have a calibration table."""
     return replace(
         cost_model("calibrated"),
         sees=lambda device, dtype, under: calibrated_device(

@@ -247,7 +247,6 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
 
 
 def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str, Any]:
-    """Return values under the names of fields, numbers in SI."""
     si = dict(values)
     for key, (name, factor) in numbers.items():
         if key in si:
@@ -256,7 +255,6 @@ def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str,
 
 
 def _of_details(details: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of a device that its table `details` says."""
     words = {key: details[key] for key in details.keys() & DETAILS_IN_WORDS.keys()}
     values = dict(checked(words, DETAILS_IN_WORDS, (), where, "details."))
     for key in details.keys() & DETAILS.keys():

@@ -45,12 +45,11 @@ def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST)
         raise InputError(f"{where}: must be a whole number, not {shorten(value)}")
     if len(digits) > 20 or int(digits) > LARGEST:
         raise InputError(f"{where}: {shorten(text)} is larger than 2^53")
-    number = int(text)
-    if number < least:
-        raise InputError(f"{where}: must be at least {least}, not {number}")
-    if number > most:
-        raise InputError(f"{where}: {number} is more than {most}")
-    return number
+    if int(text) < least:
+        raise InputError(f"{where}: must be at least {least}, not {int(text)}")
+    if int(text) > most:
+        raise InputError(f"{where}: {int(text)} is more than {most}")
+    return int(text)
 
 
 def number_of(text: str) -> float:
@@ -93,20 +92,19 @@ def expand_range(text: str, where: str = "") -> list[int]:
     place = f"{where}: " if where else ""
     found = _RANGE.fullmatch(text)
     if not found:
-        raise InputError(
-            f"{place}{shorten(text)} is not a range of whole numbers such as 4..128 x2"
-        )
+        form = "is not a range of whole numbers such as 4..128 x2"
+        raise InputError(f"{place}{shorten(text)} {form}")
     first, last = int(found[1]), int(found[2])
-    how, step = found[3] or "+", int(found[4] or 1)
-    if last < first:
-        raise InputError(f"{place}range {shorten(text)} runs backwards")
-    if last > LARGEST:
-        raise InputError(f"{place}range {shorten(text)} goes beyond 2^53")
-    if (how == "+" and step < 1) or (how != "+" and (step < 2 or first < 1)):
-        raise InputError(f"{place}range {shorten(text)} stands still")
-    if how == "+":
-        if (last - first) // step >= MOST_VALUES:
-            raise InputError(f"{place}range {shorten(text)} has more than {MOST_VALUES} values")
+    adds, step = found[3] in (None, "+"), int(found[4] or 1)
+    for is_wrong, why in (
+        (last < first, "runs backwards"),
+        (last > LARGEST, "goes beyond 2^53"),
+        (step < 1 if adds else step < 2 or first < 1, "stands still"),
+        (adds and last - first >= MOST_VALUES * step, f"has more than {MOST_VALUES} values"),
+    ):
+        if is_wrong:
+            raise InputError(f"{place}range {shorten(text)} {why}")
+    if adds:
         return list(range(first, last + 1, step))
     return [first * step**k for k in range(last.bit_length()) if first * step**k <= last]
 

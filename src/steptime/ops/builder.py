@@ -197,9 +197,9 @@ class Builder:
         ranks = self.plan.tensor
         if ranks == 1:
             return x
-        if not self.plan.sequence:
-            return self.op("all_reduce", x, name=name, ranks=ranks)
-        return self.op("reduce_scatter", x, name=name, ranks=ranks, axis=1)
+        if self.plan.sequence:
+            return self.op("reduce_scatter", x, name=name, ranks=ranks, axis=1)
+        return self.op("all_reduce", x, name=name, ranks=ranks)
 
     def all_parts(self, x: str, name: str) -> str:
         """Return `x [n, l, width]` of the whole sequence, of which a context rank has a part."""
@@ -222,35 +222,26 @@ class Builder:
             x = self.op("reshape", x, name=f"{name}/heads", shape=single)
             x = self.op("tile", x, name=f"{name}/repeated", times=(1, 1, 1, times, 1))
             x = self.op("reshape", x, name=f"{name}/whole", shape=(n, length, width * times))
-        group: dict[str, Any] = {"ranks": ranks, "stride": self.plan.tensor}
-        return self.op("all_to_all", x, name=name, split=2, join=1, **group)
+        return self._turned(x, name, ranks, split=2, join=1)
 
     def joined(self, y: str, name: str) -> str:
         """Return the own part of the sequence with all heads, back from `spread`."""
-        group: dict[str, Any] = {"ranks": self.plan.context, "stride": self.plan.tensor}
-        return self.op("all_to_all", y, name=name, split=1, join=2, **group)
+        return self._turned(y, name, self.plan.context, split=1, join=2)
+
+    def _turned(self, x: str, name: str, ranks: int, **how: Any) -> str:
+        stride = self.plan.tensor
+        return self.op("all_to_all", x, name=name, **how, ranks=ranks, stride=stride)
 
     def routed(self, x: str, name: str, copies: int = 1, merged: int = 1) -> str:
         """Return rows of `x [n, l, width]` where their experts are, or back, among expert ranks.
 
         Each row goes to `copies` experts; `merged` of them come back as one.
         """
-        group: dict[str, Any] = {"ranks": self.plan.expert, "stride": self.plan.tensor}
-        return self.op(
-            "all_to_all", x, name=name, split=1, join=1, copies=copies, merged=merged, **group
-        )
+        how = {"copies": copies, "merged": merged}
+        return self._turned(x, name, self.plan.expert, split=1, join=1, **how)
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""
-        return Graph(
-            self.name,
-            self.tensors,
-            tuple(self.ops),
-            tuple(self.inputs),
-            tuple(self.weights),
-            outputs,
-            tuple(self.buffers),
-            tuple(self.layers),
-            tuple(self.unmodelled),
-            tuple(self.remarks),
-        )
+        lists = ("inputs", "weights", "buffers", "layers", "unmodelled", "remarks")
+        found = {name: tuple(getattr(self, name)) for name in lists}
+        return Graph(self.name, self.tensors, tuple(self.ops), outputs=outputs, **found)

@@ -58,7 +58,6 @@ def conv2d_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any)
 
 
 def _positions(spec: TensorSpec) -> int:
-    """Return the places of all maps of a batch."""
     return spec.shape[0] * spec.shape[2] * spec.shape[3]
 
 

@@ -94,12 +94,11 @@ def _unfused(graph: Graph, op: Op, how: Execution) -> list[Launch]:
 
 def one_by_one(graph: Graph) -> list[Launch]:
     """Return a launch of one kernel for each op, which moves every tensor once: the convention."""
-    launches = []
-    for op in graph.ops:
-        kind, specs, attrs, _ = case = graph.cases[op.name]
-        serial = serial_of(kind, specs, attrs)
-        launches.append(Launch((op,), *cost_of(*case), 1, products_of(kind, specs, attrs), serial))
-    return launches
+    cases = [(op, graph.cases[op.name]) for op in graph.ops]
+    return [
+        Launch((op,), *cost_of(*case), 1, products_of(*case[:3]), serial_of(*case[:3]))
+        for op, case in cases
+    ]
 
 
 def execution_of(op: Op, stack: Stack) -> Execution:
@@ -152,12 +151,9 @@ def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> in
     new = {name for op in ops for name in op.outputs}
     inside = Counter(name for op in ops for name in op.inputs)
     kept = 0
-    for name, reads in inside.items():
-        size = graph.tensors[name].size_bytes
-        if name in new:  # in a register, and written only if others read it
-            kept += size * (reads + (users[name] == reads))
-        else:  # read once
-            kept += size * (reads - 1)
+    for name, reads in inside.items():  # in a register, and written only if others read it
+        times = reads + (users[name] == reads) if name in new else reads - 1  # else read once
+        kept += graph.tensors[name].size_bytes * times
     return kept
 
 

@@ -133,7 +133,6 @@ def pointwise_outputs(
 
 
 def _operands(b: Backward) -> list[str | None]:
-    """Return the names of the operands, None for a scalar."""
     names: list[str | None] = list(b.op.inputs)
     arity = len(function_of(b.attrs["function"]).gradients)
     if len(names) < arity:

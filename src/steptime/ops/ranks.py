@@ -122,21 +122,14 @@ class _Rank:
         """Gather each bucket of weights while the one before is used, in both passes."""
         passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
         for part in passes:
-            used = self.first_uses(buckets, part)
-            order = sorted(used, key=lambda number: used[number])
-            starts = [used[number] for number in order]
-            for at, number in zip((starts[0], *starts), order, strict=False):
+            used = []  # where an op of the pass first reads a weight of each bucket
+            for number, bucket in enumerate(buckets):
+                places = (i for weight in bucket for i in self.readers[weight])
+                first = min((i for i in places if self.whole.ops[i].part == part), default=None)
+                used += [] if first is None else [(first, number)]
+            used.sort()
+            for (at, _), (_, number) in zip((used[0], *used), used, strict=False):
                 self.gather(buckets[number], number, part, at, len(passes) == 1)
-
-    def first_uses(self, buckets: Sequence[Sequence[str]], part: Part) -> dict[int, int]:
-        """Return the place of the first op of a pass that reads a weight of each bucket."""
-        first: dict[int, int] = {}
-        for number, bucket in enumerate(buckets):
-            places = (i for weight in bucket for i in self.readers[weight])
-            used = [i for i in places if self.whole.ops[i].part == part]
-            if used:
-                first[number] = min(used)
-        return first
 
     def gather(
         self, bucket: Sequence[str], number: int, part: Part, at: int, for_both: bool
@@ -172,16 +165,12 @@ class _Rank:
 
     def graph(self) -> Graph:
         """Return the graph of the rank."""
-        kept = self.shards if self.zero == 3 else {}
-        extra = () if self.zero == 3 else tuple(self.shards.values())
-        return replace(
-            self.whole,
-            tensors=self.tensors,
-            ops=tuple(
-                op
-                for i in range(len(self.ops) + 1)
-                for op in (*self.before.get(i, ()), *self.ops[i : i + 1])
-            ),
-            weights=tuple(kept.get(weight, weight) for weight in self.whole.weights),
-            buffers=(*self.whole.buffers, *extra),
-        )
+        weights, buffers = self.whole.weights, self.whole.buffers
+        if self.zero == 3:
+            weights = tuple(self.shards.get(weight, weight) for weight in weights)
+        else:
+            buffers = (*buffers, *self.shards.values())
+        places = range(len(self.ops) + 1)
+        ops = [op for i in places for op in (*self.before.get(i, ()), *self.ops[i : i + 1])]
+        found = replace(self.whole, tensors=self.tensors, ops=tuple(ops))
+        return replace(found, weights=weights, buffers=buffers)

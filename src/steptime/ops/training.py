@@ -25,6 +25,14 @@ class _Tape:
         self.ops.append(_with_outputs(op, outputs))
         return outputs
 
+    def append_saving(self, op: Op) -> tuple[str, ...]:
+        """Append a forward op that keeps tensors for its gradient; return their names."""
+        saved = saved_of(op.kind, tuple(self.tensors[name] for name in op.inputs), op.settings)
+        names = tuple(f"{op.name}/saved{i}" for i in range(len(saved)))
+        self.tensors.update(zip(names, saved, strict=True))
+        self.ops.append(_with_outputs(op, (*op.outputs, *names)) if names else op)
+        return names
+
     def add_grad(self, tensor: str, grad: str, of: str) -> None:
         """Note `grad` as (part of) the gradient of `tensor`; two parts are added by an op."""
         if tensor in self.grads:
@@ -39,14 +47,6 @@ class _Tape:
 def _with_outputs(op: Op, outputs: tuple[str, ...]) -> Op:
     """Return an op that makes other tensors (`dataclasses.replace` takes ten times as long)."""
     return Op(op.name, op.kind, op.inputs, outputs, op.attrs, op.part, op.of)
-
-
-def _with_saved(op: Op, tape: _Tape) -> tuple[Op, tuple[str, ...]]:
-    specs = tuple(tape.tensors[name] for name in op.inputs)
-    saved = saved_of(op.kind, specs, op.settings)
-    names = tuple(f"{op.name}/saved{i}" for i in range(len(saved)))
-    tape.tensors.update(zip(names, saved, strict=True))
-    return (_with_outputs(op, (*op.outputs, *names)) if names else op), names
 
 
 def training_graph(graph: Graph, optimizer: str) -> Graph:
@@ -68,40 +68,30 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
             wanted.update([n for n in op.outputs if "float" in graph.tensors[n].dtype])
     kept: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
-        if op.outputs[0] not in wanted:
+        if op.outputs[0] in wanted:
+            kept[op.name] = tape.append_saving(op)
+        else:
             tape.ops.append(op)
-            continue
-        saving, kept[op.name] = _with_saved(op, tape)
-        tape.ops.append(saving)
 
     seed = f"{loss}/grad"
     tape.tensors[seed] = TensorSpec((), tape.tensors[loss].dtype)
     tape.grads[loss] = seed
     for op in reversed(graph.ops):
         grads = tuple(tape.grads.get(name, "") for name in op.outputs)
-        if not any(grads) or op.outputs[0] not in wanted:
-            continue
-        _differentiate(op, grads, kept[op.name], wanted, tape)
+        if any(grads) and op.name in kept:
+            _differentiate(op, grads, kept[op.name], wanted, tape)
 
     states: list[str] = [seed]
     users = _first_users(graph)
-    for weight in graph.weights:
-        if weight not in tape.grads:
-            continue
+    for weight in filter(tape.grads.__contains__, graph.weights):
         names = tuple(f"{weight}/{optimizer}{i}" for i in range(STATES[optimizer]))
-        for name in names:
-            tape.tensors[name] = tape.tensors[weight]
+        tape.tensors.update(dict.fromkeys(names, tape.tensors[weight]))
         states.extend(names)
-        inputs = (weight, *names, tape.grads[weight])
-        tape.append(
-            Op(f"{weight}/update", optimizer, inputs, (), {}, "update", users.get(weight, ""))
-        )
+        inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
+        tape.append(Op(f"{weight}/update", optimizer, inputs, (), {}, "update", of))
+    buffers = (*graph.buffers, *states)
     return replace(
-        graph,
-        tensors=tape.tensors,
-        ops=tuple(tape.ops),
-        buffers=(*graph.buffers, *states),
-        outputs=(loss,),
+        graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
     )
 
 
@@ -143,11 +133,9 @@ def _first_users(graph: Graph) -> dict[str, str]:
     for op in graph.ops:
         if op.part != "forward":
             continue
-        for name in op.inputs:
-            weight = source.get(name)
-            if weight is None:
-                continue
-            if OPS[op.kind].flop is no_flop and len(op.inputs) == 1:
+        carries = OPS[op.kind].flop is no_flop and len(op.inputs) == 1
+        for weight in (source[name] for name in op.inputs if name in source):
+            if carries:
                 source[op.outputs[0]] = weight
             else:
                 users.setdefault(weight, op.name)

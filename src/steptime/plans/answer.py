@@ -142,7 +142,6 @@ def fitted_notes(planner: Planner) -> list[str]:
 
 
 def _notes(planner: Planner, found: PlanTime) -> list[str]:
-    """Return what a reader must know: what lies beyond what was measured, what is left out."""
     said = fitted_notes(planner)
     if found.asked.plan.offload in ("optimizer", "both"):
         rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
@@ -156,7 +155,6 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
 
 
 def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
-    """Return bytes of the fullest device by part, and of each device of the pipeline."""
     fullest = found.memory[found.fullest]
     room = planner.room_bytes if planner.room_bytes < inf else None
     stages = found.asked.plan.pipeline
@@ -197,7 +195,6 @@ def _energy(found: PlanTime, devices: int) -> dict[str, Any] | None:
 def _training(
     found: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
 ) -> dict[str, Any] | None:
-    """Return what a whole training of so many tokens takes."""
     if tokens is None:
         return None
     steps, energy = tokens / in_step, found.energy_j

@@ -118,7 +118,6 @@ def searched(request: Request) -> dict[str, Any]:
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
-    """Yield what is found on each number of devices of each type."""
     batch, each = request.batch or 1, request.micro_batch
     fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
     for site in (request.site, *request.others):
@@ -135,7 +134,6 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
 
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
-    """Return the limits of a request as those of a step."""
     steps = (request.tokens or 0.0) / in_step
     hour = None if offer is None else offer.price * devices
     values: dict[str, Callable[[Quick | Found], float | None]] = {
@@ -218,7 +216,6 @@ def _unbeaten(rows: Sequence[Row]) -> list[Row]:
 
 
 def _least(rows: Sequence[Row]) -> dict[str, Row]:
-    """Return the row that has least of each amount."""
     known = {name: [row for row in rows if row[name] is not None] for name in AMOUNTS}
     return {
         name: min(some, key=lambda row: float(row[name])) for name, some in known.items() if some
@@ -226,7 +223,6 @@ def _least(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
-    """Return a found plan, simulated."""
     time = plan_time(group.planner, checked(group.planner.shape, one.asked))
     told = document(group.planner, time, group.offer, request.tokens)
     energy = None if told["energy"] is None else told["energy"]["step_j"]

@@ -172,7 +172,6 @@ def simulate(
 
 
 def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
-    """Return what a part waits for beside its device."""
     if direction == FORWARD:
         return (FORWARD, stage - 1, i) if stage else None
     if direction == WEIGHT:

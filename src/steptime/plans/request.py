@@ -80,7 +80,6 @@ def level_of(text: str) -> Further:
 
 
 def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, Any]]:
-    """Return the family of a network and its hyperparameters."""
     family, given = family_of(choice), dict(choice.given)
     if length is not None and "length" in family.parameters:
         if str(given.get("length", length)) != str(length):

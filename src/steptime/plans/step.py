@@ -272,7 +272,6 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
 
 
 def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:
-    """Return the exchanges of a device's step, by group, kind and link."""
     found: dict[tuple[str, str, str], list[float]] = {}
     for part, count in load:
         times = count * micro_batches

@@ -87,7 +87,6 @@ def grid(
 def _cells(
     on: StepModel, steps: Steps, span: Span | None, why: str, workers: Sequence[int]
 ) -> Iterator[Cell]:
-    """Yield the cells of a model on a device, without times where these are not known."""
     label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     if span is None:
         for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
@@ -169,7 +168,6 @@ class Steps:
 
 
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
-    """Return the times of a step at some batches from its timelines."""
     found = [on.timeline(batch) for batch in batches]
     times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
     low = [one.low_s for one in found if one.low_s is not None]

@@ -17,7 +17,6 @@ from steptime.predict.host import behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import PASSES, Lowered
 from steptime.predict.memory import blocks_bytes
-from steptime.predict.side_by_side import alike_of, hosts_beside
 from steptime.predict.step_model import StepModel
 from steptime.predict.sums import (
     Ends,
@@ -26,7 +25,9 @@ from steptime.predict.sums import (
     Key,
     Numbers,
     Prepared,
+    alike_of,
     ends_of,
+    hosts_beside,
     prepare,
     summed,
 )

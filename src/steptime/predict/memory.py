@@ -99,7 +99,6 @@ def _put(sizes: Iterable[int], pools: list[int], sign: int) -> None:
 
 
 def _taken(pools: list[int]) -> int:
-    """Return the bytes of whole segments."""
     few = zip(pools, SEGMENTS, strict=False)
     return pools[2] + sum(-(-held // segment) * segment for held, segment in few)
 

@@ -23,9 +23,7 @@ Place = tuple[Device, str | None]  # and the dtype there, None for that of each 
 
 def place_of(text: str) -> Place:
     """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
-    name, colon, dtype = text.rpartition(":")
-    if not colon:
-        name, dtype = dtype, ""
+    name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
     return catalog.device(name.strip()), dtype.strip() or None
 
 

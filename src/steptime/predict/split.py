@@ -49,21 +49,14 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
     sizes = [lowered.input_bytes, *(row.output_bytes for row in rows)]
     sent = _crossing(names, sizes, rows)
     rate = link.bytes_per_s * here.settings.link_efficiency
-    before = _sums(first[row.name].forward.value for row in rows)
-    after = _sums(second[row.name].forward.value for row in rows)
+    took = [(link.latency_s or 0.0) + moved / rate if moved else 0.0 for moved in sent]
+    before, after = (
+        _sums(times[row.name].forward.value for row in rows) for times in (first, second)
+    )
     flop = _sums(counted[row.name]["forward"] for row in rows)
-    return [
-        Cut(
-            name,
-            flop[i],
-            sizes[i],
-            sent[i],
-            before[i],
-            (link.latency_s or 0.0) + sent[i] / rate if sent[i] else 0.0,
-            after[-1] - after[i],
-        )
-        for i, name in enumerate(names)
-    ]
+    later = [after[-1] - until for until in after]
+    every = zip(names, flop, sizes, sent, before, took, later, strict=True)
+    return [Cut(*one) for one in every]
 
 
 def _crossing(names: Sequence[str], sizes: Sequence[int], rows: Sequence[Row]) -> list[int]:

@@ -1,14 +1,15 @@
 """Prices of many kernels at many batches, on devices side by side, summed by pass: arrays."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
+from steptime.core.hardware import Device
 from steptime.predict.calibrated.power import dynamic_j
 from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import Kernel
 from steptime.predict.schedule import overlapped
-from steptime.predict.side_by_side import beside
 from steptime.predict.step_model import StepModel
 
 Numbers = tuple[float, ...]  # of a kernel: FLOP, bytes, sizes of products, bytes of tensors
@@ -129,3 +130,47 @@ def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
     sizes = 4 * len(kernel.products)
     products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
     return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))
+
+
+def alike_of(models: Sequence[StepModel]) -> Iterator[list[StepModel]]:
+    """Yield the models side by side as far as the same figures of their devices are known.
+
+    Devices with constants of their own are priced one at a time.
+    """
+
+    def known(on: StepModel) -> tuple[object, ...]:
+        alone = id(on) if on.seen.constants else None
+        peaks = frozenset(on.seen.peak_flop_per_s)
+        return alone, peaks, on.issue_s is None, on.seen.launch_s is None, on.seen.clock_hz is None
+
+    for _, alike in groupby(models, known):
+        yield list(alike)
+
+
+def beside(devices: Sequence[Device]) -> Device:
+    """Return devices as one whose figures, as far as prices ask for them, are arrays."""
+
+    def figures(values: Iterable[float | None]) -> Any:
+        return _column([[[value]] for value in values])
+
+    first, names = devices[0], ("memory_bytes_per_s", "launch_s", "clock_hz")
+    peaks = {n: figures(one.peak_flop_per_s[n] for one in devices) for n in first.peak_flop_per_s}
+    others = {name: figures(getattr(one, name) for one in devices) for name in names}
+    return replace(first, peak_flop_per_s=peaks, **others)
+
+
+def hosts_beside(hosts: Sequence[Host | None]) -> Host | None:
+    """Return hosts as one whose times are arrays, a row a device; None where they are not known."""
+    known = [one for one in hosts if one is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    passes = zip(*[one.issued_s for one in known], strict=True)
+    issued: Any = tuple(_column([[seconds] for seconds in some]) for some in passes)
+    return Host(issued, _column([[one.base_s] for one in known]), known[0].waits)
+
+
+def _column(values: Sequence[Any]) -> Any:
+    import numpy as np
+
+    found = np.array(values)
+    return None if found.flat[0] is None else found

@@ -183,7 +183,6 @@ class Phases:
         return self._attended[head, group]
 
     def _part(self, rows: int) -> dict[str, Part]:
-        """Return the parts of a rank's network for so many tokens."""
         if rows not in self._parts:
             graph = self._graph(rows)
             planner, method = self.planner, self.planner.method
@@ -217,7 +216,6 @@ class Phases:
             raise InputError(f"serve: {error}") from None
 
     def _priced(self, graph: Graph, kernels: Sequence[Kernel]) -> Part:
-        """Return what some kernels of a piece take."""
         kinds = {op.name: op for op in graph.ops}
         products = other = exchange = 0.0
         mine = []

@@ -165,7 +165,6 @@ class Server:
         return []
 
     def _leave(self, request: int) -> int:
-        """Take a running request out; return the tokens that it held."""
         _, offset = self.running.pop(request)
         self._offsets -= offset
         self._crossing[offset % self.pool.block] -= 1
@@ -179,7 +178,6 @@ class Server:
         return self._ends[0][0]
 
     def _needed(self, count: int) -> int:
-        """Return the blocks that so many steps of decoding need."""
         rounds, rest = divmod(count, self.pool.block)
         crossing = sum(self._crossing[-(self.steps + k) % self.pool.block] for k in range(rest))
         return rounds * len(self.running) + crossing

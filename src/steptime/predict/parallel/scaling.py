@@ -111,14 +111,14 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     one_of("scaling", scaling, SCALINGS)
     if scaling == "weak":
         return batch, ""
-    share = -(-batch // workers)
+    share, note = -(-batch // workers), ""
     if batch < workers:
         if not model.method.as_published:
             raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
-        return share, f"{workers} replicas compute one example each, {workers} and not {batch}"
-    if batch % workers:
-        return share, f"{batch} examples are no multiple of {workers}: the largest share is {share}"
-    return share, ""
+        note = f"{workers} replicas compute one example each, {workers} and not {batch}"
+    elif batch % workers:
+        note = f"{batch} examples are no multiple of {workers}: the largest share is {share}"
+    return share, note
 
 
 def throughput(model: StepModel, examples: int, step_s: float) -> float:
