@@ -104,22 +104,17 @@ _TRAINING = (
     "expert_hidden selective_kept selective_again straggling"
 )  # of a training over many devices: what each means, docs/plans.md says
 TRAINING = tuple(f"training.{name}" for name in _TRAINING.split())
-SERVING = tuple(  # of inference: what each means, docs/serving.md says
-    f"serving.{name}"
-    for name in (
-        *("step_s", "sequence_s", "prompt_s", "graphs", "exchange_s", "exchange_slow"),
-        *("exchange_large_s", "kernel_s", "vectors", "routed_s", "low_share", "step_tokens"),
-        *("context_bytes", "buffer_bytes", "memory_share", "mixes", "cache_low"),
-        *("chunk_tokens", "ahead", "read_s", "attention"),
-    )
-)
-MEMORY = tuple(  # of a GPU beside tensors, by maker or architecture: what driver and libraries take
-    f"memory.{name}_bytes"
-    for name in (
-        *("context_nvidia", "workspace_nvidia", "workspace_hopper", "workspace_blackwell"),
-        *("workspace_amd", "workspace_cdna_3", "workspace_cdna_4"),
-    )
-)
+_SERVING = (
+    "step_s sequence_s prompt_s graphs exchange_s exchange_slow exchange_large_s kernel_s vectors "
+    "routed_s low_share step_tokens context_bytes buffer_bytes memory_share mixes cache_low "
+    "chunk_tokens ahead read_s attention"
+)  # of inference: what each means, docs/serving.md says
+SERVING = tuple(f"serving.{name}" for name in _SERVING.split())
+_MEMORY = (
+    "context_nvidia workspace_nvidia workspace_hopper workspace_blackwell workspace_amd "
+    "workspace_cdna_3 workspace_cdna_4"
+)  # of a GPU beside tensors, by maker or architecture: what driver and libraries take
+MEMORY = tuple(f"memory.{name}_bytes" for name in _MEMORY.split())
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 

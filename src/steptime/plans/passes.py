@@ -87,9 +87,7 @@ class Step:
         What goes round a ring is sent once for keys and values.
         """
         piece, found, in_rings = self.found[name], [], 0.0
-        for trade in piece.trades:
-            if trade.pass_ != pass_:
-                continue
+        for trade in (one for one in piece.trades if one.pass_ == pass_):
             if trade.group == "context" and self.plan.context_method == "ring":
                 in_rings += trade.bytes
                 continue
@@ -121,24 +119,20 @@ class Step:
 
         What adds up gradients of inputs may run beside the products that make those of weights.
         """
-        known = {"tensor": "tensor_hidden", "expert": "expert_hidden"}
-        share = self.planner.constant(known[trade.group]) if trade.group in known else 0.0
-        adds = trade.pass_ == "backward" and trade.kind in ("all_reduce", "reduce_scatter")
-        if trade.group == "tensor" and adds:
-            share = max(share, self.planner.constant("backward_hidden"))
-        return share
+        names = [f"{trade.group}_hidden"] if trade.group in ("tensor", "expert") else []
+        if trade.group == "tensor" and trade.pass_ == "backward":
+            names += ["backward_hidden"] * (trade.kind in ("all_reduce", "reduce_scatter"))
+        return max(map(self.planner.constant, names), default=0.0)
 
     def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
         """Return what gathers a piece's weights, and what scatters its gradients."""
         planner, zero = self.planner, self.plan.zero
         gathers: list[Wait] = []
         scatters: list[Wait] = []
-        if zero < 2:
-            return gathers, scatters
         routed = piece.routed if self.plan.expert > 1 else 0
         dense = (piece.parameters - routed, self.groups["shard"])
         for size, group in (dense, (routed, self.groups["expert_shard"])):
-            if len(group) == 1 or not size:
+            if zero < 2 or len(group) == 1 or not size:
                 continue
             if zero == 3:
                 moved = planner.weight_bytes * size
@@ -172,17 +166,12 @@ class Step:
         if again and self.plan.recompute == "full":
             waits[1] += waits[0]
             host[1] += host[0]
-        moved = self.moved(part)
+        away = self.plan.offload in ("activations", "both") and not part.is_end
+        moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
         fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
         compute = piece.backward.value + grow_s
         back = self.one(compute, again, waits[1], host[1], [*gathers, *scatters], moved)
         return fore, back
-
-    def moved(self, part: Part) -> float:
-        """Return the bytes that go to the host in a forward pass, and back in a backward one."""
-        if part.is_end or self.plan.offload not in ("activations", "both"):
-            return 0.0
-        return self.kept(part)
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""

@@ -15,6 +15,7 @@ from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Level, Link
+from steptime.core.table import picked
 from steptime.core.workload import Plan
 from steptime.count import op_work
 from steptime.models.family import Family
@@ -32,7 +33,7 @@ from steptime.plans.pieces import (
 from steptime.plans.stages import Layout, Load, layout_of
 from steptime.predict.calibrated.interval import Bounds, bounds
 from steptime.predict.calibrated.power import draws
-from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, ring
+from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group, ring
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 
@@ -147,18 +148,15 @@ class Planner:
         if self.use == "serving" and levels and levels[0].link.bytes_per_s > DIRECT:
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
-        names = [link.name for _, link, _ in cluster.ladder]
+        rungs = [(size, link.name, links) for size, link, links in cluster.ladder]
+        self.levels = [dict(zip(("size", "link", "links"), rung, strict=True)) for rung in rungs]
+        names = [name for _, name, _ in rungs]
         self.names = [
             name if names.count(name) == 1 else f"{name}, level {i + 1}"
             for i, name in enumerate(names)
         ]
-        self.levels = [
-            {"size": size, "link": link.name, "links": links}
-            for size, link, links in cluster.ladder
-        ]
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
         self._known: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
-        self._fabrics: dict[Sequence[int], tuple[Fabric, str]] = {}
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
@@ -215,15 +213,10 @@ class Planner:
         way = plan.context_method if plan.context > 1 else "gather"
         key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch, way)
         if key not in self._pieces:
+            sizes = picked(plan, "tensor context expert")
+            sizes |= {"data": plan.expert}  # inside which experts lie
+            one = Plan(**sizes, sequence=sequence, context_method=way)
             shape = self.shape
-            one = Plan(
-                tensor=plan.tensor,
-                context=plan.context,
-                expert=plan.expert,
-                data=plan.expert,  # experts lie inside the data dimension
-                sequence=sequence,
-                context_method=way,
-            )
             graph = rank_of_one(shape.family, shape.one, one, self.in_memory, micro_batch)
             regathers = ("tensor", "context") if sequence else ()
             regathers = ("context", *regathers) if way == "ring" else regathers
@@ -241,7 +234,7 @@ class Planner:
             return Exchanged(0.0, "")
         key = (kind, size_bytes, group)
         if key not in self._exchanged:
-            fabric, link = self._fabric(group)
+            fabric, link = self.once(("fabric", group), partial(self._fabric, group))
             one = ring if kind == "all_reduce" else EXCHANGES[kind]
             moved_s = one(size_bytes, len(group), fabric)
             large_s, slow = (self.constant(f"exchange_{name}") for name in ("large_s", "slow"))
@@ -258,12 +251,9 @@ class Planner:
 
     def moved(self, size_bytes: float) -> Exchanged:
         """Return the seconds of moving bytes between a device and its host, one way."""
-        if self.host is None:
-            raise InputError(
-                "plan: --offload needs --host-link LINK, what joins a device to its host, such as "
-                "pcie-5-x16"
-            )
-        link = self.host
+        if (link := self.host) is None:
+            what = "what joins a device to its host, such as pcie-5-x16"
+            raise InputError(f"plan: --offload needs --host-link LINK, {what}")
         return Exchanged((link.latency_s or 0.0) + size_bytes / link.bytes_per_s, link.name)
 
     def host_update_s(self, size_bytes: float) -> float:
@@ -272,16 +262,11 @@ class Planner:
         return min(near, HOST_DEVICES) * size_bytes / HOST_BYTES_PER_S
 
     def _fabric(self, group: Sequence[int]) -> tuple[Fabric, str]:
-        if group not in self._fabrics:
-            place = self.cluster.level_of(group)
-            fabric = fabric_of_group(self.cluster, group)
-            if place is None or fabric is None:
-                raise InputError("several devices need a link: --link LINK (steptime list links)")
-            adds = None if fabric.between.measured else self.device.memory_bytes_per_s
-            share = self.method.settings.link_efficiency
-            fabric = replace(fabric, memory_bytes_per_s=adds, efficiency=share)
-            self._fabrics[group] = (fabric, self.names[place])
-        return self._fabrics[group]
+        place, fabric = self.cluster.level_of(group), fabric_of_group(self.cluster, group)
+        if place is None or fabric is None:
+            raise InputError("several devices need a link: --link LINK (steptime list links)")
+        share = self.method.settings.link_efficiency
+        return fabric_of(fabric, share, self.device.memory_bytes_per_s), self.names[place]
 
     def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
@@ -326,21 +311,17 @@ class Planner:
 
     def of_all(self, what: Callable[[Piece], int]) -> int:
         """Return the sum of something over all pieces of the network."""
-        found = self.whole
-        times = Counter(self.shape.kinds)
-        layers = sum(what(found[kind]) * count for kind, count in times.items())
-        return layers + what(found[FIRST]) + what(found[LAST])
+        times = {**Counter(self.shape.kinds), FIRST: 1, LAST: 1}
+        return sum(what(self.whole[name]) * count for name, count in times.items())
 
     @cached_property
     def flops(self) -> Flops:
         """FLOP of the forward pass of a sequence."""
-        shape = self.shape
-        graph = rank_of_one(shape.family, shape.one, Plan(), self.in_memory, 1)
-        times = {**Counter(shape.kinds)}
-        found = {"matmul": 0.0, "attention": 0.0}
+        graph = rank_of_one(self.shape.family, self.shape.one, Plan(), self.in_memory, 1)
+        times, found = Counter(self.shape.kinds), [0.0, 0.0]
         for op in graph.ops:
             work = OPS[op.kind].work
             if op.part == "forward" and work:
-                into = "attention" if work == "attention" else "matmul"
-                found[into] += op_work(graph, op)[0] * times.get(piece_of(op.name), 1)
-        return Flops(found["matmul"], found["attention"])
+                often = times.get(piece_of(op.name), 1)
+                found[work == "attention"] += op_work(graph, op)[0] * often
+        return Flops(*found)
