@@ -108,7 +108,6 @@ class NetworkPlanner(Planner):
             "gradient_bytes": self.weight_bytes,
             "state_bytes": states,
         }
-        self.rows = shape.rows
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}
 
@@ -128,31 +127,30 @@ class NetworkPlanner(Planner):
         """Return the pieces of the network by name."""
         if (batch,) in self._pieces:
             return self._pieces[batch,]
-        model, times, graph = self.model, self.model.timeline(batch), self.model.graph(batch)
-        held = held_of(graph, self.method, (), "", self.where)
+        lowered, times = self.model.lowered(batch), self.model.timeline(batch)
+        held = held_of(self.model.graph(batch), self.method, (), "", self.where)
         kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
-        for kernel in model.lowered(batch).kernels:
+        for kernel in lowered.kernels:
             if kernel.pass_ != "update":
                 kernels[self.where(kernel.op)].append(kernel)
-        params = {row.name: row.parameters for row in model.lowered(batch).rows}
-        sums = {name: [0.0, 0.0] for name in self.shape.kinds}
+        sums = {name: [0.0, 0.0, 0] for name in self.shape.kinds}
         for row in times.rows:
             into = sums[self.where(row.row.name)]
-            into[0] += row.forward.value
-            into[1] += row.backward.value
-        taken = (times.forward_s, times.backward_s)
-        whole = [sum(each) for each in zip(*sums.values(), strict=True)]
-        slower = [one / all_ if all_ else 1.0 for one, all_ in zip(taken, whole, strict=True)]
+            for i, more in enumerate((row.forward.value, row.backward.value, row.row.parameters)):
+                into[i] += more
+        fore_s, back_s, _ = (sum(each) for each in zip(*sums.values(), strict=True))
+        fore_slower = times.forward_s / fore_s if fore_s else 1.0
+        back_slower = times.backward_s / back_s if back_s else 1.0
         self._pieces[batch,] = {
             name: replace(
                 NO_PIECE,
-                forward=Interval(fore * slower[0]),
-                backward=Interval(back * slower[1]),
-                parameters=sum(params[row.name] for row in rows),
+                forward=Interval(fore * fore_slower),
+                backward=Interval(back * back_slower),
+                parameters=int(parameters),
                 held=held.get(name, Kept()),
                 kernels=tuple(kernels[name]),
             )
-            for (name, (fore, back)), rows in zip(sums.items(), self.rows, strict=True)
+            for name, (fore, back, parameters) in sums.items()
         }
         return self._pieces[batch,]
 

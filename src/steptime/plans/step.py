@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import inf
+from operator import add
 from typing import NamedTuple
 
 from steptime.plans.faults import Asked
@@ -139,10 +140,9 @@ def quick(planner: Planner, asked: Asked) -> Quick:
     takes = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
     runs, last_s, loads = takes
     step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
-    draws = planner.draws
-    if draws is None:
+    if planner.draws is None:
         return Quick(step_s, held, None)
-    waiting_w, more, most_w = draws
+    waiting_w, more, most_w = planner.draws
     least, cap = waiting_w * step_s, most_w * step_s
     spent = [count * min(least + dynamic_j * m * more, cap) for count, dynamic_j in loads]
     return Quick(step_s, held, sum(spent) * (plan.devices // plan.pipeline))
@@ -197,10 +197,8 @@ class _Tail(NamedTuple):
 def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
-    key = (
-        "tail", id(one.found), load, plan.zero, plan.data, plan.pipeline, plan.virtual, one.order,
-        plan.shard, plan.offload,
-    )  # fmt: skip
+    sizes = (plan.zero, plan.data, plan.pipeline, plan.virtual, plan.shard, plan.offload)
+    key = ("tail", id(one.found), load, one.order, *sizes)
     return one.planner.once(key, lambda: _tail(one, load))
 
 
@@ -272,14 +270,13 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
 
 
 def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:
-    found: dict[tuple[str, str, str], list[float]] = {}
+    found: dict[tuple[str, str, str], Wait] = {}
     for part, count in load:
-        times = count * micro_batches
         for wait in (wait for pass_ in one.passes(part) for wait in pass_.waits):
-            into = found.setdefault(wait[:3], [0.0, 0.0, 0.0])
-            for i, value in enumerate(wait[3:]):
-                into[i] += times * value
-    return [Wait(*key, *sums) for key, sums in found.items()] + list(tail.exposures)
+            key, more = wait[:3], (count * micro_batches * value for value in wait[3:])
+            before = found.get(key, (*key, 0.0, 0.0, 0.0))[3:]
+            found[key] = Wait(*key, *map(add, before, more))
+    return [*found.values(), *tail.exposures]
 
 
 def _energy(one: Step, micro_batches: int, step_s: float) -> float | None:
