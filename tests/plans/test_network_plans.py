@@ -127,7 +127,7 @@ def test_the_search_is_that_of_brute_force(model: str) -> None:
     for asked in space:
         whole = plan_time(planner, asked, exact=False)
         told = quick(planner, asked)
-        assert told[1:] == pytest.approx((max(m.total for m in whole.memory), whole.energy_j))
+        assert told[1:3] == pytest.approx((max(m.total for m in whole.memory), whole.energy_j))
         assert told.step_s == pytest.approx(whole.step_s)
         fastest.append(whole.step_s)
     assert search(planner, space).front[0].step_s == pytest.approx(min(fastest))

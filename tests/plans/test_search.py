@@ -42,7 +42,7 @@ def test_the_quick_answer_is_that_of_the_whole_one() -> None:
     some = every(one)[::23]
     assert len(some) > 20
     for asked in some:
-        step_s, held, energy_j = quick(one, asked)
+        step_s, held, energy_j, _ = quick(one, asked)
         whole = plan_time(one, asked, exact=False)
         assert held == pytest.approx(max(memory.total for memory in whole.memory))
         assert step_s in (inf, pytest.approx(whole.step_s))

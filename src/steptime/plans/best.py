@@ -17,7 +17,6 @@ from steptime.plans.request import Further, Request, sites, split_of
 from steptime.plans.search import (
     MEMORY,
     Cap,
-    Found,
     Search,
     plans,
     search,
@@ -136,7 +135,7 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
     steps = (request.tokens or 0.0) / in_step
     hour = None if offer is None else offer.price * devices
-    values: dict[str, Callable[[Quick | Found], float | None]] = {
+    values: dict[str, Callable[[Quick], float | None]] = {
         "budget_per_hour": lambda _: hour,
         "days": lambda found: found.step_s * steps / DAY_S,
         "watts": lambda one: None if one.energy_j is None else one.energy_j / one.step_s,
@@ -181,7 +180,7 @@ def _more(request: Request, shape: Shape) -> str:
     return ""
 
 
-def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
+def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Quick]]:
     """Return the plans that none beats by closed forms, the least in each amount first."""
     front = _unbeaten([
         {"key": (at, one), **_amounts(groups[at], one.step_s, one.energy_j, one.bytes)}
@@ -190,11 +189,11 @@ def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
     return [row["key"] for row in (*_least(front).values(), *front[:SIMULATED])]
 
 
-def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Found]]:
+def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Quick]]:
     return ((at, one) for at, group in enumerate(groups) for one in group.found.front)
 
 
-def _with_room(groups: Sequence[_Group]) -> list[tuple[int, Found]]:
+def _with_room(groups: Sequence[_Group]) -> list[tuple[int, Quick]]:
     """Return the fastest plan that leaves some of the memory, if there is one."""
     most = [(1 - SPARE) * group.planner.room_bytes for group in groups]
     some = [(at, one) for at, one in _every(groups) if one.bytes <= most[at]]
@@ -222,11 +221,11 @@ def _least(rows: Sequence[Row]) -> dict[str, Row]:
     }
 
 
-def _row(group: _Group, one: Found, request: Request) -> dict[str, Any]:
+def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
     time = plan_time(group.planner, checked(group.planner.shape, one.asked))
     told = document(group.planner, time, group.offer, request.tokens)
     energy = None if told["energy"] is None else told["energy"]["step_j"]
-    whole, training = Quick(time.step_s, one.bytes, energy), told["training"]
+    whole, training = Quick(time.step_s, one.bytes, energy, time.asked), told["training"]
     return {
         "device": told["device"],
         **{name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},

@@ -25,23 +25,14 @@ MEMORY = "memory"
 PLAIN = {"schedule", "offload"}  # what a user may choose that fits every split
 
 
-class Found(NamedTuple):
-    """A plan that fits: its step at a glance, and what it is."""
-
-    step_s: float
-    bytes: float
-    energy_j: float | None
-    asked: Asked
-
-
 class Cap(NamedTuple):
     """A limit of a plan: its name, the value of a plan's step, and the most that it may be."""
 
     name: str
-    value: Callable[[Quick | Found], float | None]
+    value: Callable[[Quick], float | None]
     most: float
 
-    def holds(self, found: Quick | Found) -> bool:
+    def holds(self, found: Quick) -> bool:
         """Whether a plan is known to stay within it."""
         value = self.value(found)
         return value is not None and value <= self.most
@@ -66,7 +57,7 @@ class Search(NamedTuple):
     others by limit, `nearest` of them is least beyond one, where all are.
     """
 
-    front: list[Found]
+    front: list[Quick]
     steps_s: list[float]
     considered: int
     refused: Counter[str]
@@ -141,7 +132,7 @@ def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -
 
 
 def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Search:
-    kept: list[Found] = []
+    kept: list[Quick] = []
     refused: Counter[str] = Counter()
     least, near = inf, None
     considered = 0
@@ -164,7 +155,7 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
             if (value := value_of(found)) is None or value > most
         ]
         if not beyond:
-            kept.append(Found(*found, asked))
+            kept.append(found)
             continue
         refused.update(one.name for one in beyond)
         if all(one.value is not None for one in beyond):
@@ -176,7 +167,7 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
     return Search(unbeaten(kept, _spent), steps_s, considered, refused, None if kept else near)
 
 
-def _spent(one: Found) -> tuple[float, ...]:
+def _spent(one: Quick) -> tuple[float, ...]:
     return one.step_s, one.bytes, one.energy_j or 0.0
 
 
@@ -193,10 +184,9 @@ def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Se
         low, high = 1, len(planner.shape.kinds) // (plan.pipeline * plan.virtual) - 1
         while low <= high:
             n = (low + high) // 2
-            asked = one.asked.but({"recompute_layers": n})
-            at = quick(planner, asked)
+            at = quick(planner, one.asked.but({"recompute_layers": n}))
             low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
-            least = Found(*at, asked) if at.step_s < inf else least
+            least = at if at.step_s < inf else least
         if least is not None and all(cap.holds(least) for cap in caps):
             more.append(least)
     return found._replace(

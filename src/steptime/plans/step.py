@@ -122,6 +122,7 @@ class Quick(NamedTuple):
     step_s: float
     bytes: float
     energy_j: float | None
+    asked: Asked
 
 
 def quick(planner: Planner, asked: Asked) -> Quick:
@@ -136,16 +137,16 @@ def quick(planner: Planner, asked: Asked) -> Quick:
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
     held = max([still + in_flight(kept, most, m) for still, kept in holds])
     if held > planner.room_bytes:
-        return Quick(inf, held, None)
+        return Quick(inf, held, None, asked)
     takes = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
     runs, last_s, loads = takes
     step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
     if planner.draws is None:
-        return Quick(step_s, held, None)
+        return Quick(step_s, held, None, asked)
     waiting_w, more, most_w = planner.draws
     least, cap = waiting_w * step_s, most_w * step_s
     spent = [count * min(least + dynamic_j * m * more, cap) for count, dynamic_j in loads]
-    return Quick(step_s, held, sum(spent) * (plan.devices // plan.pipeline))
+    return Quick(step_s, held, sum(spent) * (plan.devices // plan.pipeline), asked)
 
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:
