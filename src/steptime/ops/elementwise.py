@@ -31,12 +31,7 @@ _ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, input or ou
     "relu": (1, 1, "y", "max(x, 0)"),
     "sigmoid": (4, 3, "y", "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
     "tanh": (1, 3, "y", "tanh(x), one function; dx = dy (1 - y^2)"),
-    "gelu": (
-        5,
-        11,
-        "x",
-        "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2)), or `tanh`'s form of it",
-    ),
+    "gelu": (5, 11, "x", "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2)), or with `tanh`"),
     "silu": (5, 9, "x", "Elfwing, Uchibe, Doya 2017: x sigmoid(x), or of `beta` times x"),
 }
 
@@ -48,22 +43,19 @@ def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
     return (TensorSpec(a.shape, widest(a, b)),)
 
 
-def _summed(b: Backward, grad: str, suffix: str) -> str:
-    """Return `grad` summed to the second input's shape if that was broadcast."""
+def _summed(b: Backward, kind: str, *beside: str, **how: Any) -> str:
+    """Return dY, or an op on it, summed to the second input's shape if that was broadcast."""
+    grad = b.emit(kind, (b.grad, *beside), "grad_b", **how)[0] if kind else b.grad
+    suffix = "grad_b_sum" if kind else "grad_b"
     return summed(b, grad, b.out.shape, b.specs[1].shape, suffix)
 
 
-def _turned(b: Backward) -> str:
-    turned = b.emit("expand", (b.grad,), "grad_b", shape=b.out.shape, scale=-1.0)[0]
-    return _summed(b, turned, "grad_b_sum")
-
-
-_GRADIENTS = {  # of the first input, and of the second, summed where that was broadcast
-    "add": of_each(lambda b: b.grad, lambda b: _summed(b, b.grad, "grad_b")),
-    "sub": of_each(lambda b: b.grad, _turned),
+_GRADIENTS = {  # of the first input, and of the second
+    "add": of_each(lambda b: b.grad, lambda b: _summed(b, "")),
+    "sub": of_each(lambda b: b.grad, lambda b: _summed(b, "expand", shape=b.out.shape, scale=-1.0)),
     "mul": of_each(
         lambda b: b.emit("mul", (b.grad, b.op.inputs[1]), "grad_a")[0],
-        lambda b: _summed(b, b.emit("mul", (b.grad, b.op.inputs[0]), "grad_b")[0], "grad_b_sum"),
+        lambda b: _summed(b, "mul", b.op.inputs[0]),
     ),
 }
 

@@ -45,16 +45,9 @@ def _share(x: TensorSpec, count: int, per_token: int) -> list[tuple[int, int]]:
     return [(n, rows) for n, rows in ((more, each + 1), (count - more, each)) if n and rows]
 
 
-def experts_products(
-    x: TensorSpec,
-    _: TensorSpec,
-    up: TensorSpec,
-    down: TensorSpec,
-    *__: Any,
-    per_token: int,
-    **___: Any,
-) -> Products:
+def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     """Return both products of every expert that has tokens."""
+    x, _logits, up, down = specs[:4]
     return tuple(
         (count, rows, w.shape[1], w.shape[2])
         for w in (up, down)
@@ -68,18 +61,11 @@ def experts_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
     return tuple(p for e, m, n, k in forward for p in ((e, m, k, n), (e, n, k, m)))
 
 
-def _read(
-    x: TensorSpec,
-    logits: TensorSpec,
-    up: TensorSpec,
-    down: TensorSpec,
-    *rest: TensorSpec,
-    **how: Any,
-) -> int:
+def _read(*specs: TensorSpec, per_token: int, **_: Any) -> int:
     """Return the bytes read: of the experts' matrices, those of experts that have tokens."""
-    touched = sum(n for n, _ in _share(x, up.shape[0], how["per_token"]))
-    whole = sum(spec.size_bytes for spec in (x, logits, *rest))
-    return whole + sum(w.size_bytes // w.shape[0] * touched for w in (up, down))
+    touched = sum(n for n, _ in _share(specs[0], specs[2].shape[0], per_token))
+    whole = sum(spec.size_bytes for spec in (*specs[:2], *specs[4:]))
+    return whole + sum(w.size_bytes // w.shape[0] * touched for w in specs[2:4])
 
 
 def experts_saved(

@@ -41,11 +41,7 @@ def _unary(flop: int, reads: str = "a", back: int = 0) -> Function:
     return Function(flop, ((reads, back),))
 
 
-_NONE, _FLAT, _TRUTH = (
-    Function(1, (None,)),
-    Function(1, (None,) * 2),
-    Function(1, (None,) * 2, True),
-)
+_NONE, _TRUTH = Function(1, (None,)), Function(1, (None,) * 2, True)
 FUNCTIONS: dict[str, Function] = {
     "neg": _unary(1, "", 1),
     "abs": _unary(1, "a", 2),
@@ -79,7 +75,7 @@ FUNCTIONS: dict[str, Function] = {
     "maximum": Function(1, (("ab", 2), ("ab", 2))),
     "minimum": Function(1, (("ab", 2), ("ab", 2))),
     "mod": Function(1, (("", 0), ("ab", 3))),
-    "floor_divide": _FLAT,
+    "floor_divide": Function(1, (None,) * 2),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), _TRUTH),
     "where": Function(1, (None, ("a", 1), ("a", 1))),
 }
@@ -145,19 +141,17 @@ def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     operands = _operands(b)
     tensors = {**dict(zip("abc", operands, strict=False)), "y": b.output}
     grads: list[str | None] = []
-    for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
-        if operands[place] is None:
-            continue
-        i = len(grads)
+    rules = enumerate(function_of(b.attrs["function"]).gradients)
+    for place, rule in (one for one in rules if operands[one[0]] is not None):
+        grad, i, suffix = b.grad, len(grads), f"grad_{'abc'[place]}"
         if rule is None or not b.needs[i]:
             grads.append(None)
             continue
-        grad = b.grad
         if rule != ("", 0):
             reads = tuple(name for letter in rule[0] if (name := tensors[letter]))
             how = {**b.attrs, "operand": place}
-            (grad,) = b.emit("pointwise_grad", (*reads, grad), f"grad_{'abc'[place]}", **how)
-        grads.append(summed(b, grad, b.out.shape, b.specs[i].shape, f"grad_{'abc'[place]}_sum"))
+            (grad,) = b.emit("pointwise_grad", (*reads, grad), suffix, **how)
+        grads.append(summed(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
     return tuple(grads)
 
 

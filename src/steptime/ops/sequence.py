@@ -72,12 +72,8 @@ def attention_products(
 def attention_grad_products(*specs: TensorSpec, **how: Any) -> Products:
     """Return dV, dP, dQ and dK of every head; recomputing the scores is not counted."""
     (batch, length, keys, width), (_, _, values, _) = attention_products(*specs, **how)
-    return (
-        (batch, keys, values, length),
-        (batch, length, keys, values),
-        (batch, length, width, keys),
-        (batch, keys, width, length),
-    )
+    of_values = (batch, keys, values, length), (batch, length, keys, values)
+    return (*of_values, (batch, length, width, keys), (batch, keys, width, length))
 
 
 def attention_saved(q: TensorSpec, *_: TensorSpec, heads: int, **__: Any) -> Specs:
@@ -129,18 +125,11 @@ def recurrent_products(
     return ((1, batch * length, rows, width), (length, batch, rows, hidden))
 
 
-def recurrent_grad_products(
-    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
-) -> Products:
+def recurrent_grad_products(*specs: TensorSpec) -> Products:
     """Return dX, the gradient of the state at every step, and those of both matrices."""
-    batch, length, width = x.shape
-    rows, hidden = w_hh.shape
-    return (
-        (1, batch * length, width, rows),
-        (length, batch, hidden, rows),
-        (1, rows, width, batch * length),
-        (1, rows, hidden, batch * length),
-    )
+    forward = recurrent_products(*specs)
+    back = tuple((times, m, k, n) for times, m, n, k in forward)
+    return (*back, *((1, n, k, times * m) for times, m, n, k in forward))
 
 
 def recurrent_kinds(

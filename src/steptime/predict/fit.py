@@ -38,13 +38,11 @@ def doubling(most: int) -> list[int]:
     return sorted({1 << i for i in range(most.bit_length())} | {most})
 
 
-def knee(batches: Sequence[int], step_s: Sequence[float], share: float = KNEE) -> int:
-    """Return the least batch that has a `share` of the best speed, in examples a second.
+def knee(batches: Sequence[int], step_s: Sequence[float]) -> int:
+    """Return the least batch that has 90 % of the best speed, in examples a second.
 
     Batches of 1, 2, 4 and 8 in 1, 1, 2 and 4 s: at 2 examples a second from 2 on, so 2.
     """
-    speeds = [
-        batch / seconds if seconds else 0.0 for batch, seconds in zip(batches, step_s, strict=True)
-    ]
-    best = max(speeds)
-    return min(batch for batch, speed in zip(batches, speeds, strict=True) if speed >= share * best)
+    both = zip(batches, step_s, strict=True)
+    speeds = {batch: batch / seconds if seconds else 0.0 for batch, seconds in both}
+    return min(one for one, speed in speeds.items() if speed >= KNEE * max(speeds.values()))

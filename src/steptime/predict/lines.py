@@ -73,14 +73,10 @@ class Lines:
             sum(len(group.times) for group in groups.values()) for groups in self.groups.values()
         )
         step = max(1, CHUNK // most)
-        pieces = [
-            list(self._piece(models, batches[i : i + step])) for i in range(0, len(batches), step)
-        ]
-        found = []
-        for same in zip(*pieces, strict=True):
-            whole: Any = np.concatenate(same, axis=1).tolist()
-            found.append(Span(whole[:3], *whole[3:]))
-        return found
+        parts = (batches[i : i + step] for i in range(0, len(batches), step))
+        pieces = [list(self._piece(models, part)) for part in parts]
+        joined = (np.concatenate(same, axis=1).tolist() for same in zip(*pieces, strict=True))
+        return [Span(whole[:3], *whole[3:]) for whole in joined]
 
     def _piece(self, models: Sequence[StepModel], batches: Sequence[int]) -> Iterator[Any]:
         """Yield rows of numbers for each device: three passes, then the ends and joules."""
@@ -138,12 +134,9 @@ class Lines:
         """Return the highest of lines at each batch."""
         import numpy as np
 
-        ends = np.unique(np.array(lines), axis=0)
-        share = self.share(batches)
-        step = max(1, CHUNK // len(ends))
+        ends, share = np.unique(np.array(lines), axis=0), self.share(batches)
         found: list[int] = []
-        for i in range(0, len(batches), step):
-            piece = share[i : i + step]
+        for piece in np.array_split(share, -(-len(batches) * len(ends) // CHUNK)):
             values = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * piece
             found += np.rint(values.max(axis=0)).astype(np.int64).tolist()
         return found
@@ -158,14 +151,13 @@ class Lines:
 def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     """Return what a step runs at any of `wanted` batches, None if it does not lie on lines."""
     points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
-    memory: list[tuple[float, ...]] = []
-    blocks: list[float] = []
-    steps: list[Lowered] = []
-    for batch in points:
-        living = live_bytes(model.graph(batch), model.stack)
-        memory.append(tuple(map(float, living)))
-        blocks.append(blocks_bytes(model.graph(batch), model.stack, max(living)))
-        steps.append(model.lowered(batch))
+
+    def at(batch: int) -> tuple[Lowered, Numbers, float]:
+        graph, living = model.graph(batch), live_bytes(model.graph(batch), model.stack)
+        blocks = blocks_bytes(graph, model.stack, max(living))
+        return model.lowered(batch), tuple(map(float, living)), blocks
+
+    steps, memory, blocks = zip(*map(at, points), strict=True)
     numbers = [[_numbers(kernel) for kernel in step.kernels] for step in steps]
     if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
         return None

@@ -58,16 +58,12 @@ def needs_of(
     of = device.architecture or ""  # such as "CDNA 3.0", "Blackwell 2.0"
     words = (of.partition(".")[0], of.partition(" ")[0], device.maker or "")
     names = [word.lower().replace(" ", "_") for word in words]
-    workspace, context = (
-        next((int(found.value) for name in names
-              if (found := stack.memory.get(f"memory.{what}_{name}_bytes"))), None)
-        for what in ("workspace", "context")
-    )  # fmt: skip
-    if workspace is context is None:
-        return Needs(peak_bytes)
-    if workspace is not None:
-        workspace *= HANDLES[phase]
-    return Needs(peak_bytes, round(blocks_bytes), workspace, context)
+    held: list[int | None] = []
+    for what, times in (("workspace", HANDLES[phase]), ("context", 1)):
+        known = (stack.memory.get(f"memory.{what}_{name}_bytes") for name in names)
+        first = next(filter(None, known), None)
+        held.append(None if first is None else int(first.value) * times)
+    return Needs(peak_bytes, round(blocks_bytes), *held) if any(held) else Needs(peak_bytes)
 
 
 def blocks_bytes(graph: Graph, stack: Stack, peak_bytes: int) -> int:
