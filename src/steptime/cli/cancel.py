@@ -2,14 +2,13 @@
 
 from steptime.cli.command import command
 from steptime.cli.status import Where, check_submitted
+from steptime.cluster import status as cluster
 from steptime.core.table import Answer
 
 
 @command()
 def cancel(folder: Where) -> Answer:
     """Cancel the jobs of a submitted sweep that wait or run."""
-    from steptime.cluster import status as cluster
-
     check_submitted(folder)
     jobs = cluster.cancel(folder)
     what = f"cancelled {', '.join(jobs)}" if jobs else "no job waits or runs"

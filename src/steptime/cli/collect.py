@@ -2,17 +2,16 @@
 
 from collections import Counter
 
+from steptime import store
 from steptime.cli.command import command, note
 from steptime.cli.status import Where, check_submitted
+from steptime.cluster import status as cluster
 from steptime.core.table import Answer
 
 
 @command()
 def collect(folder: Where) -> Answer:
     """Write a record of every cell whose job is over without one."""
-    from steptime import store
-    from steptime.cluster import status as cluster
-
     check_submitted(folder)
     with store.exclusive(folder):
         written = cluster.collect(folder, note)

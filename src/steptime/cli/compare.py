@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+from steptime.analysis import pairs, watch
+from steptime.analysis.analyses import analysis
+from steptime.analysis.data import Data
 from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, flag, option, optional
@@ -38,9 +41,6 @@ def compare(
     staging, folder, any option or hyperparameter. The exit code is 0
     whatever the verdict, but with --fail-on.
     """
-    from steptime.analysis import pairs, watch
-    from steptime.analysis.data import Data
-
     two = len(folders) == 2 and not by
     if by and platforms:
         raise InputError("--by and --platforms: give one of them")
@@ -101,9 +101,6 @@ def _verdict(
     document: dict[str, Any], data: Any, found: Any, margin: float, fail_on: str | None
 ) -> tuple[list[str], int]:
     """Add what changed between two folders, or which nodes are slow; return it in words, a code."""
-    from steptime.analysis import watch
-    from steptime.analysis.analyses import analysis
-
     if not document["by"]:
         seen = watch.watch(found, margin)
         document |= seen

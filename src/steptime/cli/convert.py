@@ -4,15 +4,19 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from steptime.build import build, make_workload, read_model
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import Text, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.core.graph import Graph
+from steptime.core.graph_json import graph_to_json
 from steptime.core.table import Answer, facts, picked
 from steptime.core.units import shown
 from steptime.core.workload import PHASES, Workload
+from steptime.count import count
+from steptime.importers.code import code_of, file_of, inputs_of
 
 
 @command(long="exporting")
@@ -38,10 +42,6 @@ def convert(
 
     A MODEL that is code, model.py:UNet, is run to export it: in a process of its own, with PyTorch.
     """
-    from steptime.build import build, make_workload, read_model
-    from steptime.count import count
-    from steptime.importers.code import code_of, file_of, inputs_of
-
     code, static = code_of(model), ""
     given = inputs_of(input_ or [], "--input")
     if code is None and given:
@@ -87,8 +87,6 @@ def convert(
 
 def write_graph(path: Path, graph: Graph, workload: Workload, option: str = "-o") -> list[str]:
     """Write a graph as JSON; raises `InputError`, naming the option, where that is not possible."""
-    from steptime.core.graph_json import graph_to_json
-
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
     return _write(path, (json.dumps(table) + "\n").encode(), option)

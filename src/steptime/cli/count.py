@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from steptime import catalog
+from steptime.build import build, build_step
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.convert import write_graph
@@ -10,6 +12,8 @@ from steptime.cli.options import option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
+from steptime.count import count as count_graph
+from steptime.ops import OPS
 
 
 @command()
@@ -32,11 +36,6 @@ def count(
 
     A multiply-add is 2 FLOP.
     """
-    from steptime import catalog
-    from steptime.build import build, build_step
-    from steptime.count import count as count_graph
-    from steptime.ops import OPS
-
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     graph = build_step(workload)
     found = count_graph(graph, catalog.stack(stack))

@@ -2,13 +2,12 @@
 
 from steptime.cli.command import command
 from steptime.core.table import Answer, facts
+from steptime.measure.doctor import doctor_table, examine
 
 
 @command()
 def doctor() -> Answer:
     """Show what this machine is, what it lacks, and how to get it."""
-    from steptime.measure.doctor import doctor_table, examine
-
     report = examine()
     notes = [f"! {problem}" for problem in report["problems"]]
     return Answer(report, [facts("this machine", "", doctor_table(report))], notes)

@@ -3,11 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from steptime import catalog
+from steptime.build import build_step
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
 from steptime.cli.options import optional
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
+from steptime.paleo.explain import calibrated
+from steptime.paleo.explain import explain as stages
+from steptime.plots.files import check_path, save
 
 OF_STEP = "correction meaning step_s low_s high_s change_s forward_s backward_s update_s"
 
@@ -25,12 +30,6 @@ def explain(
     out: Path | None = optional("--out -o FILE", "Draw it: .png, .svg, .pdf or .html."),
 ) -> Answer:
     """Show how corrections lead from Paleo's number to ours."""
-    from steptime import catalog
-    from steptime.build import build_step
-    from steptime.paleo.explain import calibrated
-    from steptime.paleo.explain import explain as stages
-    from steptime.plots.files import check_path, save
-
     check_path(out)
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     found = catalog.device(options.one_device(device))

@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+from steptime import catalog
 from steptime.cli import grid
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten
+from steptime.core.files import check_folder
 from steptime.core.hardware import Device
 from steptime.core.table import Answer
+from steptime.models import FAMILIES, ZOO
+from steptime.predict.prices import offers
+from steptime.report.explore import write_explore
+from steptime.report.explore_data import exported
 
 
 @command(long="predicting every network on every device")
@@ -29,12 +35,6 @@ def explore(
     Times of a step are predicted at listed batches; in the page any batch between, number of
     replicas, link, software and price can be asked.
     """
-    from steptime import catalog
-    from steptime.core.files import check_folder
-    from steptime.models import FAMILIES, ZOO
-    from steptime.report.explore import write_explore
-    from steptime.report.explore_data import exported
-
     if out.suffix.lower() != ".html":
         raise InputError(f"{out}: the page is one .html file, not {shorten(out.suffix)}")
     check_folder(out)
@@ -54,9 +54,6 @@ def _devices(text: str | None) -> dict[str, Device]:
 
     Raises `InputError` for what is not a device, and for one that is named twice.
     """
-    from steptime import catalog
-    from steptime.predict.prices import offers
-
     if text is None or text.strip() == "all":
         usual = {*catalog.aliases().values(), *(offer.device for offer in offers())}
         return {

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from steptime.analysis import query as sql_query
+from steptime.analysis.data import Data
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import option
@@ -19,9 +21,6 @@ def export(
     ),
 ) -> Answer:
     """Write records as a table: CSV, Parquet or JSON lines."""
-    from steptime.analysis import query as sql_query
-    from steptime.analysis.data import Data
-
     if out.suffix.lower() == ".jsonl" and out.parent.resolve() == in_dir.resolve():
         raise InputError(f"{out}: rows of a table cannot lie among the records of {in_dir}")
     count = sql_query.export(Data.load([in_dir], note), out, sql)

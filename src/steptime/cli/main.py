@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -93,6 +94,22 @@ class Commands(TyperGroup):
             return _command(cmd_name)
         except InputError:
             return None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as above
+        """Write what each command is for; ours are not imported for that."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _about(name)) for name in names()])
+
+
+def _about(name: str) -> str:
+    """Return the first line that a command's function, or the row of its analysis, says of it."""
+    if name not in COMMANDS:
+        return str(_command(name).get_short_help_str(limit=80))
+    module, _, attribute = COMMANDS[name].partition(":")
+    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    about = re.compile(rf'^(?:def )?{attribute}\b.*?"""(.*?)(?:"""|$)', re.MULTILINE | re.DOTALL)
+    said = about.search(path.read_text(encoding="utf-8"))
+    return said[1] if said else ""
 
 
 def names() -> list[str]:

@@ -1,25 +1,27 @@
 """The command `plan`: a training of a language model, split over many devices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steptime.build import family_of, read_model
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
 from steptime.cli.options import Text, choice, flag, optional, whole
 from steptime.core.errors import InputError, shorten
+from steptime.core.files import check_folder
 from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
+from steptime.plans.answer import SPARE, asking, timed
+from steptime.plans.best import answer
+from steptime.plans.request import Request, cluster_of, level_of
+from steptime.plans.words import WORDS, held, money, split_in_words
+from steptime.plots.files import check_path, save
 from steptime.predict import DEFAULT
-
-if TYPE_CHECKING:
-    from steptime.plans.request import Request
 
 MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
@@ -129,11 +131,6 @@ def plan(
 
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
-    from steptime.plans.answer import SPARE
-    from steptime.plans.best import answer
-    from steptime.plans.request import Request, level_of
-    from steptime.plots.files import check_path
-
     check_path(out)
     limits = {"budget_per_hour": budget_per_hour, "days": days, "watts": watts}
     numbers_ = [2**k for k in range((max_devices or 0).bit_length())]
@@ -202,8 +199,6 @@ def plan(
 
 
 def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> list[str]:
-    from steptime.plans.answer import asking, timed
-    from steptime.plots.files import save
     from steptime.plots.plan import picture
 
     _, found = timed(asking(request, best))
@@ -214,9 +209,6 @@ def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Pat
 
 def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     """Write the page of searches; `words` are their options beside the page's own choices."""
-    from steptime.build import family_of, read_model
-    from steptime.core.files import check_folder
-    from steptime.plans.request import cluster_of
     from steptime.report.plans import write_plans
 
     if page.suffix.lower() != ".html":
@@ -267,8 +259,6 @@ _LEAST = {
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:
-    from steptime.plans.words import split_in_words
-
     within = f"{seconds(row['low'])} to {seconds(row['high'])}"
     return {
         **row,
@@ -279,8 +269,6 @@ def _in_words(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split(told: dict[str, Any]) -> str:
-    from steptime.plans.words import split_in_words
-
     length = f" of {told['length']} tokens" if told["length"] else ""
     of = f"batch {told['batch']}{length}, {told['dtype']}"
     return f"{split_in_words(told)}, {of}"
@@ -288,8 +276,6 @@ def _split(told: dict[str, Any]) -> str:
 
 def tables(told: dict[str, Any]) -> list[Table]:
     """Return an answer for people: the sentence, the step, the memory, and what waits."""
-    from steptime.plans.words import WORDS, held
-
     title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']}, {told['stack']})"
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
     rows = [
@@ -328,8 +314,6 @@ def tables(told: dict[str, Any]) -> list[Table]:
 
 
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
-    from steptime.plans.words import money
-
     cost, energy, rows = told["cost"], told["energy"], []
     if cost is not None:
         rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({cost['date']})"))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import flag, option, whole
@@ -10,7 +11,12 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown
+from steptime.launch.local import Worker, WorkerDiedError
+from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
+from steptime.measure.probe.device_file import device_table
+from steptime.measure.probe.link_file import SIZES_BYTES, link_table
+from steptime.sweep.workers import Workers
 
 PROCESSES = 2
 
@@ -52,8 +58,6 @@ def probe(
 
 
 def _calibrated_on() -> str:
-    from steptime import catalog
-
     try:
         return str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
     except InputError:  # no probe before, or a file that is none
@@ -62,8 +66,6 @@ def _calibrated_on() -> str:
 
 def check_ceilings(backend: str) -> None:
     """Raise `InputError` for a backend that is not there, or that would not run what is timed."""
-    from steptime.measure import registry
-
     if registry.backend(backend).rewrites:
         raise InputError(
             f"probe: {backend} merges ops that are alike and leaves out what nobody reads, so many "
@@ -73,11 +75,6 @@ def check_ceilings(backend: str) -> None:
 
 def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
     """Probe this machine in a worker, write the device file, and return both."""
-    from steptime import catalog
-    from steptime.launch.local import Worker, WorkerDiedError
-    from steptime.measure import ranks
-    from steptime.measure.probe.device_file import device_table
-
     if ranks.here().size > 1:
         raise InputError("probe measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:
@@ -95,12 +92,6 @@ def _link(backend: str, chosen: Options, processes: int | None, budget: float) -
 
     The answer is empty for all but rank 0 of what a launcher started. Raises `InputError`.
     """
-    from steptime import catalog
-    from steptime.launch.local import WorkerDiedError
-    from steptime.measure import ranks
-    from steptime.measure.probe.link_file import SIZES_BYTES, link_table
-    from steptime.sweep.workers import Workers
-
     if backend != "torch":
         raise InputError(f"--collectives: {backend} runs on one device; torch has several")
     size = ranks.here().size

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from steptime.analysis import query as sql_query
+from steptime.analysis.data import Data
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import argument
@@ -17,9 +19,6 @@ def query(sql: Sql, in_dir: options.In) -> Answer:
 
     One row is one record; times are in seconds.
     """
-    from steptime.analysis import query as sql_query
-    from steptime.analysis.data import Data
-
     found = sql_query.query(Data.load([in_dir], note), sql)
     table = Table(columns(*(found[0] if found else ())), found, units=False)
     return Answer(found, [table], [counted(len(found), "row")])

@@ -11,7 +11,13 @@ from steptime.cli.options import Text, option, optional, whole
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds
+from steptime.plans.request import device_of
+from steptime.plans.words import held
+from steptime.plots.files import check_path, save
+from steptime.plots.serving import chart
 from steptime.predict import DEFAULT
+from steptime.serving.answer import Request, answered, curve
+from steptime.serving.arrivals import Demand
 
 PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
@@ -87,11 +93,6 @@ def serve(
 
     Time to the first token and per token, tokens a second, memory, cost.
     """
-    from steptime.plans.request import device_of
-    from steptime.plots.files import check_path
-    from steptime.serving.answer import Request, answered, curve
-    from steptime.serving.arrivals import Demand
-
     check_path(out)
     if load.requests is not None:
         said = {"--input": how.input, "--output": how.output}
@@ -127,9 +128,6 @@ def serve(
 
 
 def _draw(told: dict[str, Any], out: Path) -> None:
-    from steptime.plots.files import save
-    from steptime.plots.serving import chart
-
     if not told["curve"]:
         raise InputError("--out: no device has room for a user beside the weights")
     title = f"{told['model']}, {told['input']:,} tokens in, {told['output']:,} out"
@@ -142,8 +140,6 @@ def _split(told: dict[str, Any]) -> str:
 
 def table(told: dict[str, Any]) -> Table:
     """Return an answer for people."""
-    from steptime.plans.words import held
-
     title = (
         f"{told['model']} on {told['devices']} {told['device']}, {_split(told)}, batch "
         f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "

@@ -3,12 +3,14 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
+from steptime import catalog
 from steptime.cli.command import command
 from steptime.cli.options import argument
 from steptime.core.errors import unknown
 from steptime.core.hardware import DETAILS, DETAILS_IN_WORDS, Device, Link
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
+from steptime.models import family, names
 
 
 @command()
@@ -16,9 +18,6 @@ def show(
     name: Annotated[str, argument("NAME", "A device, link, model, or a device's FILE.toml.")],
 ) -> Answer:
     """Show a device, link or network: each number and its source."""
-    from steptime import catalog
-    from steptime.models import family, names
-
     devices, links = [*catalog.device_names(), *catalog.aliases()], catalog.link_names()
     for find, known in ((catalog.device, [*devices, "local"]), (catalog.link, links)):
         if name.lower().endswith(".toml") or name.lower() in map(str.lower, known):

@@ -3,11 +3,14 @@
 from dataclasses import asdict
 from typing import Any
 
+from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import flag, option
 from steptime.core.table import Answer, Table, columns
 from steptime.predict import DEFAULT
+from steptime.predict.split import cuts
+from steptime.predict.step_model import StepModel
 
 SHOWN = 5  # best cuts beside the two ends
 
@@ -29,10 +32,6 @@ def split(
 
     One inference: the ops before the cut, the tensors over the link, the ops after it.
     """
-    from steptime import catalog
-    from steptime.predict.split import cuts
-    from steptime.predict.step_model import StepModel
-
     workload = options.workload_of(model, batch, dtype, "infer", "sgd", allow_unknown)
     first, second = (catalog.device(options.one_device(name)) for name in (device, server))
     between = catalog.link(link)

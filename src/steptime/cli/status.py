@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import argument
+from steptime.cluster import status as cluster
+from steptime.cluster import submission
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns
 
@@ -17,8 +19,6 @@ Where = Annotated[Path, argument("DIR", "The folder of a submitted sweep.")]
 
 def check_submitted(folder: Path) -> None:
     """Raise `InputError` for a folder from which nothing was submitted."""
-    from steptime.cluster import submission
-
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     if not submission.folders(folder):
@@ -28,8 +28,6 @@ def check_submitted(folder: Path) -> None:
 @command(tabular=True)
 def status(folder: Where) -> Answer:
     """Show where the cells of a submitted sweep stand, and why."""
-    from steptime.cluster import status as cluster
-
     check_submitted(folder)
     document = cluster.status(folder, note)
     counts = ", ".join(f"{document[word]} {word}" for word in cluster.WORDS if document[word])

@@ -1,26 +1,34 @@
 """The command `sweep`: what a folder lacks of an experiment file, here or by a scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from steptime.analysis.row import grouped
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
+from steptime.cli.grid import written
 from steptime.cli.options import Text, argument, flag, option, optional
+from steptime.cli.progress import reporter
 from steptime.cli.status import MOST_SHOWN, differs
-from steptime.cluster.scheduler import ROOM, SCHEDULERS
+from steptime.cluster import submit
+from steptime.cluster.estimate import preview
+from steptime.cluster.resources import on_each_node
+from steptime.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
 from steptime.core import registry
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.ranges import MOST_VISITS, whole_number
+from steptime.core.record import STATUSES
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
-
-if TYPE_CHECKING:
-    from steptime.sweep.cells import Cell
-    from steptime.sweep.experiment import Experiment
-    from steptime.sweep.run import Request
+from steptime.predict import DEFAULT
+from steptime.predict.method import stack_option
+from steptime.predict.space import place_of
+from steptime.sweep.cells import Cell, cells_of
+from steptime.sweep.experiment import Experiment, read_experiment
+from steptime.sweep.predict_folder import Predicted, predict_space
+from steptime.sweep.run import How, Request, summary
+from steptime.sweep.run import sweep as run_sweep
 
 HERE = "local"
 
@@ -44,10 +52,6 @@ def sweep(
 
     Here, or on a cluster by Slurm. A cell that has a final record in the folder is not run again.
     """
-    from steptime.core.errors import one_of
-    from steptime.core.record import STATUSES
-    from steptime.sweep.experiment import read_experiment
-
     statuses = [word.strip() for word in retry.split(",") if word.strip()]
     for word in statuses:
         one_of("status", word, STATUSES, "--retry")
@@ -71,14 +75,6 @@ def sweep(
 
 
 def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
-    from steptime.analysis.row import grouped
-    from steptime.cli.grid import written
-    from steptime.predict import DEFAULT
-    from steptime.predict.method import stack_option
-    from steptime.predict.space import place_of
-    from steptime.sweep.cells import cells_of
-    from steptime.sweep.predict_folder import Predicted, predict_space
-
     if experiment.by_op or max(experiment.replicas) > 1:
         raise InputError(f"{where}: measure = false takes neither by_op nor several replicas")
     cells, must_fit = cells_of(experiment, where)
@@ -104,11 +100,6 @@ def request_of(
     launcher: str = HERE,
 ) -> Request:
     """Return what an experiment and the command line ask for together."""
-    from steptime.cluster.resources import on_each_node
-    from steptime.cluster.scheduler import scheduler_of
-    from steptime.sweep.cells import cells_of
-    from steptime.sweep.run import How, Request
-
     cells, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
     part: Collection[Cell] = cells.part(*_shard(shard, len(cells))) if shard else cells
     remarks: list[str] = []
@@ -161,10 +152,6 @@ def _shard(text: str, cells: int) -> tuple[int, int]:
 
 def run_here(request: Request) -> Answer:
     """Measure what a folder lacks on this machine, with progress on stderr."""
-    from steptime.cli.progress import reporter
-    from steptime.sweep.run import summary
-    from steptime.sweep.run import sweep as run_sweep
-
     with reporter() as report:
         outcome = run_sweep(request, warn=note, report=report)
     document = {"name": request.name, "out": str(request.out), **summary(outcome)}
@@ -187,8 +174,6 @@ def _began(document: Mapping[str, Any]) -> str:
 
 def send(request: Request, scheduler: str) -> Answer:
     """Send what a folder lacks to a scheduler."""
-    from steptime.cluster import submit
-
     document = submit.send(request, note, scheduler)
     sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
     notes = [
@@ -210,8 +195,6 @@ ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "repli
 
 
 def _preview(request: Request, scheduler: str) -> Answer:
-    from steptime.cluster.estimate import preview
-
     document = preview(request, note, scheduler)
     visits = [
         {key: None if value == "" else value for key, value in visit.items()}

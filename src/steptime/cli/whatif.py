@@ -19,6 +19,8 @@ from steptime.diagnosis import upgrade as upgrading
 from steptime.diagnosis.bound import method_for
 from steptime.diagnosis.changes import positive_number
 from steptime.diagnosis.whatif import cases, what_if
+from steptime.plots.files import check_path, save
+from steptime.plots.heatmap import grid as heatmap
 
 METHOD = "The cost model. Default: calibrated, analytic on kinds of device that nobody measured."
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
@@ -55,8 +57,6 @@ def whatif(
     ),
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""
-    from steptime.plots.files import check_path
-
     found = catalog.device(options.one_device(device))
     told = {"method": method or method_for(found), "dtype": dtype or networks.dtype_for(found)}
     axes = changes.read_changes(set_ or ())
@@ -129,9 +129,6 @@ def _of_folder(folder: Path) -> list[Workload]:
 
 
 def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) -> None:
-    from steptime.plots.files import save
-    from steptime.plots.heatmap import grid as heatmap
-
     places = dict(zip(("x", "y", "panel"), axes, strict=False))
     names = {at: f"{one.key}{', times' if one.times else ''}" for at, one in places.items()}
     cells = []
