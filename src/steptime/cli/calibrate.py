@@ -8,7 +8,7 @@ from typing import Any
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option, optional, whole
+from steptime.cli.options import Text, number, optional, whole
 from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
@@ -28,7 +28,7 @@ def calibrate(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    minutes: float = option("M", "In all.", 3.0, min=0.05, max=1440.0),
+    minutes: float = number("M", "In all.", 3.0, least=0.05, most=1440.0),
     points: int = whole("N", "At most so many.", POINTS),
     records: Path | None = optional(
         "--from DIR|FILE",

@@ -6,7 +6,7 @@ from typing import Any
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, option, optional, whole
+from steptime.cli.options import Text, number, option, optional, whole
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, picked
@@ -29,7 +29,7 @@ def choose(
     ),
     batch: Text = optional("N", "Examples a step. Default: the best that fits, of 1, 2, 4, ..."),
     samples: int = whole("N", "Examples of an epoch.", SAMPLES),
-    epochs: float = option("N", "Epochs.", 1.0, min=0, max=1e6),
+    epochs: float = number("N", "Epochs.", 1.0, most=1e6),
     prices: options.Prices = None,
     sort: str = option("NAME", "time, cost or energy.", "time"),
     phase: options.Phase = "train",
@@ -41,8 +41,6 @@ def choose(
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
     one_of("--sort", sort, SORTS)
-    if not epochs:
-        raise InputError("--epochs: must be above 0")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     asked = _devices(devices)
     given = options.pairs(option_, "option")

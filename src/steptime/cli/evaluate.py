@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option, optional, refuse
+from steptime.cli.options import Text, argument, option, optional, refuse, whole
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
 from steptime.predict import cost_model
@@ -27,19 +27,17 @@ def evaluate(
     mapping: Path | None = optional(
         "--map --mapping MAP.toml", "What the columns of a table mean."
     ),
-    calibrate_with: int | None = optional(
-        "N", "Calibrate each device with N of its cases; score the rest.", min=1
+    calibrate_with: int | None = whole(
+        "N", "Calibrate each device with N of its cases; score the rest."
     ),
-    draws: int = option("K", "With --calibrate-with: draws of the N cases.", 5, min=1),
+    draws: int = whole("K", "With --calibrate-with: draws of the N cases.", 5),
     by: Text = optional(
         "NAMES",
         "Groups: kind, device, family, condition, regime; of published steps model, device, "
         "block, stack, dtype, devices.",
     ),
-    rows: int | None = optional(
-        "N", "With --map: score N rows of each kind on each device.", min=1
-    ),
-    worst: int = option("K", "Show the K cases that are missed by most.", 5, min=0),
+    rows: int | None = whole("N", "With --map: score N rows of each kind on each device."),
+    worst: int = whole("K", "Show the K cases that are missed by most.", 5, least=0),
     out: Path | None = optional("--out -o FILE", "A picture: .png, .svg, .pdf or .html."),
 ) -> Answer:
     """Hold predictions against what was measured.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from steptime import catalog
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, flag, optional, whole
+from steptime.cli.options import Text, argument, flag, number, optional, whole
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, replacing
 from steptime.core.table import Answer, Table, columns, facts, picked
@@ -38,8 +38,8 @@ def predict(
     ),
     allow_unknown: options.AllowUnknown = False,
     steps: int | None = whole("N", "Steps of a run, for its energy."),
-    kwh_price: float | None = optional("P", "With --steps: price of a kWh.", min=0, max=1e6),
-    kwh_co2: float | None = optional("G", "With --steps: grams of CO2 of a kWh.", min=0, max=1e6),
+    kwh_price: float | None = number("P", "With --steps: price of a kWh.", least=0, most=1e6),
+    kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
     by_op: options.ByOp = False,
     trace: Path | None = optional(
         "FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."

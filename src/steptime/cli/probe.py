@@ -6,7 +6,7 @@ from typing import Any
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import flag, option, whole
+from steptime.cli.options import flag, number, whole
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
 from steptime.core.table import Answer, Table, columns, facts
@@ -26,7 +26,7 @@ def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    budget: float = option("S", "Seconds in all.", 20.0, min=1.0, max=86_400),
+    budget: float = number("S", "Seconds in all.", 20.0, least=1.0, most=86_400),
     collectives: bool = flag("Measure all-reduces among processes: link 'local'."),
     processes: int | None = whole("N", "How many, for --collectives. Default: 2.", least=2),
 ) -> Answer:

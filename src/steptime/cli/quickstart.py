@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import optional
+from steptime.cli.options import number
 from steptime.cli.probe import check_ceilings
 from steptime.core.table import Answer
 from steptime.core.units import duration
@@ -19,7 +19,7 @@ POINTS = 24
 def quickstart(
     out: options.Out = Path("results"),
     backend: options.Backend = "torch",
-    budget: float | None = optional("S", "Seconds a network.", min=0.001, max=86_400),
+    budget: float | None = number("S", "Seconds a network.", least=0.001, most=86_400),
 ) -> Answer:
     """Calibrate, measure and predict 24 networks, write a report."""
     from importlib.resources import files

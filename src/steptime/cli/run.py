@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, flag, option, optional, whole
+from steptime.cli.options import Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
 from steptime.core.hardware import Device
@@ -69,9 +69,9 @@ def run(
         "NAME", "Of replicas: allreduce (default), independent, sharded or parameter-server."
     ),
     no_overlap: bool = flag("Communicate after the backward pass, not during it."),
-    budget: float = option("S", "Seconds a network and run.", 3.0, min=0.001, max=86_400),
-    limit: float = option("S", "Seconds before a run is ended.", 600.0, min=0.1, max=864_000),
-    runs: int = option("N", "Fresh processes.", 1, min=1, max=MOST_VISITS),
+    budget: float = number("S", "Seconds a network and run.", 3.0, least=0.001, most=86_400),
+    limit: float = number("S", "Seconds before a run is ended.", 600.0, least=0.1, most=864_000),
+    runs: int = whole("N", "Fresh processes.", 1, most=MOST_VISITS),
     parts: bool = flag("Time forward, backward and update apart, too."),
     energy: bool = flag("Meter the energy of a step, in as long again."),
     profile: bool = flag("Time each op, too, in further steps."),

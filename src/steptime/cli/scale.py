@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from math import inf
 from typing import Any
 
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.options import Text, flag, option, optional, whole
-from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.ranges import LARGEST, number_of, numbers
+from steptime.cli.options import Text, flag, number, option, optional, whole
+from steptime.core.errors import InputError, one_of
+from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import counted, seconds, size
 from steptime.paleo.model_parallel import hybrid, model_parallel
@@ -31,15 +29,6 @@ from steptime.predict.training_cost import BILLINGS, Training, bill
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
 DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
-
-
-def _number(text: str, where: str, least: float = 0.0) -> float:
-    """Return a finite number above 0 and not below `least`."""
-    value = number_of(text)
-    if not (0 < value < inf and least <= value <= LARGEST):
-        wanted = f"from {least:g} on" if least else "above 0"
-        raise InputError(f"{where}: must be a number {wanted}, not {shorten(text)}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -90,15 +79,11 @@ def scale(
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
     ),
     overlap: bool = flag("Exchange gradients in buckets during the backward pass (not paleo)."),
-    compression: float = option(
-        "F", "Gradients are exchanged F times smaller.", 1.0, parser=partial(_number, least=1.0)
-    ),
-    latency_us: float | None = optional(
-        "T", "Latency of a message over the link (not paleo).", parser=_number
-    ),
+    compression: float = number("F", "Gradients are exchanged F times smaller.", 1.0, least=1.0),
+    latency_us: float | None = number("T", "Latency of a message over the link (not paleo)."),
     samples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
-    epochs: float | None = optional("E", "Epochs of a training. Default 1.", parser=_number),
-    price: float | None = optional("P", "Price of a device for an hour.", parser=_number),
+    epochs: float | None = number("E", "Epochs of a training. Default 1."),
+    price: float | None = number("P", "Price of a device for an hour."),
     billing: Text = optional(
         "second|hour", "What is paid: every second (default), or started hour."
     ),

@@ -8,7 +8,7 @@ from steptime.analysis.row import grouped
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.grid import written
-from steptime.cli.options import Text, argument, flag, option, optional
+from steptime.cli.options import Text, argument, flag, option, optional, whole
 from steptime.cli.progress import reporter
 from steptime.cli.status import MOST_SHOWN, differs
 from steptime.cluster import submit
@@ -37,10 +37,8 @@ HERE = "local"
 def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,
-    rounds: int | None = optional(
-        "N", "Visit all cells so often, interleaved.", min=1, max=MOST_VISITS
-    ),
-    runs: int | None = optional("N", "Fresh processes for each cell.", min=1, max=MOST_VISITS),
+    rounds: int | None = whole("N", "Visit all cells so often, interleaved.", most=MOST_VISITS),
+    runs: int | None = whole("N", "Fresh processes for each cell.", most=MOST_VISITS),
     retry: str = option("STATUS,...", "Try these again, too.", ""),
     force: bool = flag("Measure all cells again."),
     try_all: bool = flag("Try what is predicted not to fit in memory."),

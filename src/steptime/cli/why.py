@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, optional, whole
+from steptime.cli.options import Text, argument, number, optional, whole
 from steptime.cli.whatif import DTYPE, METHOD
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns
@@ -34,9 +34,7 @@ def why(
     option_: options.Settings = None,
     replicas: int | None = whole("N", "Data-parallel replicas, one per device."),
     link: Text = optional("LINK", "What joins the replicas."),
-    input_per_s: float | None = optional(
-        "N", "Examples a second that input brings, read ahead.", min=0
-    ),
+    input_per_s: float | None = number("N", "Examples a second that input brings, read ahead."),
     folder: Path | None = optional("--in DIR", "Explain the steps in a folder of records."),
     of_model: Text = optional("--model TEXT", "With --in: only networks whose name has it."),
 ) -> Answer:
@@ -60,8 +58,6 @@ def why(
         raise InputError(f"Missing {missing}.")
     if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
-    if input_per_s == 0:
-        raise InputError("--input-per-s: must be above 0")
     workload = options.workload_of(model, batch, dtype or dtype_for(found), phase, optimizer)
     joined = None if link is None else catalog.link(link)
     return _answer(
