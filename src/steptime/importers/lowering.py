@@ -40,7 +40,7 @@ from steptime.importers.elements import (
 )
 from steptime.importers.heads import heads_joined, heads_repeated, heads_shared
 from steptime.importers.loss import loss_of
-from steptime.importers.windows import fold, unfold, windows
+from steptime.importers.windows import fold, sides_of, unfold, windows
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
@@ -50,8 +50,8 @@ __all__ = [
     "convolution", "dropout", "embedding", "expand", "fold", "free_name", "gather", "group_norm",
     "is_float", "is_kept", "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad",
     "pointwise", "pool", "recurrent", "reduce", "reshape", "resize", "rms_norm", "select",
-    "slice_", "softmax", "split", "squeeze", "stack", "topk", "transpose", "unfold", "unsqueeze",
-    "where", "windows",
+    "sides_of", "slice_", "softmax", "split", "squeeze", "stack", "topk", "transpose", "unfold",
+    "unsqueeze", "where", "windows",
 ]  # fmt: skip
 
 
@@ -118,34 +118,37 @@ def convolution(
     bias: str = "",
     *,
     stride: Sequence[int],
-    padding: Sequence[int],
+    padding: Sequence[int] | str,
     dilation: Sequence[int],
     groups: int = 1,
     transposed: bool = False,
     output_padding: Sequence[int] = (0, 0),
+    size: Sequence[int] = (),
 ) -> str:
     """Return a convolution of `x [n, c, h, w]` or `[n, c, l]`, or its transpose.
 
-    Sizes are one an axis, `padding` is before and after each axis. `w` is `[c_out, c_in/groups,
-    ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to the end of a transpose.
+    Sizes are one an axis, `padding` is before and after each axis or a word (`sides_of`). `w` is
+    `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to
+    the end of a transpose, whose `size`, where it is given, says the padding.
     """
+    padding = sides_of(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
     if len(b.shape(x)) == 5 and not transposed:
         how3: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
         return _deep_convolution(b, x, w, name, bias, groups=groups, **how3)
     image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
     sides, steps, apart = _sides(padding), _pair(stride), _pair(dilation)
-    how: dict[str, Attr] = {"stride": steps, "padding": sides, "dilation": apart, "groups": groups}
+    how: dict[str, Attr] = {"stride": steps, "dilation": apart, "groups": groups}
     if transposed:
         more = (0, output_padding[0]) if len(b.shape(x)) == 3 else output_padding
-        size = tuple(
-            reach(b.shape(image)[2 + i], b.shape(filters)[2 + i], steps[i], apart[i])
-            - sum(sides[2 * i : 2 * i + 2])
-            + more[i]
-            for i in (0, 1)
-        )
-        y = op(b, "conv_transpose2d", image, filters, name=name, **how, output_size=size)
-    else:
-        y = op(b, "conv2d", image, filters, name=name, **how)
+        axes = zip(b.shape(image)[2:], b.shape(filters)[2:], steps, apart, more, strict=True)
+        whole = [reach(*axis) + beyond for *axis, beyond in axes]
+        if size:
+            cuts = [max(n - wanted, 0) for n, wanted in zip(whole, _pair(size), strict=True)]
+            sides = _sides([side for cut in cuts for side in (cut // 2, cut - cut // 2)])
+        made = (whole[0] - sides[0] - sides[1], whole[1] - sides[2] - sides[3])
+        how["output_size"] = _pair(size) if size else made
+    kind = "conv_transpose2d" if transposed else "conv2d"
+    y = op(b, kind, image, filters, name=name, padding=sides, **how)
     if bias:
         y = op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
     return _as_before(b, y, x, name)
@@ -180,13 +183,15 @@ def pool(
     *,
     kernel: Sequence[int],
     stride: Sequence[int],
-    padding: Sequence[int],
+    padding: Sequence[int] | str,
     ceil: bool = False,
 ) -> str:
     """Return maxima or means of windows; means count the padding, whose cost is the same.
 
-    A volume `[n, c, d, h, w]` is pooled along height and width first, and then along its depth.
+    `padding` is before and after each axis, or a word (`sides_of`). A volume `[n, c, d, h, w]` is
+    pooled along height and width first, and then along its depth.
     """
+    padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
     if len(b.shape(x)) == 5:
         n, c, depth, h, w = b.shape(x)
         y = reshape(b, x, (n, c * depth, h, w), f"{name}/images")

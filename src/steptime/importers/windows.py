@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from steptime.core.windows import positions
+from steptime.core.windows import positions, same_padding
 from steptime.importers.elements import (
     axis_of,
     free_name,
@@ -17,6 +17,29 @@ from steptime.importers.elements import (
 )
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
+
+
+def sides_of(
+    padding: Sequence[int] | str,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> list[int]:
+    """Return the padding before and after each axis, which a file may say by a word.
+
+    `same` keeps `ceil(size / stride)` with more after than before, `same_lower` with more before;
+    `causal` has all of it before, `valid` none.
+    """
+    if not isinstance(padding, str):
+        return list(padding)
+    sides: list[int] = []
+    for n, k, step, apart in zip(size, kernel, stride, dilation, strict=True):
+        span = (k - 1) * apart
+        before, after = same_padding(n, span + 1, step)
+        pairs = {"same": (before, after), "same_lower": (after, before), "causal": (span, 0)}
+        sides += (0, 0) if padding == "valid" else pairs[padding]
+    return sides
 
 
 def windows(

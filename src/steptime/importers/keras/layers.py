@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 from steptime.core.errors import shorten
-from steptime.core.windows import reach, same_padding
+from steptime.core.windows import reach
 from steptime.importers import lowering
 from steptime.importers.keras import norms
 from steptime.importers.keras.layer import Layer, Lower, Value
@@ -53,14 +53,7 @@ def einsum_dense(at: Layer, x: Value) -> Value:
     return at.activated(seen, at.config.get("activation"), f"{at.name}/activation")
 
 
-def _sides(at: Layer, size: list[int], kernel: list[int], stride: list[int]) -> list[int]:
-    """Return the padding before and after each axis; SAME has more after."""
-    padding = at.word("padding", "valid", ("valid", "same", "causal"))
-    if padding == "valid":
-        return [0] * 2 * len(size)
-    if padding == "causal":
-        return [n for k in kernel for n in (k - 1, 0)]
-    return [n for one in zip(size, kernel, stride, strict=True) for n in same_padding(*one)]
+PADDINGS = ("valid", "same", "causal")
 
 
 def convolution(axes: int, depthwise: bool = False, separable: bool = False) -> Lower:
@@ -69,11 +62,10 @@ def convolution(axes: int, depthwise: bool = False, separable: bool = False) -> 
     def lower(at: Layer, x: Value) -> Value:
         image = at.image(x)
         require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
-        channels, size = at.b.shape(image)[1], list(at.b.shape(image)[2:])
-        kernel, stride = at.sizes("kernel_size", axes), at.sizes("strides", axes, 1)
-        dilation = at.sizes("dilation_rate", axes, 1)
-        wide = [reach(1, k, 1, d) for k, d in zip(kernel, dilation, strict=True)]
-        each = depthwise or separable
+        channels, each = at.b.shape(image)[1], depthwise or separable
+        kernel = at.sizes("kernel_size", axes)
+        how: dict[str, Any] = {"stride": at.sizes("strides", axes, 1)}
+        how["dilation"] = at.sizes("dilation_rate", axes, 1)
         groups = channels if each else at.whole("groups", 1)
         filters = channels * at.whole("depth_multiplier", 1) if each else at.whole("filters")
         require(channels % groups == 0, f"{channels} channels in {groups} groups")
@@ -82,17 +74,12 @@ def convolution(axes: int, depthwise: bool = False, separable: bool = False) -> 
         )
         last = at.whole("filters") if separable else filters
         bias = at.weight("bias", last) if at.flag("use_bias", True) else ""
-        sides = _sides(at, size, wide, stride)
-        how: dict[str, Any] = {"stride": stride, "padding": sides, "dilation": dilation}
-        how["groups"] = groups
+        how |= {"padding": at.word("padding", "valid", PADDINGS), "groups": groups}
         if separable:
-            y = lowering.convolution(at.b, image, w, f"{at.name}/depthwise", **how)
+            image = lowering.convolution(at.b, image, w, f"{at.name}/depthwise", **how)
             w = at.weight("pointwise_kernel", last, filters, *[1] * axes)
-            how = {"stride": [1] * axes, "padding": [0] * 2 * axes, "dilation": [1] * axes}
-            y = lowering.convolution(at.b, y, w, at.name, bias, **how)
-        else:
-            y = lowering.convolution(at.b, image, w, at.name, bias, **how)
-        made = at.of_image(y)
+            how = {"stride": [1] * axes, "padding": "valid", "dilation": [1] * axes}
+        made = at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how))
         return at.activated(made, at.config.get("activation"), f"{at.name}/activation")
 
     return lower
@@ -110,37 +97,33 @@ def transposed(axes: int) -> Lower:
         same = at.word("padding", "valid", ("valid", "same")) == "same"
         more = at.config.get("output_padding")
         beyond = at.sizes("output_padding", axes, 0, 0)
-        sides, added = [], []
+        made = []
         for n, k, s, d, extra in zip(size, kernel, stride, dilation, beyond, strict=True):
             covered, wide = reach(n, k, s, d), reach(1, k, 1, d)
             out = n * s if same else covered + max(s - wide, 0)
             if more is not None:
                 out = (n - 1) * s + wide - (2 * (wide // 2) if same else 0) + extra
-            cut = max(covered - out, 0)
-            sides += [cut // 2, cut - cut // 2]
-            added.append(max(out - covered, 0))
+            made.append(out)
         w = at.weight("kernel", channels, filters, *kernel)
         bias = at.weight("bias", filters) if at.flag("use_bias", True) else ""
-        how: dict[str, Any] = {"stride": stride, "padding": sides, "dilation": dilation}
-        how |= {"transposed": True, "output_padding": added}
+        how: dict[str, Any] = {"stride": stride, "padding": "valid", "dilation": dilation}
+        how |= {"transposed": True, "size": made}
         y = at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how))
         return at.activated(y, at.config.get("activation"), f"{at.name}/activation")
 
     return lower
 
 
-def pool(kind: str, axes: int) -> Lower:
+def pool(kind: Literal["max", "avg"], axes: int) -> Lower:
     """Return what lowers pooling over so many axes."""
 
     def lower(at: Layer, x: Value) -> Value:
         image, kernel = at.image(x), at.sizes("pool_size", axes, 2)
         stride = at.sizes("strides", axes) if at.config.get("strides") else kernel
         require(len(at.b.shape(image)) == axes + 2, f"pooling of {list(at.shape(x))}")
-        sides = _sides(at, list(at.b.shape(image)[2:]), kernel, stride)
-        how: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": sides}
-        return at.of_image(
-            lowering.pool(at.b, image, "max" if kind == "max" else "avg", at.name, **how)
-        )
+        how: dict[str, Any] = {"kernel": kernel, "stride": stride}
+        how["padding"] = at.word("padding", "valid", PADDINGS)
+        return at.of_image(lowering.pool(at.b, image, kind, at.name, **how))
 
     return lower
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.core.windows import positions, same_padding
+from steptime.core.windows import positions
 from steptime.importers import lowering
 from steptime.importers.constants import axis_of, scalar
 from steptime.importers.onnx.run import Run
@@ -22,10 +22,8 @@ def _scaled(r: Run, y: Value, factor: float) -> Value:
 def matmul(r: Run, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
     if isinstance(y, Constant) and len(y.array.shape) == 2 and isinstance(x, str):
-        w = r.tensor(y.viewed("transpose", (1, 0)))
-        return lowering.linear(r.b, x, w, r.name)
-    left, right = (str(t) for t in r.stretched([r.tensor(x), r.tensor(y)]))
-    return r.recognised(lowering.matmul(r.b, left, right, r.name))
+        return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
+    return r.recognised(r.do(lowering.matmul, *r.stretched([r.tensor(x), r.tensor(y)])))
 
 
 def _fused_matmul(r: Run, x: Value, y: Value) -> Value:
@@ -45,79 +43,38 @@ def _gemm(r: Run, x: Value, w: Value, c: Value = None) -> Value:
     c = c if r.attr("beta", 1.0) else None
     width, alpha = r.shape(w)[0], float(r.attr("alpha", 1.0))
     if c is not None and math.prod(r.shape(c)) == width and alpha == 1.0:
-        bias = r.tensor(r.view(c, "reshape", (width,)))
-        return lowering.linear(r.b, r.tensor(x), r.tensor(w), r.name, bias)
-    y: Value = _scaled(r, lowering.linear(r.b, r.tensor(x), r.tensor(w), r.name), alpha)
-    if c is None:
-        return y
-    return r.pointwise("add", y, _scaled(r, c, float(r.attr("beta", 1.0))))
-
-
-def sides_of(
-    r: Run, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], apart: Sequence[int]
-) -> list[int]:
-    """Return the padding before and after each axis, which a file may only call SAME or VALID."""
-    automatic, rank = r.attr("auto_pad", "NOTSET"), len(kernel)
-    if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        sides: list[int] = []
-        for n, k, s, d in zip(size, kernel, stride, apart, strict=True):
-            pair = same_padding(n, (k - 1) * d + 1, s)
-            sides += pair if automatic == "SAME_UPPER" else pair[::-1]
-        return sides
-    given = r.attr("pads", (0,) * (2 * rank)) if automatic == "NOTSET" else (0,) * (2 * rank)
-    require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
-    return [n for i in range(rank) for n in (given[i], given[i + rank])]
+        return r.do(lowering.linear, x, w, bias=r.view(c, "reshape", (width,)))
+    y = _scaled(r, r.do(lowering.linear, x, w), alpha)
+    return y if c is None else r.pointwise("add", y, _scaled(r, c, float(r.attr("beta", 1.0))))
 
 
 def _window(r: Run, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
+    """Return strides, dilations and the padding, which a file may only call SAME or VALID."""
     rank = len(kernel)
     stride, apart = r.attr("strides", (1,) * rank), r.attr("dilations", (1,) * rank)
-    return {
-        "stride": stride,
-        "dilation": apart,
-        "padding": sides_of(r, r.shape(x)[2:], kernel, stride, apart),
-    }
+    padding = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower"}.get(r.attr("auto_pad", "NOTSET"))
+    if padding is None:
+        given = r.attr("pads", (0,) * (2 * rank))
+        require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
+        padding = [n for i in range(rank) for n in (given[i], given[i + rank])]
+    sides = lowering.sides_of(padding, r.shape(x)[2:], kernel, stride, apart)
+    return {"stride": stride, "dilation": apart, "padding": sides}
 
 
 def convolution(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
     """Return a convolution over one or two axes."""
     how = _window(r, x, r.shape(w)[2:])
-    added = r.tensor(bias) if bias is not None else ""
-    groups = r.attr("group", 1)
-    return lowering.convolution(r.b, r.tensor(x), r.tensor(w), r.name, added, **how, groups=groups)
+    return r.do(lowering.convolution, x, w, bias=bias, groups=r.attr("group", 1), **how)
 
 
 def _transposed(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
-    kernel, size = r.shape(w)[2:], r.shape(x)[2:]
-    rank = len(kernel)
-    stride, apart = r.attr("strides", (1,) * rank), r.attr("dilations", (1,) * rank)
-    more = list(r.attr("output_padding", (0,) * rank))
-    wanted = r.node.attrs.get("output_shape")
-    if r.attr("auto_pad", "NOTSET").startswith("SAME") and wanted is None:
-        wanted = [n * s for n, s in zip(size, stride, strict=True)]
-    if wanted is None:
-        sides = sides_of(r, size, kernel, stride, apart)
-    else:
-        sides = []
-        for i, n in enumerate(wanted[-rank:]):
-            total = stride[i] * (size[i] - 1) + more[i] + (kernel[i] - 1) * apart[i] + 1 - n
-            sides += [total // 2, total - total // 2]
-            if total < 0:
-                sides[-2:], more[i] = [0, 0], more[i] - total
-    added = r.tensor(bias) if bias is not None else ""
-    return lowering.convolution(
-        r.b,
-        r.tensor(x),
-        r.tensor(w),
-        r.name,
-        added,
-        stride=stride,
-        dilation=apart,
-        padding=sides,
-        groups=r.attr("group", 1),
-        transposed=True,
-        output_padding=more,
-    )
+    size, rank = r.shape(x)[2:], len(r.shape(w)) - 2
+    how = _window(r, x, r.shape(w)[2:])
+    how |= {"output_padding": r.attr("output_padding", (0,) * rank), "groups": r.attr("group", 1)}
+    wanted = r.node.attrs.get("output_shape", ())[-rank:]
+    if r.attr("auto_pad", "NOTSET").startswith("SAME") and not wanted:
+        wanted = [n * s for n, s in zip(size, how["stride"], strict=True)]
+    return r.do(lowering.convolution, x, w, bias=bias, transposed=True, size=wanted, **how)
 
 
 def _pool(kind: Any) -> Function:
@@ -133,17 +90,15 @@ def _pool(kind: Any) -> Function:
                 count = positions(n, k, how["stride"][i], (before, after), d, ceil)
                 alone = positions(n, k, how["stride"][i], (before, after), 1, ceil)
                 require(count == alone, f"pooling with dilations {list(apart)}")
-        return lowering.pool(r.b, r.tensor(x), kind, r.name, kernel=kernel, ceil=ceil, **how)
+        return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
 
     return lowered
 
 
 def _pool_of_all(function: str) -> Function:
-    def lowered(r: Run, x: Value) -> Value:
-        axes = tuple(range(2, len(r.shape(x))))
-        return lowering.reduce(r.b, function, r.tensor(x), axes, r.name, keep=True)
-
-    return lowered
+    return lambda r, x: r.do(
+        lowering.reduce, function, x, tuple(range(2, len(r.shape(x)))), keep=True
+    )
 
 
 def _batch_norm(r: Run, x: Value, w: Value, b: Value, mean: Value, variance: Value) -> Value:
@@ -152,47 +107,43 @@ def _batch_norm(r: Run, x: Value, w: Value, b: Value, mean: Value, variance: Val
         r.b.buffer(lowering.free_name(r.b, f"{r.name}/{suffix}"), width)
         for suffix in ("mean", "variance")
     )
-    return lowering.batch_norm(r.b, r.tensor(x), r.name, r.tensor(w), r.tensor(b), means, spread)
+    return r.do(lowering.batch_norm, x, weight=w, bias=b, mean=means, variance=spread)
 
 
-def _optional(r: Run, value: Value) -> str:
-    return "" if value is None else r.tensor(value)
+def _normed_axes(r: Run, x: Value) -> int:
+    return len(r.shape(x)) - axis_of(r.attr("axis", -1), len(r.shape(x)))
 
 
 def layer_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
     """Return layer norm over the axes from `axis` on."""
-    axes = len(r.shape(x)) - axis_of(r.attr("axis", -1), len(r.shape(x)))
-    return lowering.layer_norm(r.b, r.tensor(x), r.name, _optional(r, w), _optional(r, b), axes)
+    return r.do(lowering.layer_norm, x, weight=w, bias=b, axes=_normed_axes(r, x))
 
 
 def rms_norm(r: Run, x: Value, w: Value = None) -> Value:
     """Return root-mean-square norm over the axes from `axis` on."""
-    axes = len(r.shape(x)) - axis_of(r.attr("axis", -1), len(r.shape(x)))
-    return lowering.rms_norm(r.b, r.tensor(x), r.name, _optional(r, w), axes)
+    return r.do(lowering.rms_norm, x, weight=w, axes=_normed_axes(r, x))
 
 
 def _group_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
-    groups = r.attr("num_groups", 0) or r.shape(x)[1]
     channels = r.shape(x)[1]
-    vectors = [_optional(r, t) for t in (w, b)]
+    groups = r.attr("num_groups", 0) or channels
+    vectors = [w, b]
     for i, t in enumerate(vectors):
-        if t and r.b.shape(t) != (channels,):  # opset 18: one a group
-            column = lowering.reshape(r.b, t, (groups, 1), f"{r.name}/group")
-            wide = lowering.expand(r.b, column, (groups, channels // groups), f"{r.name}/each")
-            vectors[i] = lowering.reshape(r.b, wide, (channels,), f"{r.name}/vector")
-    return lowering.group_norm(r.b, r.tensor(x), groups, r.name, vectors[0], vectors[1])
+        if t is not None and r.shape(t) != (channels,):  # opset 18: one a group
+            column = r.do(lowering.reshape, t, (groups, 1), at="/group")
+            wide = r.do(lowering.expand, column, (groups, channels // groups), at="/each")
+            vectors[i] = r.do(lowering.reshape, wide, (channels,), at="/vector")
+    return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
 
 
 def _local_response_norm(r: Run, x: Value) -> Value:
     how = {"alpha": r.attr("alpha", 1e-4), "beta": r.attr("beta", 0.75), "k": r.attr("bias", 1.0)}
-    return lowering.op(
-        r.b, "local_response_norm", r.tensor(x), name=r.name, size=r.attr("size", 1), **how
-    )
+    return r.do(lowering.op, "local_response_norm", x, size=r.attr("size", 1), **how)
 
 
 def _lp_norm(r: Run, x: Value) -> Value:
     function = "l1" if r.attr("p", 2) == 1 else "l2"
-    norm = lowering.reduce(r.b, function, r.tensor(x), (r.attr("axis", -1),), r.name, keep=True)
+    norm = r.do(lowering.reduce, function, x, (r.attr("axis", -1),), keep=True)
     return r.pointwise("div", x, norm)
 
 
@@ -213,5 +164,5 @@ MATRICES: Mapping[str, Function] = {
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
     "LRN": _local_response_norm,
     "LpNormalization": _lp_norm,
-    "Einsum": lambda r, *xs: einsum(r.b, r.attr("equation", ""), [*map(r.tensor, xs)], r.name),
+    "Einsum": lambda r, *xs: r.do(einsum, r.attr("equation", ""), [*xs]),
 }

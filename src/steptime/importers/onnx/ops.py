@@ -61,7 +61,7 @@ def _dropout(r: Run, x: Value, ratio: Value = None, *_: Value) -> Value:
     share = r.number(ratio) if ratio is not None else r.node.attrs.get("ratio", 0.5)
     if not isinstance(x, str) or not share:
         return x
-    return lowering.dropout(r.b, x, float(share), r.name)
+    return r.do(lowering.dropout, x, float(share))
 
 
 def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
@@ -87,9 +87,7 @@ def _prelu(r: Run, x: Value, slope: Value) -> Value:
     if size not in (1, r.shape(x)[1]):
         below = r.pointwise("minimum", x, r.constant(constants.scalar(0.0, "float32")))
         return r.pointwise("add", r.pointwise("relu", x), r.pointwise("mul", below, slope))
-    return lowering.op(
-        r.b, "prelu", r.tensor(x), r.tensor(r.view(slope, "reshape", (size,))), name=r.name
-    )
+    return r.do(lowering.op, "prelu", x, r.view(slope, "reshape", (size,)))
 
 
 def _gelu(r: Run, x: Value) -> Value:
@@ -105,17 +103,15 @@ def _reduce(function: str) -> Function:
         every = which or range(rank)
         if isinstance(x, Constant) and function in constants.REDUCTIONS:
             return r.constant(constants.reduce(function, x.array, every, keep), x)
-        return lowering.reduce(r.b, function, r.tensor(x), tuple(every), r.name, keep)
+        return r.do(lowering.reduce, function, x, tuple(every), keep=keep)
 
     return lowered
 
 
 def _extreme(function: str) -> Function:
-    def lowered(r: Run, x: Value) -> Value:
-        axis, keep = r.attr("axis", 0), bool(r.attr("keepdims", 1))
-        return lowering.reduce(r.b, function, r.tensor(x), (axis,), r.name, keep)
-
-    return lowered
+    return lambda r, x: r.do(
+        lowering.reduce, function, x, (r.attr("axis", 0),), keep=bool(r.attr("keepdims", 1))
+    )
 
 
 def _softmax(r: Run, x: Value) -> Value:
@@ -123,50 +119,38 @@ def _softmax(r: Run, x: Value) -> Value:
     shape, new = r.shape(x), r.node.opset >= 13
     axis = axis_of(r.attr("axis", -1 if new else 1), len(shape))
     if new or axis == len(shape) - 1:
-        return lowering.softmax(r.b, r.tensor(x), axis, r.name, log)
+        return r.do(lowering.softmax, x, axis, log=log)
     flat = r.view(x, "reshape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    made = lowering.softmax(r.b, r.tensor(flat), 1, r.name, log)
-    return r.view(made, "reshape", shape)
+    return r.view(r.do(lowering.softmax, flat, 1, log=log), "reshape", shape)
 
 
 def _cumulative_sum(r: Run, x: Value, axis: Value) -> Value:
     along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
     if isinstance(x, Constant):
         return r.constant(constants.cumulative_sum(x.array, along), x)
-    return lowering.op(
-        r.b, "cumsum", r.tensor(x), name=r.name, axis=along, reverse=bool(r.attr("reverse", 0))
-    )
+    return r.do(lowering.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
 
 
 def _topk(r: Run, x: Value, k: Value = None) -> Values:
     (number,) = r.whole(k, "k") or (1,)
-    return lowering.topk(
-        r.b, r.tensor(x), number, r.attr("axis", -1), r.name, bool(r.attr("largest", 1))
-    )
+    return r.do(lowering.topk, x, number, r.attr("axis", -1), largest=bool(r.attr("largest", 1)))
 
 
 def _resize(r: Run, x: Value, *given: Value) -> Value:
     """Return an image of another size; `given` is roi, scales, sizes, or in opset 10 scales."""
     shape, rank = r.shape(x), len(r.shape(x))
-    scales, sizes = (given[1] if len(given) > 1 else given[0] if given else None), None
-    if len(given) > 2:
-        sizes = given[2]
-    factors = r.attr("scales", ()) if scales is None else r.of(scales).known("a scale")
-    axes = [axis_of(i, rank) for i in r.attr("axes", tuple(range(rank)))]
-    wanted = list(shape)
-    numbers = (
-        r.of(sizes).whole()
-        if sizes is not None
-        else [
-            math.floor(shape[axis] * factor + 1e-9)
-            for axis, factor in zip(axes, factors, strict=True)
-        ]
-    )
+    scales = given[1] if len(given) > 1 else given[0] if given else None
+    axes, wanted = [axis_of(i, rank) for i in r.attr("axes", tuple(range(rank)))], list(shape)
+    numbers = r.whole(given[2]) if len(given) > 2 else None
+    if numbers is None:
+        factors = r.attr("scales", ()) if scales is None else r.of(scales).known("a scale")
+        pairs = zip(axes, factors, strict=True)
+        numbers = tuple(math.floor(shape[axis] * factor + 1e-9) for axis, factor in pairs)
     for axis, n in zip(axes, numbers, strict=True):
         wanted[axis] = n if axis > 1 else shape[axis]
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(r.attr("mode", "nearest"), "nearest")
     corners = r.attr("coordinate_transformation_mode", "half_pixel") == "align_corners"
-    return lowering.resize(r.b, r.tensor(x), wanted[2:], mode, r.name, corners)
+    return r.do(lowering.resize, x, wanted[2:], mode, align_corners=corners)
 
 
 def _if(r: Run, condition: Value) -> Values:

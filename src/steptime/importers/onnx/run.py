@@ -1,7 +1,7 @@
 """Walks an ONNX graph for one batch: constants are worked out, everything else becomes ops."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -203,6 +203,21 @@ class Run:
         for kind, how, _ in constant.steps[same:]:
             made = self._seen(made, kind, how)
         return made
+
+    def do(self, function: Callable[..., Any], *given: Any, at: str = "", **how: Any) -> Any:
+        """Return what a function of `lowering` makes of values, under this node's name and `at`.
+
+        A keyword that is None, an input that a node may leave out, is not given.
+        """
+
+        def lowered(x: Any) -> Any:
+            if isinstance(x, list):
+                return [lowered(one) for one in x]
+            return self.tensor(x) if x is None or isinstance(x, Constant) else x
+
+        tensors = [lowered(x) for x in given]
+        more = {key: lowered(x) for key, x in how.items() if x is not None}
+        return function(self.b, *tensors, name=f"{self.name}{at}", **more)
 
     def _seen(self, tensor: str, kind: str, how: Sequence[int]) -> str:
         view = lowering.transpose if kind == "transpose" else lowering.reshape

@@ -206,15 +206,11 @@ def _convolution(transposed: bool = False) -> Handler:
     def run(c: Call) -> Result:
         x, w = c.x("input"), c.x("weight")
         axes = len(c.b.shape(x)) - 2
-        apart, padding = _pair(c.get("dilation", 1), axes), c.get("padding", 0)
-        if padding == "same":
-            spans = [d * (n - 1) for n, d in zip(c.b.shape(w)[2:], apart, strict=True)]
-            sides = [side for n in spans for side in (n // 2, n - n // 2)]
-        else:
-            sides = _sides(0 if padding == "valid" else padding, axes)
+        padding = c.get("padding", 0)
         return low.convolution(
             c.b, x, w, c.name, c.maybe("bias") or "", stride=_pair(c.get("stride", 1), axes),
-            padding=sides, dilation=apart, groups=c.get("groups", 1),
+            padding=padding if isinstance(padding, str) else _sides(padding, axes),
+            dilation=_pair(c.get("dilation", 1), axes), groups=c.get("groups", 1),
             transposed=transposed or bool(c.get("transposed", False)),
             output_padding=_pair(c.get("output_padding", 0), axes),
         )  # fmt: skip
