@@ -163,6 +163,24 @@ class Layer:
                 self.kept[name] = self.b.buffer(path, shape, dtype)
         return self.kept[name]
 
+    def chosen(self, key: str, name: str, *shape: int) -> str:
+        """Return a weight that a setting asks for, as it does where it is not said, else ""."""
+        return self.weight(name, *shape) if self.flag(key, True) else ""
+
+    def do(self, function: Callable[..., str], *given: Any, at: str = "", **how: Any) -> Value:
+        """Return what a function of `lowering` makes of values, channels last, and of numbers."""
+        tensors = [self.last(x) if isinstance(x, Value) else x for x in given]
+        return Value(function(self.b, *tensors, name=f"{self.name}{at}", **how))
+
+    def each(self, function: str, x: Value, *more: str | float, at: str = "", **how: Any) -> Value:
+        """Return a function of the elements of `x`, whatever its layout."""
+        name = f"{self.name}{at}"
+        return Value(lowering.pointwise(self.b, function, x.name, *more, name=name, **how), x.first)
+
+    def ended(self, x: Value) -> Value:
+        """Return the layer's own activation of `x`."""
+        return self.activated(x, self.config.get("activation"), f"{self.name}/activation")
+
     def activated(self, x: Value, said: object, name: str) -> Value:
         """Return an activation of `x`, said by a word or as Keras serializes an object."""
         word: Any = said
@@ -184,8 +202,7 @@ class Layer:
         if lowered in SOFTMAX:
             return self.softmax(x, -1, name, log=lowered == "log_softmax")
         function, limits = ACTIVATIONS[str(lowered)]
-        made = lowering.pointwise(self.b, function, x.name, name=name, **limits)
-        return Value(made, x.first)
+        return Value(lowering.pointwise(self.b, function, x.name, name=name, **limits), x.first)
 
     def softmax(self, x: Value, axis: int, name: str, log: bool = False) -> Value:
         """Return a softmax along an axis of Keras'."""

@@ -19,11 +19,9 @@ from steptime.ops.table import require
 
 def dense(at: Layer, x: Value) -> Value:
     """Return a linear layer over the last axis."""
-    rows, units = at.last(x), at.whole("units")
-    w = at.weight("kernel", units, at.b.shape(rows)[-1])
-    bias = at.weight("bias", units) if at.flag("use_bias", True) else ""
-    y = Value(lowering.linear(at.b, rows, w, at.name, bias))
-    return at.activated(y, at.config.get("activation"), f"{at.name}/activation")
+    units = at.whole("units")
+    w = at.weight("kernel", units, at.shape(x)[-1])
+    return at.ended(at.do(lowering.linear, x, w, bias=at.chosen("use_bias", "bias", units)))
 
 
 def einsum_dense(at: Layer, x: Value) -> Value:
@@ -47,10 +45,9 @@ def einsum_dense(at: Layer, x: Value) -> Value:
     if bias and bias != new:
         raise at.refuse(f"bias_axes {shorten(bias)}: known is {new!r}, the new axes")
     w = at.weight("kernel", outside, inside)
-    rows = lowering.reshape(at.b, y, (*shape[: len(kept)], inside), f"{at.name}/rows")
-    z = lowering.linear(at.b, rows, w, at.name, at.weight("bias", outside) if bias else "")
-    seen = Value(lowering.reshape(at.b, z, (*shape[: len(kept)], *after), f"{at.name}/shape"))
-    return at.activated(seen, at.config.get("activation"), f"{at.name}/activation")
+    rows = at.do(lowering.reshape, y, (*shape[: len(kept)], inside), at="/rows")
+    z = at.do(lowering.linear, rows, w, bias=at.weight("bias", outside) if bias else "")
+    return at.ended(at.do(lowering.reshape, z, (*shape[: len(kept)], *after), at="/shape"))
 
 
 PADDINGS = ("valid", "same", "causal")
@@ -73,14 +70,13 @@ def convolution(axes: int, depthwise: bool = False, separable: bool = False) -> 
             "depthwise_kernel" if each else "kernel", filters, channels // groups, *kernel
         )
         last = at.whole("filters") if separable else filters
-        bias = at.weight("bias", last) if at.flag("use_bias", True) else ""
+        bias = at.chosen("use_bias", "bias", last)
         how |= {"padding": at.word("padding", "valid", PADDINGS), "groups": groups}
         if separable:
             image = lowering.convolution(at.b, image, w, f"{at.name}/depthwise", **how)
             w = at.weight("pointwise_kernel", last, filters, *[1] * axes)
             how = {"stride": [1] * axes, "padding": "valid", "dilation": [1] * axes}
-        made = at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how))
-        return at.activated(made, at.config.get("activation"), f"{at.name}/activation")
+        return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
 
     return lower
 
@@ -105,11 +101,10 @@ def transposed(axes: int) -> Lower:
                 out = (n - 1) * s + wide - (2 * (wide // 2) if same else 0) + extra
             made.append(out)
         w = at.weight("kernel", channels, filters, *kernel)
-        bias = at.weight("bias", filters) if at.flag("use_bias", True) else ""
+        bias = at.chosen("use_bias", "bias", filters)
         how: dict[str, Any] = {"stride": stride, "padding": "valid", "dilation": dilation}
         how |= {"transposed": True, "size": made}
-        y = at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how))
-        return at.activated(y, at.config.get("activation"), f"{at.name}/activation")
+        return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
 
     return lower
 
@@ -146,36 +141,25 @@ def relu(at: Layer, x: Value) -> Value:
     if at.number("threshold") or (slope and most is not None):
         raise at.refuse("a ReLU with a threshold, or with a slope and a limit")
     if slope:
-        how: dict[str, Any] = {"function": "leaky_relu", "parameter": slope}
-    elif most is not None:
-        how = {"function": "clamp", "low": 0.0, "high": at.number("max_value")}
-    else:
-        how = {"function": "relu"}
-    function = how.pop("function")
-    return Value(lowering.pointwise(at.b, function, x.name, name=at.name, **how), x.first)
+        return at.each("leaky_relu", x, parameter=slope)
+    if most is not None:
+        return at.each("clamp", x, low=0.0, high=at.number("max_value"))
+    return at.each("relu", x)
 
 
 def prelu(at: Layer, x: Value) -> Value:
     """Return the larger of `x` and 0 plus a trained slope times the smaller."""
-    y, shape = at.last(x), list(at.shape(x)[1:])
-    shared = at.config.get("shared_axes") or []
-    for axis in shared:
+    y, shape = Value(at.last(x)), list(at.shape(x)[1:])
+    for axis in at.config.get("shared_axes") or []:
         shape[axis - 1] = 1
     alpha = at.weight("alpha", *shape)
-    above = lowering.pointwise(at.b, "relu", y, name=f"{at.name}/above")
-    below = lowering.pointwise(at.b, "minimum", y, 0.0, name=f"{at.name}/below")
-    sloped = lowering.pointwise(at.b, "mul", below, alpha, name=f"{at.name}/slope")
-    return Value(lowering.pointwise(at.b, "add", above, sloped, name=at.name))
+    above, below = at.each("relu", y, at="/above"), at.each("minimum", y, 0.0, at="/below")
+    return at.each("add", above, at.each("mul", below, alpha, at="/slope").name)
 
 
 def function_of(function: str, key: str = "", default: float = 0.0) -> Lower:
     """Return what lowers a function of elements, its parameter under a key."""
-
-    def lower(at: Layer, x: Value) -> Value:
-        how: dict[str, Any] = {"parameter": at.number(key, default)} if key else {}
-        return Value(lowering.pointwise(at.b, function, x.name, name=at.name, **how), x.first)
-
-    return lower
+    return lambda at, x: at.each(function, x, parameter=at.number(key, default) if key else None)
 
 
 def merge(function: str) -> Lower:
@@ -195,17 +179,12 @@ def merge(function: str) -> Lower:
 
 def scaled_sum(at: Layer, x: Value, y: Value) -> Value:
     """Return `x + scale y`, as Inception-ResNet of `keras.applications` has it."""
-    scaled = lowering.pointwise(
-        at.b, "mul", y.name, at.number("scale", 1.0), name=f"{at.name}/scale"
-    )
-    return merge("add")(at, x, Value(scaled, y.first))
+    return merge("add")(at, x, at.each("mul", y, at.number("scale", 1.0), at="/scale"))
 
 
 def average(at: Layer, *values: Value) -> Value:
     """Return the mean of several tensors."""
-    whole = merge("add")(at, *values)
-    y = lowering.pointwise(at.b, "mul", whole.name, 1 / len(values), name=f"{at.name}/mean")
-    return Value(y, whole.first)
+    return at.each("mul", merge("add")(at, *values), 1 / len(values), at="/mean")
 
 
 def concatenate(at: Layer, *values: Value) -> Value:
@@ -221,29 +200,28 @@ def concatenate(at: Layer, *values: Value) -> Value:
 
 def reshape(at: Layer, x: Value) -> Value:
     """Return another shape of the same elements; `target_shape` leaves the batch out."""
-    y, target = at.last(x), at.config.get("target_shape")
+    target = at.config.get("target_shape")
     if not isinstance(target, list) or any(type(n) is not int for n in target):
         raise at.refuse(f"target_shape is a list of whole numbers, not {target}")
-    return Value(lowering.reshape(at.b, y, (at.b.shape(y)[0], *target), at.name))
+    return at.do(lowering.reshape, x, (at.shape(x)[0], *target))
 
 
 def flatten(at: Layer, x: Value) -> Value:
     """Return `[n, ...] -> [n, rest]`."""
-    y = at.last(x)
-    return Value(lowering.reshape(at.b, y, (at.b.shape(y)[0], math.prod(at.shape(x)[1:])), at.name))
+    n, *rest = at.shape(x)
+    return at.do(lowering.reshape, x, (n, math.prod(rest)))
 
 
 def permute(at: Layer, x: Value) -> Value:
     """Return axes in another order, counted from 1."""
-    order = at.sizes("dims", len(at.shape(x)) - 1)
-    return Value(lowering.transpose(at.b, at.last(x), (0, *order), at.name))
+    return at.do(lowering.transpose, x, (0, *at.sizes("dims", len(at.shape(x)) - 1)))
 
 
 def repeat(at: Layer, x: Value) -> Value:
     """Return `[n, c] -> [n, times, c]`."""
     n, width = at.b.shape(x.name)
-    seen = lowering.reshape(at.b, x.name, (n, 1, width), f"{at.name}/row")
-    return Value(lowering.op(at.b, "tile", seen, name=at.name, times=(1, at.whole("n"), 1)))
+    seen = at.do(lowering.reshape, x.name, (n, 1, width), at="/row")
+    return at.do(lowering.op, "tile", seen, times=(1, at.whole("n"), 1))
 
 
 def padding(key: str, axes: int, sign: int) -> Lower:
@@ -304,7 +282,7 @@ def embedding(at: Layer, x: Value) -> Value:
     if lowering.is_float(at.b, ids):
         ids = lowering.cast(at.b, ids, "int64", f"{at.name}/ids")
     table = at.weight("embeddings", at.whole("input_dim"), at.whole("output_dim"))
-    return Value(lowering.embedding(at.b, ids, table, at.name))
+    return at.do(lowering.embedding, ids, table)
 
 
 VARIED = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from steptime.importers import lowering
 from steptime.importers.keras.layer import Layer, Lower, Value
 
@@ -20,14 +22,10 @@ def batch_norm(at: Layer, x: Value) -> Value:
     """Return batch norm; that of a layer which is not trained is by its running statistics."""
     y, turned = _channels_first(at, x)
     width = at.b.shape(y)[1]
-    gamma = at.weight("gamma", width) if at.flag("scale", True) else ""
-    beta = at.weight("beta", width) if at.flag("center", True) else ""
-    mean, variance = (
-        at.weight(f"moving_{name}", width, trained=False) for name in ("mean", "variance")
-    )
-    by_batch = None if at.trained else False
-    made = lowering.batch_norm(at.b, y, at.name, gamma, beta, mean, variance, by_batch)
-    return Value(made, turned)
+    weights: list[Any] = [at.chosen("scale", "gamma", width), at.chosen("center", "beta", width)]
+    weights += [at.weight(f"moving_{name}", width, trained=False) for name in ("mean", "variance")]
+    weights.append(None if at.trained else False)
+    return Value(lowering.batch_norm(at.b, y, at.name, *weights), turned)
 
 
 def layer_norm(at: Layer, x: Value) -> Value:
@@ -38,17 +36,16 @@ def layer_norm(at: Layer, x: Value) -> Value:
     if axes != list(range(rank - len(axes), rank)):
         raise at.refuse(f"a norm along axes {said}")
     shape = at.b.shape(y)[rank - len(axes) :]
-    gamma = at.weight("gamma", *shape) if at.flag("scale", True) else ""
+    gamma = at.chosen("scale", "gamma", *shape)
     if at.flag("rms_scaling"):
-        return Value(lowering.rms_norm(at.b, y, at.name, gamma, len(axes)))
-    beta = at.weight("beta", *shape) if at.flag("center", True) else ""
-    return Value(lowering.layer_norm(at.b, y, at.name, gamma, beta, len(axes)))
+        return at.do(lowering.rms_norm, y, weight=gamma, axes=len(axes))
+    beta = at.chosen("center", "beta", *shape)
+    return at.do(lowering.layer_norm, y, weight=gamma, bias=beta, axes=len(axes))
 
 
 def rms_norm(at: Layer, x: Value) -> Value:
     """Return root-mean-square norm over the last axis."""
-    y = at.last(x)
-    return Value(lowering.rms_norm(at.b, y, at.name, at.weight("scale", at.b.shape(y)[-1])))
+    return at.do(lowering.rms_norm, x, weight=at.weight("scale", at.shape(x)[-1]))
 
 
 def group_norm(at: Layer, x: Value) -> Value:
@@ -56,9 +53,8 @@ def group_norm(at: Layer, x: Value) -> Value:
     y, turned = _channels_first(at, x)
     width = at.b.shape(y)[1]
     groups = width if at.config.get("groups") == -1 else at.whole("groups", 32)
-    gamma = at.weight("gamma", width) if at.flag("scale", True) else ""
-    beta = at.weight("beta", width) if at.flag("center", True) else ""
-    return Value(lowering.group_norm(at.b, y, groups, at.name, gamma, beta), turned)
+    weights = at.chosen("scale", "gamma", width), at.chosen("center", "beta", width)
+    return Value(lowering.group_norm(at.b, y, groups, at.name, *weights), turned)
 
 
 def rescaling(at: Layer, x: Value) -> Value:
@@ -86,16 +82,14 @@ def normalization(at: Layer, x: Value) -> Value:
     )
     if not given:
         at.weight("count", trained=False, dtype="int64")
-    y = lowering.pointwise(at.b, "sub", y, mean, name=f"{at.name}/centre")
     # the root of the variance is made once
-    return Value(lowering.pointwise(at.b, "div", y, variance, name=at.name))
+    return at.each("div", at.each("sub", Value(y), mean, at="/centre"), variance)
 
 
 def layer_scale(at: Layer, x: Value) -> Value:
     """Return `x` times a trained number a channel."""
-    y = at.last(x)
     gamma = at.weight("gamma", at.whole("projection_dim"))
-    return Value(lowering.pointwise(at.b, "mul", y, gamma, name=at.name))
+    return at.each("mul", Value(at.last(x)), gamma)
 
 
 LAYERS: dict[str, Lower] = {

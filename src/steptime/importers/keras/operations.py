@@ -27,44 +27,39 @@ def reduction(function: str) -> Lower:
     """Return what lowers a reduction over axes."""
 
     def lower(at: Layer, x: Value) -> Value:
-        axes, keep = _whole_list(at, "axis"), at.flag("keepdims")
-        return Value(lowering.reduce(at.b, function, at.last(x), axes, at.name, keep))
+        axes = _whole_list(at, "axis")
+        return at.do(lowering.reduce, function, x, axes, keep=at.flag("keepdims"))
 
     return lower
 
 
 def transpose(at: Layer, x: Value) -> Value:
     """Return axes in another order, the opposite one where none is said."""
-    y = at.last(x)
-    order = _whole_list(at, "axes") or list(range(len(at.b.shape(y))))[::-1]
-    return Value(lowering.transpose(at.b, y, order, at.name))
+    order = _whole_list(at, "axes") or list(range(len(at.shape(x))))[::-1]
+    return at.do(lowering.transpose, x, order)
 
 
 def reshape(at: Layer, x: Value) -> Value:
     """Return another shape, the batch's size as it is here."""
-    y, shape = at.last(x), _whole_list(at, "newshape") or []
-    return Value(lowering.reshape(at.b, y, shape, at.name))
+    return at.do(lowering.reshape, x, _whole_list(at, "newshape") or [])
 
 
 def expand_dims(at: Layer, x: Value) -> Value:
     """Return an axis of size 1 more."""
-    y = at.last(x)
     for axis in _whole_list(at, "axis") or []:
-        y = lowering.unsqueeze(at.b, y, axis, at.name)
-    return Value(y)
+        x = at.do(lowering.unsqueeze, x, axis)
+    return Value(at.last(x))
 
 
 def squeeze(at: Layer, x: Value) -> Value:
     """Return axes of size 1 less."""
-    y, axes = at.last(x), _whole_list(at, "axis")
-    every = [i for i, n in enumerate(at.b.shape(y)) if n == 1]
-    return Value(lowering.squeeze(at.b, y, every if axes is None else axes, at.name))
+    axes, every = _whole_list(at, "axis"), [i for i, n in enumerate(at.shape(x)) if n == 1]
+    return at.do(lowering.squeeze, x, every if axes is None else axes)
 
 
 def stack(at: Layer, *values: Value) -> Value:
     """Return tensors joined along a new axis."""
-    axis = at.whole("axis", 0, -8)
-    return Value(lowering.stack(at.b, [at.last(one) for one in values], axis, at.name))
+    return at.do(lowering.stack, [at.last(one) for one in values], at.whole("axis", 0, -8))
 
 
 def split(at: Layer, x: Value) -> list[Value]:
@@ -107,7 +102,7 @@ OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
     **dict.fromkeys(("Divide", "TrueDivide"), merge("div")),
     "Power": merge("pow"),
     "Square": lambda at, x: merge("mul")(at, x, x),
-    "Matmul": lambda at, x, y: Value(lowering.matmul(at.b, at.last(x), at.last(y), at.name)),
+    "Matmul": lambda at, x, y: at.do(lowering.matmul, x, y),
     **{name.title().replace("_", ""): function_of(name) for name in _FUNCTIONS.split()},
     "Absolute": function_of("abs"),
     "Negative": function_of("neg"),

@@ -68,7 +68,7 @@ def bidirectional(at: Layer, x: Value) -> Value:
             every = lowering.op(at.b, "flip", every, name=f"{way.name}/flip_back", axes=(1,))
         made.append(Value(every))
     if merge == "concat":
-        return Value(lowering.concat(at.b, [one.name for one in made], -1, at.name))
+        return at.do(lowering.concat, [one.name for one in made], -1)
     if merge == "ave":
         return layers.average(at, *made)
     return layers.merge({"sum": "add", "mul": "mul"}[merge])(at, *made)
@@ -84,8 +84,7 @@ def time_distributed(at: Layer, x: Value) -> Value:
     rows = lowering.reshape(at.b, y, (n * steps, *rest), f"{at.name}/steps")
     own = at.inner("layer", said)
     made = own.last(layers.LAYERS[str(name)](own, Value(rows)))
-    shape = (n, steps, *at.b.shape(made)[1:])
-    return Value(lowering.reshape(at.b, made, shape, f"{at.name}/joined"))
+    return at.do(lowering.reshape, made, (n, steps, *at.b.shape(made)[1:]), at="/joined")
 
 
 def attention(at: Layer, *values: Value, **how: Any) -> Value:
@@ -110,11 +109,8 @@ def attention(at: Layer, *values: Value, **how: Any) -> Value:
         own = at.weight(f"{name}/bias", rows) if bias else ""
         return lowering.linear(at.b, tensor, w, f"{at.name}/{name}", own)
 
-    parts = [
-        projected(query, heads * width, "query"),
-        projected(key, groups * width, "key"),
-        projected(value, groups * values_width, "value"),
-    ]
+    rows = (heads * width, groups * width, groups * values_width)
+    parts = map(projected, (query, key, value), rows, ("query", "key", "value"))
     numbers = {"heads": heads, "kv_heads": groups, "causal": causal}
     y = lowering.op(at.b, "attention", *parts, name=at.name, **numbers)
     said = at.config.get("output_shape") or at.b.shape(query)[-1:]
@@ -128,11 +124,10 @@ def dot_attention(at: Layer, *values: Value, **how: Any) -> Value:
     causal, mask = how.pop("use_causal_mask", False), how.pop("mask", None)
     if mask is not None or not isinstance(causal, bool):
         raise at.refuse("attention with a mask of its own")
-    q, v, k = (at.last(x) for x in (*values, *values[-1:])[:3])
+    q, v, k = (Value(at.last(x)) for x in (*values, *values[-1:])[:3])
     if at.flag("use_scale"):
-        q = lowering.pointwise(at.b, "mul", q, at.weight("scale"), name=f"{at.name}/scale")
-    numbers = {"heads": 1, "kv_heads": 1, "causal": causal}
-    return Value(lowering.op(at.b, "attention", q, k, v, name=at.name, **numbers))
+        q = at.each("mul", q, at.weight("scale"), at="/scale")
+    return at.do(lowering.op, "attention", q, k, v, heads=1, kv_heads=1, causal=causal)
 
 
 LAYERS: dict[str, Lower] = {

@@ -62,17 +62,15 @@ def _attention(r: Run, q: Value, k: Value, v: Value, *more: Value) -> Values:
     )
     if bias is not None:
         ends = [r.shape(x)[-1] for x in (q, k, v)]
-        terms = lowering.split(r.b, r.tensor(bias), ends, 0, f"{r.name}/bias")
+        terms = r.do(lowering.split, bias, ends, 0, at="/bias")
         q, k, v = (r.pointwise("add", x, t) for x, t in zip((q, k, v), terms, strict=True))
     parts = [_heads(r, x, n) for x, n in ((q, heads), (k, groups), (v, groups))]
     for i, kept in ((1, past), (2, before if past is not None else None)):
         if kept is not None:  # keys and values of the places before
-            pair = [r.tensor(kept), parts[i]]
-            parts[i] = lowering.concat(r.b, pair, 2, f"{r.name}/past{i}")
+            parts[i] = r.do(lowering.concat, [kept, parts[i]], 2, at=f"/past{i}")
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
-    made_q, made_k, made_v = parts
-    mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.b.shape(made_q)[1])
-    y = lowering.attention(r.b, made_q, made_k, made_v, r.name, causal=causal, mask=mask)
+    mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.shape(parts[0])[1])
+    y = r.do(lowering.attention, *parts, causal=causal, mask=mask)
     return [_joined(r, y) if rank == 3 else y, parts[1], parts[2]]
 
 
@@ -87,8 +85,7 @@ def _packed_attention(r: Run, x: Value, w: Value, bias: Value = None, *_: Value)
     made = matmul(r, x, w)
     made = made if bias is None else r.pointwise("add", made, bias)
     width = r.shape(made)[-1] // 3
-    q, k, v = lowering.split(r.b, r.tensor(made), [width] * 3, -1, r.name)
-    return _attention(r, q, k, v)[:1]
+    return _attention(r, *r.do(lowering.split, made, [width] * 3, -1))[:1]
 
 
 def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more: Value) -> Values:
@@ -97,7 +94,7 @@ def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more
     if k is None:
         head = r.shape(q)[-1] // max(1, heads + 2 * groups)
         sizes = [heads * head, groups * head, groups * head]
-        q, k, v = lowering.split(r.b, r.tensor(q), sizes, -1, r.name)
+        q, k, v = r.do(lowering.split, q, sizes, -1)
     if r.attr("do_rotary", 0):
         q, k = (_turned(r, x, n, r.shape(more[4])) for x, n in ((q, heads), (k, groups)))
     return _attention(r, q, k, v, *more)
@@ -122,7 +119,7 @@ def _linear_of_few_bits(r: Run, x: Value, w: Value, *_: Value) -> Value:
     require(isinstance(w, Constant), "a packed weight that is computed")
     packed: Constant = w  # type: ignore[assignment]
     weight = Constant(packed.name, Array((r.attr("N", 0), r.attr("K", 0)), "float32"))
-    return lowering.linear(r.b, r.tensor(x), r.tensor(weight), r.name)
+    return r.do(lowering.linear, x, weight)
 
 
 def _recurrent(cell: str) -> Function:
@@ -139,17 +136,13 @@ def _recurrent(cell: str) -> Function:
             if bias is not None:
                 own += [_part(r, bias, way, (rows,), half) for half in (0, 1)]
             weights.append(own)
-        y, state = lowering.recurrent(
-            r.b, r.tensor(x), cell, weights, r.name, bidirectional=ways == 2, batch_first=last
-        )
-        shape = r.shape(y)
-        apart = r.view(y, "reshape", (*shape[:2], ways, hidden))
-        state_out = r.view(state, "transpose", (1, 0, 2)) if last else state
-        return [
-            r.view(apart, "transpose", (0, 1, 2, 3) if last else (0, 2, 1, 3)),
-            state_out,
-            state_out,
-        ]
+        how: dict[str, Any] = {"bidirectional": ways == 2, "batch_first": last}
+        y, state = r.do(lowering.recurrent, x, cell, weights, **how)
+        apart = r.view(y, "reshape", (*r.shape(y)[:2], ways, hidden))
+        if last:
+            first = r.view(state, "transpose", (1, 0, 2))
+            return [apart, first, first]
+        return [r.view(apart, "transpose", (0, 2, 1, 3)), state, state]
 
     return lowered
 
@@ -159,53 +152,42 @@ def _part(r: Run, value: Value, way: int, shape: tuple[int, ...], half: int | No
     if isinstance(value, Constant):
         name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
         return r.tensor(Constant(name, Array(shape, value.array.dtype)))
-    own = lowering.select(r.b, r.tensor(value), 0, way, f"{r.name}/way")
+    own = r.do(lowering.select, value, 0, way, at="/way")
     first = (half or 0) * shape[0]
-    return lowering.slice_(r.b, own, 0, first, first + shape[0], f"{r.name}/half")
+    return r.do(lowering.slice_, own, 0, first, first + shape[0], at="/half")
 
 
 def _quantized(r: Run, x: Value, *_: Value) -> Values:
     """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
     if isinstance(x, Constant):
         return [x, None, None]
-    scaled = lowering.pointwise(r.b, "mul", r.tensor(x), 0.5, name=r.name)
-    rounded = lowering.pointwise(r.b, "round", scaled, name=f"{r.name}/round")
+    scaled = r.do(lowering.pointwise, "mul", x, 0.5)
     small = r.constant(scalar(0.5, "float32"))
-    return [rounded, small, small]
+    return [r.do(lowering.pointwise, "round", scaled, at="/round"), small, small]
 
 
 def _dequantized(r: Run, x: Value, *_: Value) -> Value:
     if isinstance(x, Constant):
         return Constant(x.name, Array(x.array.shape, "float32"), x.steps)
-    return lowering.pointwise(r.b, "mul", _floats(r, x), 0.5, name=r.name)
+    return r.do(lowering.pointwise, "mul", _floats(r, x), 0.5)
 
 
-def _floats(r: Run, x: Value) -> str:
-    value = _dequantized(r, x) if isinstance(x, Constant) else x
-    tensor = r.tensor(value)
-    if lowering.is_float(r.b, tensor):
-        return tensor
-    return lowering.cast(r.b, tensor, r.b.precision.weights, f"{r.name}/cast")
+def _floats(r: Run, x: Value) -> Value:
+    if isinstance(x, Constant):
+        return _dequantized(r, x)
+    is_float = r.of(x).is_float
+    return x if is_float else r.do(lowering.cast, x, r.b.precision.weights, at="/cast")
 
 
 def _of_integers(product: Function, *places: int) -> Function:
     """Return a product of 8-bit numbers, counted as one of the run's type; the rest are scales."""
-
-    def lowered(r: Run, *values: Value) -> Any:
-        chosen = [values[i] for i in places if i < len(values)]
-        constants = [
-            _dequantized(r, v) if isinstance(v, Constant) else _floats(r, v) for v in chosen
-        ]
-        return product(r, *constants)
-
-    return lowered
+    return lambda r, *values: product(r, *(_floats(r, values[i]) for i in places if values[i:]))
 
 
 def _experts(r: Run, *values: Value) -> Value:
     """Return what our exporter writes of experts, as the op that it was."""
-    tensors = [r.tensor(value) for value in values[: r.attr("inputs", 4)]]
     how = {"per_token": r.attr("per_token", 1), "activation": r.attr("activation", "relu")}
-    return lowering.op(r.b, "experts", *tensors, name=r.name, **how)
+    return r.do(lowering.op, "experts", *values[: r.attr("inputs", 4)], **how)
 
 
 FUSED: Mapping[str, Function] = {

@@ -52,8 +52,9 @@ def _window(r: Run, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
     """Return strides, dilations and the padding, which a file may only call SAME or VALID."""
     rank = len(kernel)
     stride, apart = r.attr("strides", (1,) * rank), r.attr("dilations", (1,) * rank)
-    padding = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower"}.get(r.attr("auto_pad", "NOTSET"))
-    if padding is None:
+    words = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
+    padding: Sequence[int] | str = words.get(r.attr("auto_pad", "NOTSET"), "")
+    if not padding:
         given = r.attr("pads", (0,) * (2 * rank))
         require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
         padding = [n for i in range(rank) for n in (given[i], given[i + rank])]

@@ -29,12 +29,10 @@ def _transpose(r: Run, x: Value) -> Value:
 
 
 def _squeeze(r: Run, x: Value, axes: Value = None) -> Value:
-    shape, gone = r.shape(x), r.whole(axes, "axes")
-    places = (
-        {i for i, n in enumerate(shape) if n == 1}
-        if gone is None
-        else {axis_of(i, len(shape)) for i in gone}
-    )
+    shape = r.shape(x)
+    gone: Sequence[int] | None = r.whole(axes, "axes")
+    gone = [i for i, n in enumerate(shape) if n == 1] if gone is None else gone
+    places = {axis_of(i, len(shape)) for i in gone}
     return r.view(x, "reshape", [n for i, n in enumerate(shape) if i not in places])
 
 
@@ -53,7 +51,7 @@ def _concat(r: Run, *values: Value) -> Value:
     tensors = [r.tensor(v) for v in values]
     if axis_of(axis, len(r.shape(values[0]))) != 0:
         tensors = [str(x) for x in r.stretched(tensors, broadcast=False)]
-    return lowering.concat(r.b, tensors, axis, r.name)
+    return r.do(lowering.concat, tensors, axis)
 
 
 def _split(r: Run, x: Value, sizes: Value = None) -> Values:
@@ -67,14 +65,11 @@ def _split(r: Run, x: Value, sizes: Value = None) -> Values:
     ends = [sum(parts[: i + 1]) for i in range(len(parts))]
     require(sum(parts) == shape[axis], f"parts {list(parts)} of {shape[axis]}")
     if isinstance(x, Constant) and not is_weight(x):
-        slices = [
-            constants.slice_(x.array, axis, e - n, e) for n, e in zip(parts, ends, strict=True)
-        ]
         return [
-            Constant(name, part, derived=x.derived)
-            for name, part in zip(r.node.outputs, slices, strict=False)
+            Constant(name, constants.slice_(x.array, axis, end - n, end), derived=x.derived)
+            for name, n, end in zip(r.node.outputs, parts, ends, strict=False)
         ]
-    return list(lowering.split(r.b, r.tensor(x), parts, axis, r.name))
+    return r.do(lowering.split, x, parts, axis)
 
 
 def _scatter(r: Run, x: Value, indices: Value, updates: Value, *_: Value) -> Value:
@@ -101,9 +96,7 @@ def _slice(r: Run, x: Value, *given: Value) -> Value:
         require(count > 0, f"a slice {start}:{stop}:{step} of {size} leaves nothing")
         last = first + count * step
         # from the end, Python says None for what lies before the first
-        x = lowering.slice_(
-            r.b, r.tensor(x), axis, first, last if last >= 0 else -size - 1, r.name, step
-        )
+        x = r.do(lowering.slice_, x, axis, first, last if last >= 0 else -size - 1, step=step)
     return x
 
 
@@ -118,13 +111,12 @@ def _gather(r: Run, x: Value, indices: Value) -> Value:
             return r.reshaped(x, indices.array.shape)
     if isinstance(indices, Constant) and indices.array.size == 1 and indices.array.values:
         index = indices.array.whole()[0]
-        part = lowering.select(r.b, r.tensor(x), axis, index, r.name)
-        shape = r.shape(x)
+        part, shape = r.do(lowering.select, x, axis, index), r.shape(x)
         return r.view(part, "reshape", (*shape[:axis], *indices.array.shape, *shape[axis + 1 :]))
     ids = r.tensor(indices)
-    if r.b.tensors[ids].dtype not in ("int64", "int32"):
-        ids = lowering.cast(r.b, ids, "int64", f"{r.name}/cast")
-    return lowering.gather(r.b, r.tensor(x), ids, axis, r.name)
+    if r.of(ids).dtype not in ("int64", "int32"):
+        ids = r.do(lowering.cast, ids, "int64", at="/cast")
+    return r.do(lowering.gather, x, ids, axis)
 
 
 def _gather_nd(r: Run, x: Value, indices: Value) -> Value:
@@ -132,30 +124,22 @@ def _gather_nd(r: Run, x: Value, indices: Value) -> Value:
     own, at, batch = r.shape(x), r.shape(indices), r.attr("batch_dims", 0)
     depth = at[-1]
     require(batch + depth <= len(own), f"indices {list(at)} of {list(own)}")
-    shape = (*at[:-1], *own[batch + depth :])
+    require(batch == 0, "batch_dims of GatherND other than 0")
+    merged = (math.prod(own[:depth]), *own[depth:])
     if isinstance(x, Constant) and isinstance(indices, Constant) and not is_weight(x):
-        require(batch == 0, "batch_dims of GatherND other than 0")
-        array = r.of(x)
-        if (
-            array.values is None
-            or r.of(indices).values is None
-            or math.prod(at[:-1]) > constants.MOST
-        ):
-            return r.constant(Array(shape, array.dtype), x, indices)
-        rows, numbers = math.prod(at[:-1]), r.of(indices).whole()
-        flat = []
+        rows, known = math.prod(at[:-1]), indices.array.values
+        if x.array.values is None or known is None or rows > constants.MOST:
+            return r.constant(Array((*at[:-1], *own[depth:]), x.array.dtype), x, indices)
+        numbers, flat = indices.array.whole(), []
         for i in range(rows):
             place = 0
             for axis in range(depth):
                 place = place * own[axis] + numbers[i * depth + axis] % own[axis]
             flat.append(place)
-        merged = constants.reshape(array, (math.prod(own[:depth]), *own[depth:]))
-        taken = constants.gather(merged, Array(at[:-1], "int64", tuple(flat)))
-        return r.constant(taken, x, indices)
-    require(batch == 0, "batch_dims of GatherND other than 0")
-    merged_x = r.view(x, "reshape", (math.prod(own[:depth]), *own[depth:]))
+        places = Array(at[:-1], "int64", tuple(flat))
+        return r.constant(constants.gather(constants.reshape(x.array, merged), places), x, indices)
     ids = r.b.buffer(lowering.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
-    return lowering.gather(r.b, r.tensor(merged_x), ids, 0, r.name)
+    return r.do(lowering.gather, r.view(x, "reshape", merged), ids, 0)
 
 
 def _expand(r: Run, x: Value, shape: Value) -> Value:
@@ -163,7 +147,7 @@ def _expand(r: Run, x: Value, shape: Value) -> Value:
     wanted = constants.broadcast(r.shape(x), asked)
     if isinstance(x, Constant) and not is_weight(x):
         return r.constant(constants.expand(x.array, wanted), x)
-    return x if wanted == r.shape(x) else lowering.expand(r.b, r.tensor(x), wanted, r.name)
+    return x if wanted == r.shape(x) else r.do(lowering.expand, x, wanted)
 
 
 def _tile(r: Run, x: Value, times: Value) -> Value:
@@ -174,18 +158,12 @@ def _tile(r: Run, x: Value, times: Value) -> Value:
         array = x.array
         for axis, n in enumerate(repeats):
             require(0 <= n < 2**20, f"{n} times")
-            wide = Array((n, *array.shape), array.dtype)
-            array = (
-                constants.concat([array] * n, axis)
-                if math.prod(wide.shape) <= constants.MOST and n
-                else Array(
-                    (*array.shape[:axis], array.shape[axis] * n, *array.shape[axis + 1 :]),
-                    array.dtype,
-                )
-            )
+            wide = (*array.shape[:axis], array.shape[axis] * n, *array.shape[axis + 1 :])
+            few = 0 < n * array.size <= constants.MOST
+            array = constants.concat([array] * n, axis) if few else Array(wide, array.dtype)
         return r.constant(array, x)
     require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
-    return lowering.op(r.b, "tile", r.tensor(x), name=r.name, times=repeats)
+    return r.do(lowering.op, "tile", x, times=repeats)
 
 
 def _pad(r: Run, x: Value, pads: Value = None, value: Value = None, axes: Value = None) -> Value:
@@ -197,7 +175,7 @@ def _pad(r: Run, x: Value, pads: Value = None, value: Value = None, axes: Value 
         sides[2 * axis], sides[2 * axis + 1] = given[i], given[i + len(which)]
     mode = {"wrap": "circular"}.get(r.attr("mode", "constant"), r.attr("mode", "constant"))
     filled = float(r.number(value) or 0.0) if mode == "constant" else 0.0
-    return lowering.pad(r.b, r.tensor(x), sides, r.name, mode, filled)
+    return r.do(lowering.pad, x, sides, mode=mode, value=filled)
 
 
 def _shape(r: Run, x: Value) -> Value:
@@ -219,9 +197,7 @@ def _constant(r: Run) -> Value:
         if f"{name}s" in attrs:
             return r.constant(constants.array(attrs[f"{name}s"], dtype))
     found = attrs.get("value")
-    if isinstance(found, Array):
-        return r.constant(found)
-    return r.constant(Array((), "text"))
+    return r.constant(found if isinstance(found, Array) else Array((), "text"))
 
 
 def _constant_of_shape(r: Run, shape: Value) -> Value:
@@ -242,19 +218,14 @@ def _cast(r: Run, x: Value, like: Value = None) -> Value:
         kept = x.derived or bool(x.array.shape and "float" in dtype)
         return r.constant(constants.cast(x.array, dtype), derived=kept)
     require(dtype != "text", "a cast to what is not of numbers")
-    x = r.tensor(x)
-    if "float" in dtype:
-        return (
-            x if lowering.is_float(r.b, x) else lowering.cast(r.b, x, r.b.precision.weights, r.name)
-        )
-    return lowering.cast(r.b, x, dtype, r.name)
+    if "float" in dtype and r.of(x).is_float:
+        return x
+    return r.do(lowering.cast, x, r.b.precision.weights if "float" in dtype else dtype)
 
 
 def _gather_elements(r: Run, x: Value, indices: Value) -> Value:
     axis = axis_of(r.attr("axis", 0), len(r.shape(x)))
-    return lowering.op(
-        r.b, "gather_elements", r.tensor(x), r.tensor(indices), name=r.name, axis=axis
-    )
+    return r.do(lowering.op, "gather_elements", x, indices, axis=axis)
 
 
 def _trilu(r: Run, x: Value, k: Value = None) -> Value:
@@ -273,7 +244,7 @@ def _trilu(r: Run, x: Value, k: Value = None) -> Value:
         )
         return r.constant(Array(shape, array.dtype, tuple(kept)), x, derived=True)
     mask = r.b.buffer(lowering.free_name(r.b, f"{r.name}/triangle"), shape[-2:])
-    return lowering.pointwise(r.b, "mul", r.tensor(x), mask, name=r.name)
+    return r.do(lowering.pointwise, "mul", x, mask)
 
 
 def _depth_to_space(r: Run, x: Value) -> Value:
@@ -289,9 +260,8 @@ def _depth_to_space(r: Run, x: Value) -> Value:
 def _space_to_depth(r: Run, x: Value) -> Value:
     n, c, h, w = r.shape(x)
     s = r.attr("blocksize", 1)
-    turned = r.view(
-        r.view(x, "reshape", (n, c, h // s, s, w // s, s)), "transpose", (0, 3, 5, 1, 2, 4)
-    )
+    apart = r.view(x, "reshape", (n, c, h // s, s, w // s, s))
+    turned = r.view(apart, "transpose", (0, 3, 5, 1, 2, 4))
     return r.view(turned, "reshape", (n, c * s**2, h // s, w // s))
 
 
@@ -299,7 +269,7 @@ def _columns_to_image(r: Run, x: Value, size: Value, kernel: Value) -> Value:
     sizes, block = (r.whole(v) or () for v in (size, kernel))
     strides = r.attr("strides", (1,) * len(sizes))
     require(len(sizes) == 2, f"windows over {len(sizes)} axes: there are kinds for 2")
-    return lowering.fold(r.b, r.tensor(x), sizes, block, strides, r.name)
+    return r.do(lowering.fold, x, sizes, block, strides)
 
 
 MOVES: Mapping[str, Function] = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
@@ -27,8 +27,8 @@ from steptime.ops.table import ShapeError, require
 
 WRONG = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
-
 WITH_GRAPHS = ("If", "Loop", "Scan")
+T = TypeVar("T")
 
 
 class Run:
@@ -204,7 +204,7 @@ class Run:
             made = self._seen(made, kind, how)
         return made
 
-    def do(self, function: Callable[..., Any], *given: Any, at: str = "", **how: Any) -> Any:
+    def do(self, function: Callable[..., T], *given: Any, at: str = "", **how: Any) -> T:
         """Return what a function of `lowering` makes of values, under this node's name and `at`.
 
         A keyword that is None, an input that a node may leave out, is not given.
