@@ -42,11 +42,7 @@ class Source:
     @cached_property
     def table(self) -> object:
         """The values of a JSON file; raises `InputError` for one that is not JSON."""
-        try:
-            return json_of(self.text)
-        except (ValueError, RecursionError) as error:
-            reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-            raise InputError(f"model {shorten(self.path)}: is no JSON: {reason}") from None
+        return told(self.text, f"model {shorten(self.path)}:")
 
 
 Read = Callable[[Source, bool], Family]
@@ -144,7 +140,12 @@ def opened(path: str) -> Source:
     return Source(path, _opened(path, "model", mapped))
 
 
-def json_of(text: str) -> object:
+def line_of(error: Exception) -> str:
+    """Return what an error says, in one line of bounded length."""
+    return shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+
+
+def json_of(text: str) -> Any:
     """Return the values of a JSON text.
 
     Raises `ValueError` for what is not JSON, for a key given twice and for too many values, which
@@ -162,8 +163,15 @@ def json_of(text: str) -> object:
             table[key] = value
         return table
 
-    result: object = json.loads(text, object_pairs_hook=once)
-    return result
+    return json.loads(text, object_pairs_hook=once)
+
+
+def told(content: str | bytes, place: str) -> Any:
+    """Return the values of a file of JSON; raises `InputError`, which begins with `place`."""
+    try:
+        return json_of(content if isinstance(content, str) else content.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is no JSON: {line_of(error)}") from None
 
 
 def format_of(source: Source) -> Format | None:

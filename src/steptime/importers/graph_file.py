@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.ranges import LARGEST
-from steptime.importers import Source
+from steptime.importers import Source, line_of
 from steptime.models.family import Family
 from steptime.ops import (
     OPS,
@@ -118,14 +118,14 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
     try:
         check(graph)
     except GraphError as error:
-        raise InputError(f"{place}: {_line(error)}") from None
+        raise InputError(f"{place}: {line_of(error)}") from None
     for op in graph.ops:
         kind_row(op.kind)
         where = f"{place}: op {shorten(op.name)}"
         try:
             problem = _misfit(graph, op)
         except _WRONG as error:
-            raise InputError(f"{where}: {op.kind}: {_line(error)}") from None
+            raise InputError(f"{where}: {op.kind}: {line_of(error)}") from None
         if problem:
             raise InputError(f"{where}: {problem}")
     if not trains:
@@ -138,7 +138,7 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
     try:
         training_graph(graph, "sgd")
     except _WRONG as error:
-        raise InputError(f"{place}: cannot be differentiated: {_line(error)}") from None
+        raise InputError(f"{place}: cannot be differentiated: {line_of(error)}") from None
 
 
 def _misfit(graph: Graph, op: Op) -> str:
@@ -161,7 +161,3 @@ def _misfit(graph: Graph, op: Op) -> str:
     saved_of(op.kind, specs, op.settings)
     right = all(type(number) is int and number >= 0 for number in numbers)
     return "" if right else f"{op.kind} has attributes without a cost"
-
-
-def _line(error: Exception) -> str:
-    return shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]

@@ -225,8 +225,7 @@ def adaptive_pool(
         function = "mean" if kind == "avg" else kind
         return _as_before(b, reduce(b, function, image, (2, 3), name, keep=True), x, name)
     if all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
-        scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
-        return _as_before(b, op(b, "upsample2d", image, name=name, scale=scale), x, name)
+        return resize(b, x, size, "nearest", name)
     # where it does not divide, windows differ by one element; these are all as long as the longest
     stride = tuple(max(1, n // m) for n, m in zip(inner, wanted, strict=True))
     kernel = tuple(n - (m - 1) * s for n, m, s in zip(inner, wanted, stride, strict=True))

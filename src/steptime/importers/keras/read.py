@@ -13,7 +13,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
-from steptime.importers import Source, json_of, lowering
+from steptime.importers import Source, line_of, lowering, told
 from steptime.importers.archive import member
 from steptime.importers.keras import layers, operations, sequences
 from steptime.importers.keras.layer import Layer, Value
@@ -44,10 +44,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     that is not known, or does not fit.
     """
     place = shorten(source.name)[1:-1]
-    try:
-        table = json_of(config_of(source).decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: is no JSON: {shorten(str(error))[1:-1]}") from None
+    table = told(config_of(source), f"{place}:")
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")
     if table.get("class_name") not in MODELS:
@@ -121,8 +118,7 @@ class _Network:
         except InputError:
             raise
         except _WRONG as error:
-            reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-            raise InputError(f"{self.place}: not what Keras writes: {reason}") from None
+            raise InputError(f"{self.place}: not what Keras writes: {line_of(error)}") from None
         return lowering.loss_of(self.b, [one.name for one in outputs])
 
     def model(
@@ -281,8 +277,7 @@ class _Network:
         except InputError:
             raise
         except _WRONG as error:
-            text = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-            raise InputError(f"{where}: {kind}: {text}") from None
+            raise InputError(f"{where}: {kind}: {line_of(error)}") from None
 
 
 _PASSED = ("use_causal_mask", "attention_mask", "initial_state")

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
-from steptime.importers import constants, lowering
+from steptime.importers import constants, line_of, lowering
 from steptime.importers.constants import Array
 from steptime.importers.onnx.model import Model, Node, Subgraph
 from steptime.importers.onnx.values import (
@@ -80,8 +80,8 @@ class Run:
             except ShapeError as error:
                 raise InputError(f"{self._where(node)}: {error}") from None
             except WRONG as error:
-                reason = shorten(str(error).partition("\n")[0])[1:-1] or type(error).__name__
-                raise InputError(f"{self._where(node)}: cannot be read: {reason}") from None
+                where = self._where(node)
+                raise InputError(f"{where}: cannot be read: {line_of(error)}") from None
 
     def _where(self, node: Node) -> str:
         return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"

@@ -71,7 +71,7 @@ def _operands(c: Call, *values: Any) -> list[Any]:
 
 
 def _unary(function: str) -> Handler:
-    return lambda c: low.pointwise(c.b, function, c.first, name=c.name)
+    return lambda c: c.do(low.pointwise, function, c.first)
 
 
 def _binary(function: str, turned: bool = False) -> Handler:
@@ -80,15 +80,11 @@ def _binary(function: str, turned: bool = False) -> Handler:
         alpha = c.get("alpha", 1)
         if alpha != 1:
             of_tensor = isinstance(b, str)
-            b = (
-                low.pointwise(c.b, "mul", b, alpha, name=f"{c.name}/alpha")
-                if of_tensor
-                else b * alpha
-            )
+            b = c.do(low.pointwise, "mul", b, alpha, at="/alpha") if of_tensor else b * alpha
         done = "floor_divide" if c.get("rounding_mode") else function
         if turned or (done in {"mul", "add"} and not isinstance(a, str)):
             a, b = b, a
-        return low.pointwise(c.b, done, a, b, name=c.name)
+        return c.do(low.pointwise, done, a, b)
 
     return run
 
@@ -119,7 +115,7 @@ def _clamp(c: Call) -> Result:
     x, ends = c.x(), {"maximum": least, "minimum": most}
     for function, end in ends.items():
         if not isinstance(end, int | float):
-            x = low.pointwise(c.b, function, x, c.walk.tensor(end), name=c.name)
+            x = c.do(low.pointwise, function, x, c.walk.tensor(end))
     least, most = (
         float(end) if isinstance(end, int | float) else default
         for end, default in zip(ends.values(), (-math.inf, math.inf), strict=True)
@@ -130,42 +126,42 @@ def _clamp(c: Call) -> Result:
 
 
 def _with_parameter(argument: str, default: float) -> Handler:
-    return lambda c: low.pointwise(
-        c.b, c.node.op, c.x(), name=c.name, parameter=float(c.get(argument, default))
+    return lambda c: c.do(
+        low.pointwise, c.node.op, c.x(), parameter=float(c.get(argument, default))
     )
 
 
 def _gelu(c: Call) -> Result:
     function = "gelu_tanh" if c.get("approximate") == "tanh" else "gelu"
-    return low.pointwise(c.b, function, c.x(), name=c.name)
+    return c.do(low.pointwise, function, c.x())
 
 
 def _where(c: Call) -> Result:
     if c.node.op == "masked_fill":
         condition, fill, x = _operands(c, c["mask"], c["value"], c["self"])
-        return low.where(c.b, condition, fill, x, name=c.name)
+        return c.do(low.where, condition, fill, x)
     condition, x, y = _operands(c, c["condition"], c["self"], c["other"])
-    return low.where(c.b, condition, x, y, name=c.name)
+    return c.do(low.where, condition, x, y)
 
 
 def _addcmul(c: Call) -> Result:
     function, x, y = c.node.op[4:], c.x("tensor1"), c.x("tensor2")
-    product = low.pointwise(c.b, function, x, y, name=f"{c.name}/product")
+    product = c.do(low.pointwise, function, x, y, at="/product")
     if c.get("value", 1) != 1:
-        product = low.pointwise(c.b, "mul", product, c["value"], name=f"{c.name}/value")
-    return low.pointwise(c.b, "add", c.x(), product, name=c.name)
+        product = c.do(low.pointwise, "mul", product, c["value"], at="/value")
+    return c.do(low.pointwise, "add", c.x(), product)
 
 
 def _threshold(c: Call) -> Result:
-    above = low.pointwise(c.b, "gt", c.x(), float(c["threshold"]), name=f"{c.name}/above")
-    return low.where(c.b, above, c.x(), float(c["value"]), name=c.name)
+    above = c.do(low.pointwise, "gt", c.x(), float(c["threshold"]), at="/above")
+    return c.do(low.where, above, c.x(), float(c["value"]))
 
 
 def _glu(c: Call) -> Result:
     axis = low.axis_of(c.b, c.x(), c.get("dim", -1))
     half = c.b.shape(c.x())[axis] // 2
-    x, gate = low.split(c.b, c.x(), [half, half], axis, f"{c.name}/halves")
-    return c.do(low.pointwise, "mul", x, low.pointwise(c.b, "sigmoid", gate, name=f"{c.name}/gate"))
+    x, gate = c.do(low.split, c.x(), [half, half], axis, at="/halves")
+    return c.do(low.pointwise, "mul", x, c.do(low.pointwise, "sigmoid", gate, at="/gate"))
 
 
 def _triangle(c: Call) -> Result:
@@ -174,7 +170,7 @@ def _triangle(c: Call) -> Result:
 
 
 def _outer(c: Call) -> Result:
-    rows = low.reshape(c.b, c.x(), (-1, 1), f"{c.name}/rows")
+    rows = c.do(low.reshape, c.x(), (-1, 1), at="/rows")
     return c.do(low.pointwise, "mul", rows, c.x("vec2"))
 
 
@@ -190,30 +186,24 @@ def _product(first: str, second: str) -> Handler:
         x, w = c.x(first), c.x(second)
         bias = c.x() if first == "mat1" and low.is_kept(c.b, w) else ""
         if bias and c.b.shape(bias) == c.b.shape(w)[1:]:
-            turned = low.transpose(c.b, w, (1, 0), f"{c.name}/transpose")
+            turned = c.do(low.transpose, w, (1, 0), at="/transpose")
             return low.linear(c.b, x, turned, c.name, bias)
         y = low.matmul(c.b, x, w, c.name)
-        return low.pointwise(c.b, "add", y, c.x(), name=f"{c.name}/bias") if first != "self" else y
+        return c.do(low.pointwise, "add", y, c.x(), at="/bias") if first != "self" else y
 
     return run
 
 
-def _linear(c: Call) -> Result:
-    return low.linear(c.b, c.x("input"), c.x("weight"), c.name, c.maybe("bias") or "")
-
-
 def _convolution(transposed: bool = False) -> Handler:
     def run(c: Call) -> Result:
-        x, w = c.x("input"), c.x("weight")
+        x, w, padding = c.x("input"), c.x("weight"), c.get("padding", 0)
         axes = len(c.b.shape(x)) - 2
-        padding = c.get("padding", 0)
-        return low.convolution(
-            c.b, x, w, c.name, c.maybe("bias") or "", stride=_pair(c.get("stride", 1), axes),
-            padding=padding if isinstance(padding, str) else _sides(padding, axes),
-            dilation=_pair(c.get("dilation", 1), axes), groups=c.get("groups", 1),
-            transposed=transposed or bool(c.get("transposed", False)),
-            output_padding=_pair(c.get("output_padding", 0), axes),
-        )  # fmt: skip
+        how: dict[str, Any] = {name: _pair(c.get(name, 1), axes) for name in ("stride", "dilation")}
+        how["padding"] = padding if isinstance(padding, str) else _sides(padding, axes)
+        how["output_padding"] = _pair(c.get("output_padding", 0), axes)
+        how["transposed"] = transposed or bool(c.get("transposed", False))
+        bias, groups = c.maybe("bias") or "", c.get("groups", 1)
+        return c.do(low.convolution, x, w, bias=bias, groups=groups, **how)
 
     return run
 
@@ -232,35 +222,24 @@ def _norm(function: Callable[..., str]) -> Handler:
     return run
 
 
-def _batch_norm(c: Call) -> Result:
-    given = _weights(c, "weight", "bias", "running_mean", "running_var")
-    return low.batch_norm(c.b, c.x("input"), c.name, **given)
-
-
 def _pool(kind: Literal["max", "avg"], axes: int) -> Handler:
     def run(c: Call) -> Result:
         require(set(listed(c.get("dilation", 1))) == {1}, "pooling with a dilation")
         kernel = _pair(c["kernel_size"], axes)
-        y = low.pool(
-            c.b, c.x(), kind, c.name,
-            kernel=kernel, stride=_pair(c.get("stride") or kernel, axes),
-            padding=_sides(c.get("padding", 0), axes), ceil=bool(c.get("ceil_mode")),
-        )  # fmt: skip
-        return y, c.places(1)
+        stride, sides = _pair(c.get("stride") or kernel, axes), _sides(c.get("padding", 0), axes)
+        how: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": sides}
+        return c.do(low.pool, c.x(), kind, ceil=bool(c.get("ceil_mode")), **how), c.places(1)
 
     return run
 
 
 def _adaptive(kind: Literal["max", "avg"], axes: int) -> Handler:
-    return lambda c: (
-        low.adaptive_pool(c.b, c.x(), kind, c.shape[-axes:], c.name),
-        c.places(1),
-    )
+    return lambda c: (c.do(low.adaptive_pool, c.x(), kind, c.shape[-axes:]), c.places(1))
 
 
 def _resize(mode: str) -> Handler:
-    return lambda c: low.resize(
-        c.b, c.first, c.shape[2:], mode, c.name, bool(c.get("align_corners", False))
+    return lambda c: c.do(
+        low.resize, c.first, c.shape[2:], mode, align_corners=bool(c.get("align_corners", False))
     )
 
 
@@ -273,11 +252,9 @@ def _attention(c: Call) -> Result:
     )
     mask = c.get("attn_mask")
     learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
-    y = low.attention(
-        c.b, q, k, v, c.name, causal=bool(c.get("is_causal", False)), mask=learnt,
-        scale=c.get("scale"),
-    )  # fmt: skip
-    return low.reshape(c.b, y, (*shapes[0][:-1], shapes[2][-1]), f"{c.name}/back")
+    how = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
+    y = c.do(low.attention, q, k, v, **how)
+    return c.do(low.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
 
 
 def _recurrent(cell: str) -> Handler:
@@ -287,11 +264,9 @@ def _recurrent(cell: str) -> Handler:
         require(all(isinstance(one, Const) for one in states), "a first state that is computed")
         tensors, each = [c.walk.tensor(one) for one in c["params"]], 4 if c["has_biases"] else 2
         weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
-        y, state = low.recurrent(
-            c.b, c.x("input"), cell, weights, c.name,
-            bidirectional=bool(c.get("bidirectional")), batch_first=bool(c.get("batch_first")),
-            p=float(c.get("dropout", 0.0)),
-        )  # fmt: skip
+        how: dict[str, Any] = {name: bool(c.get(name)) for name in ("bidirectional", "batch_first")}
+        p = float(c.get("dropout", 0.0))
+        y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, **how)
         return [y, state, state]
 
     return run
@@ -303,9 +278,8 @@ def _dropout(c: Call) -> Result:
 
 
 def _topk(c: Call) -> Result:
-    return low.topk(
-        c.b, c.x(), c["k"], c.get("dim", -1), c.name, largest=bool(c.get("largest", True))
-    )
+    largest = bool(c.get("largest", True))
+    return c.do(low.topk, c.x(), c["k"], c.get("dim", -1), largest=largest)
 
 
 def _cumsum(c: Call) -> Result:
@@ -343,12 +317,9 @@ ATEN: Mapping[str, Handler] = {
     **dict.fromkeys(
         ("log_softmax", "_log_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"], log=True)
     ),
-    **dict.fromkeys(
-        ("dropout", "feature_dropout", "alpha_dropout"),
-        _dropout,
-    ),
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
     "embedding": lambda c: c.do(low.embedding, c.x("indices"), c.x("weight")),
-    "linear": _linear,
+    "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **_weights(c, "bias")),
     **dict.fromkeys(("matmul", "linalg_matmul"), _product("self", "other")),
     **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),
     "mv": _product("self", "vec"),
@@ -358,7 +329,9 @@ ATEN: Mapping[str, Handler] = {
     "einsum": lambda c: c.do(products.einsum, c["equation"], [*map(c.walk.tensor, c["tensors"])]),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution()),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), _convolution(transposed=True)),
-    "batch_norm": _batch_norm,
+    "batch_norm": lambda c: c.do(
+        low.batch_norm, c.x("input"), **_weights(c, "weight", "bias", "running_mean", "running_var")
+    ),
     "layer_norm": _norm(low.layer_norm),
     "rms_norm": _norm(low.rms_norm),
     **dict.fromkeys(("group_norm", "instance_norm"), _norm(low.group_norm)),

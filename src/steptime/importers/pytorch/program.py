@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.importers import Source, json_of
+from steptime.importers import Source, told
 from steptime.importers.archive import member
 from steptime.importers.pytorch.symbols import parsed, symbol_of
 from steptime.ops.builder import MOST_OPS
@@ -151,11 +151,7 @@ class Program:
 def document_of(source: Source) -> Any:
     """Return the values of a file's `models/model.json`; raises `InputError`."""
     found = member(source, _is_model, "models/model.json of torch.export.save")
-    try:
-        return json_of(found.decode())
-    except (ValueError, RecursionError) as error:
-        reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-        raise InputError(f"model {shorten(source.path)}: model.json is no JSON: {reason}") from None
+    return told(found, f"model {shorten(source.path)}: model.json")
 
 
 def _is_model(name: str) -> bool:

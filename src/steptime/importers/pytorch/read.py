@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.importers import Source
+from steptime.importers import Source, line_of
 from steptime.importers import lowering as low
 from steptime.importers.code import about_of
 from steptime.importers.pytorch.aten import ATEN
@@ -75,8 +75,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
 
 
 def _line(error: Exception) -> str:
-    line = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-    return f"{line}, which is not there" if isinstance(error, KeyError) else line
+    return f"{line_of(error)}{', which is not there' * isinstance(error, KeyError)}"
 
 
 def _ended(walk: Walk) -> str:

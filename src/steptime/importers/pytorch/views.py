@@ -77,12 +77,12 @@ def _put(c: Call, part: Value, axis: int, start: int, stop: int) -> Value:
         return new
     before, after = ((0, first), (last, size))
     whole = [
-        low.slice_(c.b, x, axis, *ends, f"{c.name}/rest")
+        c.do(low.slice_, x, axis, *ends, at="/rest")
         for ends in (before, after)
         if ends[0] < ends[1]
     ]
     whole.insert(int(first > 0), new)
-    return low.concat(c.b, whole, axis, f"{c.name}/put")
+    return c.do(low.concat, whole, axis, at="/put")
 
 
 def _put_slice(c: Call, part: Value) -> Value:
@@ -96,20 +96,19 @@ def _put_select(c: Call, part: Value) -> Value:
     shape, axis = c.walk.shape(c["self"]), c.get("dim", 0)
     axis %= len(shape)
     index = c["index"] % shape[axis]
-    new = low.reshape(
-        c.b, c.walk.tensor(part), (*shape[:axis], 1, *shape[axis + 1 :]), f"{c.name}/put"
-    )
+    one = (*shape[:axis], 1, *shape[axis + 1 :])
+    new = c.do(low.reshape, c.walk.tensor(part), one, at="/put")
     return _put(c, new, axis, index, index + 1)
 
 
 def _put_back(c: Call, part: Value) -> Value:
-    return low.reshape(c.b, c.walk.tensor(part), c.walk.shape(c["self"]), f"{c.name}/put")
+    return c.do(low.reshape, c.walk.tensor(part), c.walk.shape(c["self"]), at="/put")
 
 
 def _put_order(c: Call, part: Value) -> Value:
     order = _order(c)
     back = [order.index(i) for i in range(len(order))]
-    return low.transpose(c.b, c.walk.tensor(part), back, f"{c.name}/put")
+    return c.do(low.transpose, c.walk.tensor(part), back, at="/put")
 
 
 PUTS: Mapping[str, Callable[[Call, Value], Value]] = {
@@ -153,7 +152,7 @@ def _repeat(c: Call) -> Result:
     times, x = listed(c.get("repeats", c.get("dims"))), c.x()
     times = [1] * (len(c.b.shape(x)) - len(times)) + times
     shape = (*(1,) * (len(times) - len(c.b.shape(x))), *c.b.shape(x))
-    x = low.reshape(c.b, x, shape, f"{c.name}/axes")
+    x = c.do(low.reshape, x, shape, at="/axes")
     if all(1 in pair for pair in zip(shape, times, strict=True)):
         wanted = [n * t for n, t in zip(shape, times, strict=True)]
         return c.do(low.expand, x, c.walk.widened(shape, wanted))
@@ -164,8 +163,8 @@ def _repeat_interleave(c: Call) -> Result:
     times, axis, shape = c["repeats"], c.get("dim"), c.b.shape(c.x())
     require(isinstance(times, int) and axis is not None, "repeats that are not a number")
     before, after = shape[: axis % len(shape) + 1], shape[axis % len(shape) + 1 :]
-    apart = low.reshape(c.b, c.x(), (*before, 1, *after), f"{c.name}/apart")
-    wide = low.expand(c.b, apart, (*before, times, *after), f"{c.name}/repeat")
+    apart = c.do(low.reshape, c.x(), (*before, 1, *after), at="/apart")
+    wide = c.do(low.expand, apart, (*before, times, *after), at="/repeat")
     return c.do(low.reshape, wide, (*before[:-1], before[-1] * times, *after))
 
 
@@ -224,8 +223,8 @@ def _pixel_shuffle(c: Call) -> Result:
     apart, order = (n, channels // (r * r), r, r, height, width), (0, 1, 4, 2, 5, 3)
     if c.node.op == "pixel_unshuffle":
         apart, order = (n, channels, height // r, r, width // r, r), (0, 1, 3, 5, 2, 4)
-    y = low.reshape(c.b, c.x(), apart, f"{c.name}/apart")
-    y = low.transpose(c.b, y, order, f"{c.name}/order")
+    y = c.do(low.reshape, c.x(), apart, at="/apart")
+    y = c.do(low.transpose, y, order, at="/order")
     return c.do(low.reshape, y, (n, *c.shape[1:]))
 
 
@@ -239,7 +238,7 @@ def _unfold(c: Call) -> Result:
 
 def _image_to_columns(c: Call) -> Result:
     sides = [side for size in listed(c["padding"]) for side in (size, size)]
-    x = low.pad(c.b, c.x(), (0, 0, 0, 0, *sides), f"{c.name}/pad")
+    x = c.do(low.pad, c.x(), (0, 0, 0, 0, *sides), at="/pad")
     return c.do(low.unfold, x, *(listed(c[name]) for name in ("kernel_size", "stride", "dilation")))
 
 

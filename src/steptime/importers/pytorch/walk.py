@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
@@ -43,6 +43,7 @@ class Const:
 
 
 Value = str | Const
+T = TypeVar("T")
 
 
 def listed(value: Any) -> list[Any]:
@@ -90,9 +91,9 @@ class Call:
         """Return which of two names an argument has here."""
         return first if first in self.node.args else second
 
-    def do(self, function: Callable[..., str], *given: Any, **more: Any) -> str:
-        """Return what a function of `lowering` makes, under the name of this call."""
-        return function(self.b, *given, name=self.name, **more)
+    def do(self, function: Callable[..., T], *given: Any, at: str = "", **more: Any) -> T:
+        """Return what a function of `lowering` makes, under the name of this call and `at`."""
+        return function(self.b, *given, name=f"{self.name}{at}", **more)
 
     def places(self, i: int) -> Const | None:
         """Return the places that an op gives beside values, which are found with them."""
