@@ -75,12 +75,8 @@ def _put(c: Call, part: Value, axis: int, start: int, stop: int) -> Value:
     first, last, _ = slice(start, stop).indices(size)
     if (first, last) == (0, size):
         return new
-    before, after = ((0, first), (last, size))
-    whole = [
-        c.do(low.slice_, x, axis, *ends, at="/rest")
-        for ends in (before, after)
-        if ends[0] < ends[1]
-    ]
+    ends = [one for one in ((0, first), (last, size)) if one[0] < one[1]]
+    whole = [c.do(low.slice_, x, axis, *one, at="/rest") for one in ends]
     whole.insert(int(first > 0), new)
     return c.do(low.concat, whole, axis, at="/put")
 
