@@ -1,37 +1,70 @@
 """Widths of intervals on devices never seen: how far predictions were off on devices left out.
 
-Of each form (and of what a host takes), rows of a device that was left out lie around a middle of
-their own: the spread around it is `own`, that of the middles of all devices is `shared`, with
-Student's factor, for there are few devices. Both are halves of the middle 80 %, in ln.
+Of a form, the host or whole steps, rows of a device that was left out lie around a middle of their
+own. The spread around it is `own`; what is left of the middle 80 % of all devices is `shared`, with
+Student's factor, for there are few devices. Devices weigh the same. Kernels on GPUs before Volta
+are `old` times as far off, and are made alike before. All are halves of the middle 80 %, in ln.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns
+from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
 from steptime.core.constants import Constant
+from steptime.predict.calibrated.described import described
+from steptime.predict.calibrated.form import OLD
 from steptime.predict.calibrated.interval import LEVEL
 from steptime.predict.calibrated.method import form_of
 
 FEWEST = 15  # rows of a group on a device that count
 UPPER = (1 + LEVEL) / 2
 LEAST = 0.03  # of a width: no device is known better
+UNTOLD = ("tensorflow1",)  # stacks whose kernels no dispatcher told: widths of their own
+Groups = Mapping[str, Mapping[str, Floats]]
 
 
 @dataclass(frozen=True)
 class Off:
-    """How far a row of a device that was left out is off: ln(measured / predicted)."""
+    """How far a row of a device that was left out is off: ln(measured / predicted).
+
+    `group` is a form, or `host` or `step`, of a stack in `UNTOLD` with `@` and its name.
+    """
 
     device: str
     group: str
     case: Case
     off: float
+
+    @property
+    def wider(self) -> bool:
+        """Whether the row is one of kernels on a GPU before Volta."""
+        old = (self.case.device.architecture or "").startswith(OLD)
+        return old and not self.group.startswith("host")
+
+
+@dataclass(frozen=True)
+class Width:
+    """Own and shared width of a group, and the devices and rows that told it."""
+
+    own: float
+    shared: float
+    devices: int
+    rows: int
+
+    def constants(self, group: str) -> dict[str, Constant]:
+        """Return the width as constants of the priors."""
+        words = f"{self.rows} rows of {self.devices} devices, each left out of the fit"
+        if group == "step":
+            return {"interval.step": Constant(self.shared, 0.0, words)}
+        ends = {"own": self.own, "shared": self.shared}
+        return {f"interval.{group}_{end}": Constant(of, 0.0, words) for end, of in ends.items()}
 
 
 def off_of(cases: Sequence[Case], constants: Mapping[str, float]) -> list[Off]:
@@ -46,68 +79,76 @@ def off_of(cases: Sequence[Case], constants: Mapping[str, float]) -> list[Off]:
 
 
 def _group(case: Case, share: float) -> str:
-    """Return what a case tells of: a form, or the host where its kernels take less than half."""
+    """Return what a case tells of: a form, a step, or the host if kernels take less than half."""
+    of = f"@{case.stack}" if case.stack in UNTOLD else ""
     if share < 0.5:
-        return "host" if case.condition == "step" else "isolated"
-    if case.condition == "step":
-        return "step"
-    return form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
+        return f"host{of}"
+    form = form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
+    several = len(case.kernels) > 1 and form != described.__name__
+    return f"step{of}" if several and case.condition in ("step", "call") else form
 
 
-def widths(rows: Sequence[Off], leave: str = "") -> dict[str, tuple[float, float, int, int]]:
-    """Return own and shared width, devices and rows of each group, and of `all`.
+def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in rows:
+        of_kernels = not one.group.startswith(("host", "step"))
+        for group in (one.group, "all") if of_kernels else (one.group,):
+            found[group][one.device].append(one.off / (old if one.wider else 1.0))
+    return {
+        group: {name: np.array(some) for name, some in own.items() if len(some) >= FEWEST}
+        for group, own in found.items()
+    }
+
+
+def older(rows: Sequence[Off]) -> float:
+    """Return how many times as far off kernels are on old devices: the mean of groups, in ln."""
+    groups = [_grouped(one for one in rows if one.wider is wider) for wider in (True, False)]
+    found = [
+        np.log(_half(groups[0][name].values()) / _half(groups[1][name].values()))
+        for name in groups[0]
+        if name not in ("host", "all") and groups[0][name] and groups[1].get(name)
+    ]
+    return float(np.exp(np.mean(found))) if found else 1.0
+
+
+def widths(rows: Sequence[Off], old: float = 1.0) -> dict[str, Width]:
+    """Return the widths of each group, and of `all` kernels.
+
+    A form that one device tells shares what all of them do.
+    """
+    found: dict[str, Width] = {}
+    groups = _grouped(rows, old)
+    for group in ("all", *(name for name in groups if name != "all")):
+        devices = groups.get(group, {}).values()
+        if not devices:
+            continue
+        own = _half([some - np.median(some) for some in devices])
+        few = float(stdtrit(len(devices), UPPER) / ndtri(UPPER))
+        shared = few * sqrt(max(_half(devices) ** 2 - own**2, 0.0))
+        if len(devices) == 1:
+            shared = max(shared, found["all"].shared if "all" in found else 0.0)
+        count = sum(map(len, devices))
+        found[group] = Width(max(own, LEAST), max(shared, LEAST), len(devices), count)
+    return found
+
+
+def _half(devices: Iterable[Floats], count: int = 200) -> float:
+    """Return half of the middle 80 % around 0 of devices that weigh the same."""
+    alike = [np.quantile(one, (np.arange(count) + 0.5) / count) for one in devices]
+    return float(np.quantile(np.abs(np.concatenate(alike)), LEVEL))
+
+
+def constants_of(rows: Sequence[Off], leave: str = "", stack: str = "") -> dict[str, Constant]:
+    """Return widths as constants of the priors, or of a stack in `UNTOLD`.
 
     The rows of the device `leave` are left out.
     """
-    groups: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in rows:
-        if one.device != leave:
-            for group in (one.group, "all"):
-                groups[group][one.device].append(one.off)
-    found = {}
-    for group, devices in groups.items():
-        enough = [np.array(some) for some in devices.values() if len(some) >= FEWEST]
-        if len(enough) < 2:
-            continue
-        middles = np.array([np.median(some) for some in enough])
-        around = np.concatenate([_alike(some - np.median(some)) for some in enough])
-        own = float(np.diff(np.quantile(around, (1 - UPPER, UPPER)))[0] / 2)
-        few = float(stdtrit(len(middles), UPPER))
-        shared = few * float(np.sqrt(np.mean(middles**2)))
-        count = sum(map(len, enough))
-        found[group] = max(own, LEAST), max(shared, LEAST), len(enough), count
-    return found
-
-
-def _alike(values: np.ndarray, count: int = 200) -> np.ndarray:
-    """Return as many quantiles of each device, so that devices weigh the same."""
-    return np.quantile(values, (np.arange(count) + 0.5) / count)
-
-
-def constants_of(found: Mapping[str, tuple[float, float, int, int]]) -> dict[str, Constant]:
-    """Return widths as constants of the priors."""
-    made = {}
-    for group, (own, shared, devices, rows) in found.items():
-        if group == "step":
-            continue
-        words = f"{rows} rows of {devices} devices, each left out of the fit"
-        made[f"interval.{group}_own"] = Constant(own, 0.0, words)
-        made[f"interval.{group}_shared"] = Constant(shared, 0.0, words)
+    told = [one for one in rows if one.device != leave]
+    old = older(told)
+    of = f"@{stack}" if stack else ""
+    words = f"{len(told)} rows of devices left out of the fit: GPUs before Volta beside later ones"
+    made = {} if of else {"interval.old": Constant(old, 0.0, words)}
+    for group, width in widths(told, old).items():
+        if group.partition("@")[1:] == of.partition("@")[1:]:
+            made |= width.constants(group.partition("@")[0])
     return made
-
-
-def coverage(rows: Sequence[Off]) -> list[tuple[str, str, float, float, int]]:
-    """Return device, group, coverage and half width (ln) of each device under widths of others."""
-    found = []
-    for device in sorted({one.device for one in rows}):
-        known = widths(rows, device)
-        groups = sorted({one.group for one in rows if one.device == device})
-        inside: list[bool] = []
-        for group in groups:
-            own, shared, _, _ = known.get(group) or known["all"]
-            half = float(np.hypot(own, shared))
-            here = [abs(r.off) <= half for r in rows if (r.device, r.group) == (device, group)]
-            inside += here
-            found.append((device, group, float(np.mean(here)), half, len(here)))
-        found.append((device, "all", float(np.mean(inside)), float("nan"), len(inside)))
-    return found

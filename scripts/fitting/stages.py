@@ -12,7 +12,7 @@ import numpy as np
 
 from fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
-from fitting.write import write, write_host
+from fitting.write import write, write_lines
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
@@ -254,7 +254,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name} {device:24} {kind:18} {middle:6.1%} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
-        write_host(STACKS / f"{stage.stack}.toml", of_host)
+        write_lines(STACKS / f"{stage.stack}.toml", of_host)
         rest = {key: one for key, one in constants.items() if key not in of_host}
         write(PRIORS / f"{stage.priors}.toml", rest)
         for key, one in constants.items():

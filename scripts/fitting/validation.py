@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from steptime.calibration.device import calibrate, chosen
 from steptime.calibration.evaluate import Errors, Scored, errors_of, score
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
+from steptime.predict.calibrated.method import GPU
 from steptime.predict.host import Steps
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
@@ -185,10 +187,24 @@ def say(what: str) -> None:
     print(f"{process_time():6.0f} s  {what}", file=sys.stderr, flush=True)
 
 
-def fit_intervals(data: Path) -> dict[str, Constant]:
-    """Return the widths of intervals on devices never seen, from devices left out."""
-    checked, known = read(data)
-    return intervals.constants_of(intervals.widths(_offs(checked, known)))
+def fit_intervals(data: Path) -> dict[str, dict[str, Constant]]:
+    """Return the widths of intervals on devices never seen, from devices left out.
+
+    They are those of the priors, under "", and of stacks that have their own.
+    """
+    offs = _offs(*read(data))
+    return {name: intervals.constants_of(offs, stack=name) for name in ("", *intervals.UNTOLD)}
+
+
+def _widths(offs: Sequence[Off], device: str, stack: str) -> Constants:
+    """Return the widths that other devices tell, `all` for forms of which they tell none."""
+    found = intervals.constants_of(offs, device)
+    if stack in intervals.UNTOLD:
+        found |= intervals.constants_of(offs, device, stack)
+    forms = {form.__name__ for form in GPU.values()}
+    for form, end in product(sorted(forms), ("own", "shared")):
+        found.setdefault(f"interval.{form}_{end}", found[f"interval.all_{end}"])
+    return {name: one.value for name, one in found.items()}
 
 
 def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]:
@@ -222,8 +238,7 @@ def main(arguments: Sequence[str]) -> int:
     known_by: dict[int, list[Known]] = {}
     for one in TARGETS:
         for device, cases in checked[one.name].items():
-            width = intervals.constants_of(intervals.widths(offs, device))
-            at = {**known[device, one.stack], **{key: w.value for key, w in width.items()}}
+            at = {**known[device, one.stack], **_widths(offs, device, one.stack)}
             new[one.name][device] = scored(cases, at)
             told = checked[one.told_by or one.name].get(device)
             if told and len(told) >= POINTS * (2 if told is cases else 1):

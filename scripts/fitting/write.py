@@ -27,19 +27,20 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
     write_whole(path, _HEAD + toml_text(table))
 
 
-def write_host(path: Path, fitted: Mapping[str, Constant]) -> None:
-    """Rewrite constants of the host, `host.step_s`, line by line in the file of a stack.
+def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
+    """Rewrite constants such as `host.step_s` line by line in the file of a stack.
 
     Raises `KeyError` for one that the file does not have.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
-    start = lines.index(next(line for line in lines if line.startswith("[host]")))
-    places = {line.partition(" = ")[0]: i for i, line in enumerate(lines) if i > start}
+    places, section = {}, ""
+    for i, line in enumerate(lines):
+        section = line[1:].partition("]")[0] if line.startswith("[") else section
+        places[f"{section}.{line.partition(' = ')[0]}"] = i
     for name, one in fitted.items():
-        own = name.removeprefix("host.")
-        lines[places[own]] = (
-            f"{own} = {{ value = {rounded(one.value)!r}, spread = {rounded(one.spread)!r}, "
-            f'fitted_on = "{one.fitted_on}" }}'
+        lines[places[name]] = (
+            f"{name.partition('.')[2]} = {{ value = {rounded(one.value)!r}, "
+            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}" }}'
         )
     write_whole(path, "\n".join(lines) + "\n")
 

@@ -9,36 +9,64 @@ from steptime.catalog import device
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fitting.intervals import Off, constants_of, coverage, widths
+from fitting.intervals import Off, constants_of, off_of, older, widths
 
 CASE = Case(op_kernels("relu", ((8, 8),), {}, "float32"), device("t4"), 1.0, "relu", "repeated")
+OLD = Case(CASE.kernels, device("p100-pcie-16gb"), 1.0, "relu", "repeated")
 
 
-def rows(middles, spread):
+def rows(middles, spread, case=CASE, group="stream", name="gpu"):
     """Rows of devices around middles of their own."""
     around = np.linspace(-spread, spread, 101)
     return [
-        Off(f"gpu{i}", "stream", CASE, middle + one)
+        Off(f"{name}{i}", group, case, middle + one)
         for i, middle in enumerate(middles)
         for one in around
     ]
 
 
 def test_own_is_the_spread_around_the_middle_of_a_device():
-    own, shared, devices, count = widths(rows([0.0, 0.0, 0.0], 0.5))["stream"]
-    assert own == pytest.approx(0.4, abs=0.01)  # the middle 80 % of -0.5 to 0.5
-    assert shared == 0.03  # the least that is written
-    assert (devices, count) == (3, 303)
+    found = widths(rows([0.0, 0.0, 0.0], 0.5))["stream"]
+    assert found.own == pytest.approx(0.4, abs=0.01)  # the middle 80 % of -0.5 to 0.5
+    assert found.shared == 0.03  # the least that is written
+    assert (found.devices, found.rows) == (3, 303)
 
 
-def test_shared_is_the_spread_of_devices_with_students_factor():
-    _, shared, _, _ = widths(rows([0.2, -0.2, 0.2, -0.2], 0.0))["stream"]
-    assert shared == pytest.approx(1.533 * 0.2, abs=1e-3)  # t of 90 % with 4 degrees
-    made = constants_of(widths(rows([0.2, -0.2], 0.1)))
+def test_shared_is_what_is_left_of_all_devices_with_students_factor():
+    found = widths(rows([0.2, -0.2, 0.2, -0.2], 0.0))["stream"]
+    assert found.shared == pytest.approx(0.2 * 1.533 / 1.282, abs=1e-3)  # t of 90 %, 4 degrees
+    made = constants_of(rows([0.2, -0.2], 0.1))
     assert {"interval.stream_own", "interval.stream_shared", "interval.all_own"} <= set(made)
 
 
-def test_a_device_is_covered_by_what_the_others_say():
-    found = {name: share for name, group, share, *_ in coverage(rows([0, 0, 2], 0.1)) if group}
-    assert found["gpu2"] == 0.0  # the others say nothing of a device like this
-    assert found["gpu0"] == 1.0
+def test_a_device_whose_rows_are_left_out_tells_nothing():
+    every = rows([0.0, 0.0, 2.0], 0.1)
+    assert constants_of(every, "gpu2")["interval.stream_shared"].value == 0.03
+    assert constants_of(every)["interval.stream_shared"].value > 1
+
+
+def test_kernels_on_old_devices_are_compared_and_made_alike():
+    every = rows([0.0, 0.0], 0.2) + rows([0.0, 0.0], 0.4, OLD, name="old")
+    assert older(every) == pytest.approx(2.0)
+    assert constants_of(every)["interval.stream_own"].value == pytest.approx(0.16, abs=0.01)
+    assert older(rows([0.0], 0.2, group="host") + rows([0.0], 0.4, OLD, "host", "old")) == 1.0
+
+
+def test_steps_and_hosts_of_a_stack_that_nobody_observed_have_widths_of_their_own():
+    every = rows([0.1, -0.1], 0.1, group="step@tensorflow1") + rows([0.0, 0.0], 0.1)
+    own = constants_of(every, stack="tensorflow1")
+    assert set(own) == {"interval.step"}
+    assert "interval.step" not in constants_of(every)
+
+
+def test_what_a_case_tells_of_is_said_by_how_it_was_measured():
+    tiny = Case(CASE.kernels, CASE.device, 1.0, "relu", "isolated")
+    step = Case(CASE.kernels * 2, CASE.device, 1.0, "relu", "step")
+    from steptime import catalog
+
+    constants = {name: one.value for name, one in catalog.priors("gpu").items()}
+    assert [one.group for one in off_of([CASE, tiny, step], constants)] == [
+        "stream",
+        "host",
+        "host",
+    ]

@@ -31,17 +31,17 @@ def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
 
 
 def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Path) -> None:
-    from fitting.write import write_host
+    from fitting.write import write_lines
 
     path = tmp_path / "mine.toml"
     before = 'name = "mine"\n\n[host] # seconds\nstep_s = {}\nview_s = {}\n'
     path.write_text(before)
-    write_host(path, {"host.step_s": Constant(0.00012345, 0.5, "rows")})
+    write_lines(path, {"host.step_s": Constant(0.00012345, 0.5, "rows")})
     assert path.read_text() == before.replace(
         "step_s = {}", 'step_s = { value = 0.000123, spread = 0.5, fitted_on = "rows" }'
     )
     with pytest.raises(KeyError):
-        write_host(path, {"host.none_s": Constant(1.0, 0.0, "rows")})
+        write_lines(path, {"host.none_s": Constant(1.0, 0.0, "rows")})
 
 
 def test_a_host_s_constants_move_to_what_steps_took() -> None:

@@ -18,6 +18,14 @@ def test_own_and_shared_parts_add_as_squares():
     assert shared == pytest.approx(0.8)
 
 
+def test_what_a_datasheet_says_less_of_is_wider():
+    old = bounds("product", PARTS, 2.0)
+    assert old.high == pytest.approx(math.exp(1.0))
+    step = bounds("product", PARTS | {"interval.step": 0.3}, in_step=True)
+    assert step.high == pytest.approx(math.exp(math.sqrt(0.3**2 + 0.4**2 + 0.3**2)))
+    assert bounds("product", PARTS | {"interval.step": 0.3}).high == pytest.approx(math.exp(0.5))
+
+
 def test_a_form_has_its_own_width_and_a_calibrated_device_its_own_ends():
     own = {"interval.product_own": 0.06, "interval.product_shared": 0.08}
     assert bounds("product", PARTS | own).high == pytest.approx(math.exp(0.1))

@@ -80,7 +80,8 @@ class Columns:
     def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
         """Return the seconds of each case, and between which bounds they lie.
 
-        What kernels share adds up, what is their own adds as squares (`schedule.total`).
+        What kernels share adds up, what is their own adds as squares (`schedule.total`), as do the
+        errors of device and host where an op is measured alone.
         """
         value, below, above, below2, above2 = sums = np.zeros((5, len(self.cases)))
         for block, one in self._priced(constants):
@@ -95,11 +96,14 @@ class Columns:
                 sums[i] += np.bincount(block.case, part, len(self.cases))
         low = value - np.sqrt(below**2 + below2)
         high = value + np.sqrt(above**2 + above2)
-        return (
-            self._timed(value, constants),
-            self._timed(low, widened(constants, 0)),
-            self._timed(high, widened(constants, 1)),
-        )
+        middle = self._timed(value, constants)
+        ends = []
+        for end, (device_s, sign) in enumerate(((low, -1), (high, 1))):
+            moved = widened(constants, end)
+            both = self._timed(device_s, moved)
+            apart = self._timed(device_s, constants) - middle, self._timed(value, moved) - middle
+            ends.append(np.where(self._isolated, middle + sign * np.hypot(*apart), both))
+        return middle, ends[0], ends[1]
 
     def _priced(self, constants: Constants) -> Iterator[tuple[_Block, Any]]:
         """Yield the blocks, each with the intervals of its kernels as arrays."""
@@ -111,7 +115,7 @@ class Columns:
 
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""
-        total = device_s
+        total = device_s.copy()
         if self._isolated.any():
             factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
             between = between_events_s(device_s, factors, constants)

@@ -36,6 +36,9 @@ def fit(
     has, batch = model.device.memory_bytes, model.workload.batch_per_replica
     made = model.predict()
     notes = list(made.remarks)
+    if model.device.kind == "gpu" and made.needs.context_bytes is None:
+        of = f"{model.device.name} under {model.stack.name}"
+        notes.append(f"memory is at least what is said: that of the driver of {of} is not known")
     if has is None:
         notes.append(f"the memory of {model.device.name} is unknown, so every batch fits")
         largest = None

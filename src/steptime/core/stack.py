@@ -48,7 +48,8 @@ class Stack:
     `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
     measured them. `training` are constants of a training over many devices (`plans/`), `serving` of
     inference (`serving/`), {} for those of the default stack. `memory` is what it holds on a GPU
-    beside tensors (`predict/memory.py`), {} where that is not known. Images are laid out with their
+    beside tensors (`predict/memory.py`), {} where that is not known; `interval` is how far its host
+    and its steps are off (`predict/calibrated/interval.py`), {} for those of other stacks. Images are laid out with their
     `channels_last`, or before height and width; convolutions in float32 run as `conv_tf32` where a
     device has it. `backend` measures it, told to `compile` or not; "" where nothing here does. One
     that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
@@ -66,6 +67,7 @@ class Stack:
     training: Mapping[str, Constant] = field(default_factory=dict)
     serving: Mapping[str, Constant] = field(default_factory=dict)
     memory: Mapping[str, Constant] = field(default_factory=dict)
+    interval: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
     conv_tf32: bool = False
     backend: str = ""
@@ -77,8 +79,8 @@ class Stack:
 
     @property
     def uses(self) -> dict[str, Constant]:
-        """The constants of training and of serving."""
-        return {**self.training, **self.serving}
+        """The constants of training and of serving, and how far its steps are off."""
+        return {**self.training, **self.serving, **self.interval}
 
     @property
     def label(self) -> str:
@@ -115,6 +117,7 @@ _MEMORY = (
     "workspace_cdna_3 workspace_cdna_4"
 )  # of a GPU beside tensors, by maker or architecture: what driver and libraries take
 MEMORY = tuple(f"memory.{name}_bytes" for name in _MEMORY.split())
+INTERVAL = ("interval.host_own", "interval.host_shared", "interval.step")
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
@@ -142,7 +145,8 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
     if missing:
         raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
     uses: dict[str, Any] = {"host": host}
-    for use, known in (("training", TRAINING), ("serving", SERVING), ("memory", MEMORY)):
+    every = {"training": TRAINING, "serving": SERVING, "memory": MEMORY, "interval": INTERVAL}
+    for use, known in every.items():
         uses[use] = constants_from_table({use: given.pop(use, {})}, where)
         for name in uses[use]:
             one_of(use, name, known, where)

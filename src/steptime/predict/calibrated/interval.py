@@ -2,12 +2,14 @@
 
 Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is half of the width
 that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
-never seen moves all of them together. A calibrated device has `interval.<form>_low` and `_high`
-instead, from what was not fitted. `all` in place of a form stands for those without their own.
-`interval.beyond` widens what is shared on a device beyond those that were measured (`hull.py`).
+never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
+it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
+stack is off by `interval.host_own` and `_shared`. A calibrated device has `interval.<form>_low` and
+`_high` instead, from what was not fitted. `all` in place of a form stands for those without their
+own. `interval.beyond` widens what is shared on a device beyond those that were measured
+(`hull.py`).
 """
 
-from math import sqrt
 from typing import Any, NamedTuple
 
 from steptime.predict.calibrated.form import Constants
@@ -24,29 +26,31 @@ class Bounds(NamedTuple):
     shared: float
 
 
-def bounds(form: str, constants: Constants) -> Bounds:
+def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = False) -> Bounds:
     """Return the interval of a form's kernels: own 0.3 and shared 0.4 are 1 / 1.65 to 1.65.
 
-    That is exp(0.5), since the two parts add as squares; 0.8 of it is shared.
+    That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
+    is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
     """
     at = form if f"interval.{form}_low" in constants else "all"
     low = constants.get(f"interval.{at}_low")
     if low is not None:
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
     at = form if f"interval.{form}_own" in constants else "all"
-    own, shared = constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
-    shared = sqrt(shared**2 + constants.get("interval.beyond", 0.0) ** 2)
-    half = sqrt(own**2 + shared**2)
-    return Bounds(E**-half, E**half, shared / half)
+    own, shared = wider * constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
+    step = constants.get("interval.step", 0.0) if in_step else 0.0
+    shared2 = wider**2 * (shared**2 + step**2) + constants.get("interval.beyond", 0.0) ** 2
+    half = (own**2 + shared2) ** 0.5
+    return Bounds(E**-half, E**half, shared2**0.5 / half)
 
 
-OF_HOST = {"launch.isolated_s": "isolated", "host.factor": "host"}  # constant: its interval
+OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with
 
 
 def widened(constants: Constants, end: int) -> dict[str, float]:
     """Return constants at an end of the interval of what is no kernel: 0 the least, 1 the most."""
-    found = dict(constants)
-    for name, form in OF_HOST.items():
-        if name in found:
-            found[name] *= bounds(form, constants)[end]
-    return found
+    factor = bounds("host", constants)[end]
+    return {
+        **constants,
+        **{name: constants[name] * factor for name in OF_HOST if name in constants},
+    }

@@ -9,9 +9,9 @@ from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.described import described
-from steptime.predict.calibrated.form import Constants, Form, has_matrix_units, kept
+from steptime.predict.calibrated.form import OLD, Constants, Form, has_matrix_units, kept
 from steptime.predict.calibrated.hull import beyond, wider
-from steptime.predict.calibrated.interval import bounds
+from steptime.predict.calibrated.interval import Bounds, bounds
 from steptime.predict.calibrated.power import capped_s
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
@@ -44,7 +44,7 @@ def price(
     long the device rests each time, which spares power.
     """
     constants = device.constants
-    form, power, joint, beyond, low, high, shared = _rules(
+    form, power, joint, beyond, apart, in_step = _rules(
         device, constants, kernel.kind, kernel.unit, kernel.dtype
     )
     compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
@@ -55,16 +55,22 @@ def price(
         often_s = (running_s**joint + larger(least_s, 0) ** joint) ** (1 / joint)
         value = alone * value + (1 - alone) * often_s
     value = value + gap_s
+    if type(alone) in (int, float):
+        low, high, shared = apart if alone else in_step
+    else:
+        low, high, shared = (
+            alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True)
+        )
     return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
 
 
 @kept
 def _rules(
     device: Device, constants: Constants, kind: str, unit: str, dtype: str
-) -> tuple[Form, float, float, bool, float, float, float]:
-    """Return form, powers, whether it extrapolates, and the interval of kernels of a kind.
+) -> tuple[Form, float, float, bool, Bounds, Bounds]:
+    """Return form, powers, whether it extrapolates, and the intervals of kernels of a kind.
 
-    The powers join arithmetic and traffic, and both and the limit, 0 where units made for products
+    The intervals are of one by itself, and of one in a step. The powers join arithmetic and traffic, and both and the limit, 0 where units made for products
     do not run.
     """
     form = _form(kind, unit, device)
@@ -73,7 +79,9 @@ def _rules(
     power = constants["joint.matrix_power" if multiplies else "joint.power"]
     beyond = constants.get("interval.beyond", 0.0) > 0
     joint = constants["joint.power"] if multiplies else 0.0
-    return form, power, joint, beyond, *bounds(form.__name__, constants)
+    wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
+    apart, in_step = (bounds(form.__name__, constants, wider, one) for one in (False, True))
+    return form, power, joint, beyond, apart, in_step
 
 
 def form_of(kernel: Kernel, device: Device) -> Form:
