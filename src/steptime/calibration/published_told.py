@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import hypot
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -132,7 +133,8 @@ def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], fl
     """
     found = catalog.priors(catalog.device(device).kind, stack)
     seen = device in (catalog.stack(stack).seen or {}).get("devices", ())
-    shared = found[f"interval.{form}_shared"].value / found["interval.all_shared"].value
+    devices = hypot(found["interval.all_shared"].value, found["interval.step"].value)
+    shared = found[f"interval.{form}_shared"].value / devices
     free = {name: found[name] for name in CONSTANTS if name in found}
     slower = found.get("training.products", free["product.tensor_share"]._replace(value=1.0))
     spread_of = free["product.tensor_share"].spread  # devices differ by more than a stack's plans

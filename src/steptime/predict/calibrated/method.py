@@ -70,8 +70,8 @@ def _rules(
 ) -> tuple[Form, float, float, bool, Bounds, Bounds]:
     """Return form, powers, whether it extrapolates, and the intervals of kernels of a kind.
 
-    The intervals are of one by itself, and of one in a step. The powers join arithmetic and traffic, and both and the limit, 0 where units made for products
-    do not run.
+    The intervals are of one by itself, and of one in a step. The powers join arithmetic and
+    traffic, and both and the limit, 0 where units made for products do not run.
     """
     form = _form(kind, unit, device)
     multiplies = unit == "matrix" and device.kind == "gpu"
