@@ -92,11 +92,40 @@ def test_left_out_is_what_a_fit_without_the_row_says():
 
 
 def test_an_interval_leaves_out_one_in_ten_at_either_end():
-    cases = streams() * 3
-    off = np.linspace(-0.35, 0.35, 36)  # 0.02 apart
-    low, high = intervals(cases, off)["all"]
-    assert low == pytest.approx(-0.35 + 0.02 * 2)  # the third: floor(0.1 * 37)
-    assert high == pytest.approx(0.35 - 0.02 * 2)  # the 34th: ceil(0.9 * 37)
+    columns = Columns([replace(case, condition="repeated") for case in streams() * 3])
+    constants = constants_of(catalog.priors("gpu"))
+    own = constants["interval.stream_own"]
+    off = own * np.linspace(-7, 7, 36)  # 0.4 widths apart; ten more are as the priors say
+    found = intervals(columns, constants, off)
+    low, high = found["stream"]
+    assert low == pytest.approx(own * (-7 + 3 * 0.4), rel=0.01)  # the fourth: floor(0.1 * 47)
+    assert high == pytest.approx(own * (7 - 3 * 0.4), rel=0.01)
+    assert found["all"][0] / low == pytest.approx(constants["interval.all_own"] / own, rel=0.01)
+    assert set(found) == {"all", "stream"}  # nothing is told of the host, nor of other forms
+
+
+def test_what_a_calibration_was_not_told_is_as_wide_as_before():
+    cases = streams(noise=0.02)
+    made = replace(V100, calibration=calibrate(V100, cases, None))
+    conv = op_kernels("conv2d", ((8, 64, 28, 28), (64, 64, 3, 3)), {}, "float32")[0]
+    add = cases[0].kernels[0]
+    before, after = (METHOD.sees(one, "float32", METHOD.settings) for one in (V100, made))
+    widths = [METHOD.price(one, at) for one in (conv, add) for at in (before, after)]
+    was, now, sums, found = (one.high / one.low for one in widths)
+    assert now == pytest.approx(was)
+    assert found < sums
+
+
+def test_parts_of_one_network_are_left_out_together():
+    cases = streams(noise=0.1)
+    priors = catalog.priors("gpu")
+    constants = fitted([Columns(cases)], priors)
+    named = ["", *["net"] * 3, *[""] * 8]
+    shortcut = left_out(Columns(cases), priors, constants, families=named)
+    others = fitted([Columns(cases[:1] + cases[4:])], priors)
+    off = np.log([one.seconds for one in cases[1:4]] / Columns(cases[1:4]).predicted(others))
+    assert shortcut[1:4] == pytest.approx(off, abs=0.02)
+    assert shortcut[0] == left_out(Columns(cases), priors, constants)[0]
 
 
 def test_no_row_is_one_line():

@@ -10,6 +10,7 @@ from math import ceil, floor, log
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from steptime import catalog
 from steptime.calibration.cases import Case
@@ -19,11 +20,12 @@ from steptime.calibration.left_over import learnt
 from steptime.core.constants import Constant
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.predict.calibrated.form import Constants
 from steptime.predict.calibrated.interval import LEVEL
 from steptime.predict.calibrated.method import form_of
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
-FEWEST = 20  # cases of a group that has an interval of its own; fewer are taken together
+PRIOR = 10  # cases that what the priors say of intervals counts as
 
 
 def calibrate(
@@ -39,10 +41,10 @@ def calibrate(
 
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
-    measured / predicted 80 % of the cases of each form lie that were not fitted; `steps` are what
-    steps behind a host take beyond these constants. `points` of None takes all cases. `facts`, such
-    as stack and versions, join the table; `priors` are those of the device's kind and of the cases'
-    stack if none are given. Raises `InputError` without a case.
+    measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
+    `steps` are what steps behind a host take beyond these constants. `points` of None takes all
+    cases. `facts`, such as stack and versions, join the table; `priors` are those of the device's
+    kind and of the cases' stack if none are given. Raises `InputError` without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
@@ -52,7 +54,8 @@ def calibrate(
     known = catalog.priors(device.kind, stack) if priors is None else priors
     columns = Columns(own)
     constants = fitted([columns], known)
-    steps, off = learnt(columns, constants, left_out(columns, known, constants))
+    alone = left_out(columns, known, constants, families=[case.family for case in own])
+    steps, off = learnt(columns, constants, alone)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": source or f"{len(own)} rows",
@@ -60,7 +63,7 @@ def calibrate(
         **(facts or {}),
         "constants": moved(constants, known),
         "errors": errors([case.kind for case in own], off),
-        "intervals": intervals(own, off),
+        "intervals": intervals(columns, constants, off),
         **({"steps": steps} if steps else {}),
     }
 
@@ -127,23 +130,27 @@ def errors(of: Sequence[str], off: Floats) -> dict[str, dict[str, float]]:
     return found
 
 
-def intervals(cases: Sequence[Case], off: Floats) -> dict[str, list[float]]:
+def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, list[float]]:
     """Return lowest and highest ln(measured / predicted) of the middle 80 % by form, and of `all`.
 
-    Split conformal: of n cases the floor(0.1 (n + 1))th from either end, so that a new case lies
-    between them as often as is said. Groups below `FEWEST` cases are only in `all`.
+    Split conformal, of how far cases are off as a share of the half width that the priors' own ones
+    give them: of n the floor(0.1 (n + 1))th from either end, so that a new case lies between them
+    as often as is said, a step of many kernels or one. `PRIOR` further shares are as the priors
+    say, so that few cases do not make sure of anything. Forms that no case tells are left out.
     """
-    groups = np.array(
-        [
-            form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
-            for case in cases
-        ]
-    )
-    found = {}
-    for group in (*sorted(set(groups)), "all"):
-        some = np.sort(off if group == "all" else off[groups == group])
-        if len(some) >= FEWEST or group == "all":
-            low = max(1, floor((1 - LEVEL) / 2 * (len(some) + 1)))
-            high = min(len(some), ceil((1 + LEVEL) / 2 * (len(some) + 1)))
-            found[str(group)] = [float(f"{some[i - 1]:.3g}") for i in (low, high)]
-    return found
+    told = {form_of(one, columns.device).__name__ for case in columns.cases for one in case.kernels}
+    told |= {"all"} | {"host" for case in columns.cases if case.condition != "repeated"}
+    own = {form: constants.get(f"interval.{form}_own") for form in sorted(told)}
+    widths = {form: width for form, width in own.items() if width is not None}
+    unit = {f"interval.{form}_low": -width for form, width in widths.items()}
+    unit |= {f"interval.{form}_high": width for form, width in widths.items()}
+    value, low, high = columns.intervals({**constants, **unit})
+    shares = off / np.where(off > 0, np.log(high / value), np.log(value / low))
+    like_priors = ndtri((np.arange(PRIOR) + 0.5) / PRIOR) / ndtri((1 + LEVEL) / 2)
+    some = np.sort(np.concatenate([shares, like_priors]))
+    first = max(1, floor((1 - LEVEL) / 2 * (len(some) + 1)))
+    last = min(len(some), ceil((1 + LEVEL) / 2 * (len(some) + 1)))
+    return {
+        form: [float(f"{some[i - 1] * width:.3g}") for i in (first, last)]
+        for form, width in widths.items()
+    }

@@ -109,12 +109,14 @@ def left_out(
     priors: Mapping[str, Constant],
     constants: Mapping[str, float],
     sigma: float = SIGMA,
+    families: Sequence[str] = (),
 ) -> Floats:
-    """Return ln(measured / predicted) of each case as if it had not been fitted.
+    """Return ln(measured / predicted) of each case as if its family had not been fitted.
 
     `constants` are those fitted to all of `columns`. A case of which the fit takes up the share h
     is 1 / (1 - h) times as far off when it is left out: exact where predictions are linear in the
-    logs of the constants (the hat matrix of ridge regression, weighted as soft L1 weights).
+    logs of the constants (the hat matrix of ridge regression, weighted as soft L1 weights). Cases
+    of one of the `families` are left out together; those of none, "", one by one.
     """
     off = logs(columns, constants)
     names = told_by([columns], priors)
@@ -123,6 +125,10 @@ def left_out(
     slope = slopes(columns, priors, constants, names) / sigma
     weight = 1 / np.sqrt(1 + (off / sigma) ** 2)
     inverse = np.linalg.inv(slope.T @ (weight[:, None] * slope) + np.eye(len(names)))
-    share = weight * np.einsum("ij,jk,ik->i", slope, inverse, slope)
-    found: Floats = off / (1 - share)
+    share = slope @ inverse @ (weight[:, None] * slope).T
+    found: Floats = off / (1 - share.diagonal())
+    named = np.array(families)
+    for family in set(families) - {""}:
+        own = np.flatnonzero(named == family)
+        found[own] = np.linalg.solve(np.eye(len(own)) - share[np.ix_(own, own)], off[own])
     return found

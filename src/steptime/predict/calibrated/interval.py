@@ -5,9 +5,9 @@ that its kernels differ by on one device, `interval.<form>_shared` half of that 
 never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
 it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
 stack is off by `interval.host_own` and `_shared`. A calibrated device has `interval.<form>_low` and
-`_high` instead, from what was not fitted. `all` in place of a form stands for those without their
-own. `interval.beyond` widens what is shared on a device beyond those that were measured
-(`hull.py`).
+`_high` instead of forms that its rows told, from what was not fitted. `all` in place of a form
+stands for those without their own. `interval.beyond` widens what is shared on a device beyond those
+that were measured (`hull.py`).
 """
 
 from typing import Any, NamedTuple
@@ -32,11 +32,10 @@ def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = 
     That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
     is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
     """
-    at = form if f"interval.{form}_low" in constants else "all"
+    at = form if {f"interval.{form}_low", f"interval.{form}_own"} & constants.keys() else "all"
     low = constants.get(f"interval.{at}_low")
     if low is not None:
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
-    at = form if f"interval.{form}_own" in constants else "all"
     own, shared = wider * constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
     step = constants.get("interval.step", 0.0) if in_step else 0.0
     shared2 = wider**2 * (shared**2 + step**2) + constants.get("interval.beyond", 0.0) ** 2
