@@ -48,6 +48,8 @@ def test_fit(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     assert rows[best]["examples_per_s"] >= 0.9 * max(r["examples_per_s"] for r in rows.values())
     parts = ("weights", "state", "inputs", "gradients", "activations", "other")
     assert sum(found[f"{part}_bytes"] for part in parts) == found["peak_memory_bytes"]
+    assert found["context_bytes"] is None
+    assert any(note.startswith("memory is at least what is said") for note in found["notes"])
     assert run([*words]) == 0
     said = capsys.readouterr().out
     assert "yes: batch 4 needs" in said
@@ -58,6 +60,7 @@ def test_fit_says_no_and_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "fit", "llama_7b", "--device", "t4", "--optimizer", "adam")
     assert (found["fits"], found["largest_batch"], found["best_batch"]) == (False, 0, None)
     assert any("needs" in note for note in found["notes"])
+    assert not any("at least" in note for note in found["notes"])
     cpu = answer(capsys, "fit", "fc", "--device", "epyc-7763")
     assert (cpu["fits"], cpu["largest_batch"]) == (None, None)
     assert any("memory of epyc-7763 is unknown" in note for note in cpu["notes"])
