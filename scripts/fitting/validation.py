@@ -138,8 +138,8 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
 def scored(cases: Sequence[Case], constants: Constants, steps: Steps = ()) -> list[Scored]:
     """Return what constants, and steps that were measured, say of the cases of one device."""
     device = replace(cases[0].device, calibration={"steps": steps})
-    cases = [replace(case, device=device) for case in cases]
-    value, low, high = Columns(cases).intervals(constants)
+    calibrated = [replace(case, device=device) for case in cases]
+    value, low, high = Columns(calibrated).intervals(constants)
     return [
         Scored(case, float(v), float(lo), float(hi))
         for case, v, lo, hi in zip(cases, value, low, high, strict=True)
