@@ -32,13 +32,22 @@ def compiled_for(topology: str, model: str, dtype: str = "bfloat16") -> tuple[An
     from jax.experimental import topologies
 
     from steptime.build import build, make_workload, read_model
-    from steptime.measure.backends.jax.program import specs_of, training_step
+    from steptime.measure.backends.jax.program import Carry, training_step
 
     jax.config.update("jax_enable_x64", True)  # as the backend does
     graph = build(make_workload(read_model(model), None, dtype))
     described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
     chip = jax.sharding.SingleDeviceSharding(described.devices[0])
-    carry, inputs = specs_of(graph, "sgd", chip)
+    specs = {
+        name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=chip)
+        for name, one in graph.tensors.items()
+    }
+    weights, buffers, inputs = (
+        {name: specs[name] for name in names}
+        for names in (graph.weights, graph.buffers, graph.inputs)
+    )
+    count = jax.ShapeDtypeStruct((), "int32", sharding=chip)
+    carry = Carry(weights, {name: [] for name in weights}, buffers, count)  # sgd has no states
     step = jax.jit(training_step(graph, "sgd"), donate_argnums=0)
     return step.lower(carry, inputs).compile(), graph
 

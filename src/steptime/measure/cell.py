@@ -17,7 +17,7 @@ from steptime.measure.contract import MissingFileError, Options, Prepared, refus
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, group_watch, shared_results
-from steptime.measure.timing import WARM_UP_RULE, Samples, take_samples, take_training
+from steptime.measure.timing import WARM_UP_RULE, Samples, in_one_run, take_samples, take_training
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 
@@ -50,7 +50,18 @@ def measure_cell(
         prepared.reset_memory()
         pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
         found = Measurement()
-        samples, watch = _timed(prepared, pace, workload, options, request, given, found, tell)
+        how = {
+            "timer": pace.take if pace else prepared.timer,
+            "watch": group_watch(pace) if pace else Watch(),
+            "waited": prepared.waited,
+            "started": lambda first_s, rest_s: tell(
+                "stepping", first_step_s=first_s, rest_s=rest_s
+            ),
+        }
+        leads = pace is None or pace.group.is_zero
+        samples = _timed(prepared, workload, options, request, given, found, how) if leads else None
+        if pace:
+            pace.end(prepared.step)
         peak, meter = prepared.memory()
         if peak is None and options.device == "cpu":
             peak, meter = read_resident()
@@ -69,7 +80,7 @@ def measure_cell(
     found.quantities |= _times(samples)
     found.facts = {
         "memory_meter": meter,
-        "absent_counters": dict(watch.absent),
+        "absent_counters": dict(how["watch"].absent),
         "warm_up_rule": WARM_UP_RULE,
         "steady": samples.steady,
         "few_samples": samples.few_samples,
@@ -116,56 +127,30 @@ def _input(graph: Graph, workload: Workload, options: Options, held: ExitStack) 
 
 def _timed(
     prepared: Prepared,
-    pace: Pace | None,
     workload: Workload,
     options: Options,
     request: Mapping[str, Any],
     given: Any,
     found: Measurement,
-    tell: Tell,
-) -> tuple[Samples | None, Watch]:
-    """Time steps for as long as the budget lasts, or those of a training, and examine that.
+    how: Mapping[str, Any],
+) -> Samples:
+    """Time steps for as long as the budget lasts, or those of a training, and examine that."""
+    step, sync = prepared.step, prepared.sync
+    if not options.train_steps:
+        return take_samples(step, sync, **how, **request["timing"])
+    from steptime.measure.training import examination
 
-    Of several replicas rank 0 has the samples.
-    """
-    watch = group_watch(pace) if pace else Watch()
-    samples: Samples | None = None
-    if pace is None or pace.group.is_zero:
-        step, sync, waited = prepared.step, prepared.sync, prepared.waited
-        timer = pace.take if pace else prepared.timer
-        how: dict[str, Any] = {
-            "timer": timer,
-            "watch": watch,
-            "waited": waited,
-            "started": lambda first_s, rest_s: tell(
-                "stepping", first_step_s=first_s, rest_s=rest_s
-            ),
-        }
-        if options.train_steps:
-            from steptime.measure.training import examination
-
-            examine = examination(prepared, workload, options, given)
-            samples = take_training(step, sync, options.train_steps, **how)
-            learned, found.facts["training"] = examine()
-            found.quantities |= learned
-        else:
-            samples = take_samples(step, sync, **how, **request["timing"])
-    if pace:
-        pace.end(prepared.step)
-    return samples, watch
+    examine = examination(prepared, workload, options, given)
+    samples = take_training(step, sync, options.train_steps, **how)
+    learned, found.facts["training"] = examine()
+    found.quantities |= learned
+    return samples
 
 
 def _times(samples: Samples) -> dict[str, Quantity]:
-    step = Quantity(samples=samples.step_s, columns={**_run(samples.step_s), **samples.columns})
+    step = in_one_run(samples.step_s, **samples.columns)
     found = {"step_s": step, "first_step_s": Quantity(samples.first_step_s)}
-    if samples.input_s:
-        found["input_s"] = Quantity(samples=samples.input_s, columns=_run(samples.input_s))
-    return found
-
-
-def _run(samples: tuple[float, ...]) -> dict[str, tuple[Any, ...]]:
-    """Return the column that says the run of each sample: one worker is one run."""
-    return {"run": (0,) * len(samples)}
+    return found | ({"input_s": in_one_run(samples.input_s)} if samples.input_s else {})
 
 
 def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> dict[str, Quantity]:
@@ -205,4 +190,4 @@ def _weigh(
     found.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
         if value is not None:
-            found.quantities[name] = Quantity(samples=(value,), columns=_run((value,)))
+            found.quantities[name] = in_one_run((value,))

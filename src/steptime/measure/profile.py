@@ -10,6 +10,7 @@ from steptime.build import build
 from steptime.core.record import NO_OP, UNATTRIBUTED, Quantity
 from steptime.core.workload import Workload
 from steptime.measure.contract import Options, Prepared, UnsupportedError
+from steptime.measure.timing import in_one_run
 from steptime.measure.trace import Profile, events_of, profile_of
 
 MOST_STEPS, LEAST_STEPS = 20, 3
@@ -77,7 +78,4 @@ def times_of(profile: Profile, kinds: Mapping[str, str], first: int = 1) -> list
 
 
 def _sampled(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
-    return {
-        name: Quantity(samples=tuple(values), columns={"run": (0,) * len(values)})
-        for name, values in samples.items()
-    }
+    return {name: in_one_run(values) for name, values in samples.items()}

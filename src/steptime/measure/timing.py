@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from steptime.core.record import Quantity
 from steptime.measure.disturbance import Watch, changes
 
 WINDOW = 5
@@ -64,133 +65,154 @@ class Samples:
     columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
+@dataclass
 class _Taker:
-    """Takes samples of a step: how long, with what disturbance, and how much of it input was."""
-
-    def __init__(
-        self,
-        step: Step,
-        seconds_of: Timer,
-        watch: Watch | None,
-        waited: Callable[[], float] | None,
-    ) -> None:
-        self._step, self._seconds_of, self._watch, self._waited = step, seconds_of, watch, waited
-        self._counted = watch.read() if watch else {}
-
-    def take(self, steps: int) -> tuple[float, dict[str, Any]]:
-        """Return the seconds of `steps` steps, and the row of columns of this sample."""
-        if self._waited:
-            self._waited()
-        total_s = self._seconds_of(self._step, steps)
-        row: dict[str, Any] = {"steps": steps}
-        if self._waited:
-            row["input_s"] = self._waited() / steps
-        if self._watch:
-            before, self._counted = self._counted, self._watch.read()  # one a sample: no gap
-            row |= changes(before, self._counted, total_s)
-        return total_s, row
-
-
-def take_samples(
-    step: Step,
-    sync: Callable[[], object],
-    *,
-    clock: Clock = time.perf_counter,
-    budget_s: float = 3.0,
-    wanted: int = 20,
-    least: int = 3,
-    sample_s: float = 0.010,
-    watch: Watch | None = None,
-    timer: Timer | None = None,
-    waited: Callable[[], float] | None = None,
-    started: Callable[[float, float], object] | None = None,
-) -> Samples:
-    """Return the samples of `step`, in seconds a step, as this module's page says.
+    """Takes the first step of a measurement, and then samples, each a mean over its steps.
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
     `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
-    gives the seconds that steps waited for input since it was last asked. After the second step
-    `started` is told the seconds of the first, and those that the rest may take.
-    `few_samples` says that there are fewer than `wanted`. What `step` raises passes through.
+    gives the seconds that steps waited for input since it was last asked. `started` is told the
+    seconds of the first step, and those that the rest may take. There are never fewer samples than
+    `least`, and `few_samples` says that there are fewer than `wanted`.
     """
-    seconds_of = timer or timer_of(sync, clock)
-    first_step_s = timer_of(sync, clock)(step, 1)
-    start_s = clock()
 
-    total_s, row = _Taker(step, seconds_of, watch, waited).take(1)
-    if started:  # the second tells how long a step is where the first compiled
-        started(first_step_s, max(budget_s - total_s, (least - 1) * total_s))
-    step_s, rows = ([total_s], [row]) if total_s >= budget_s else ([], [])
-    warmup_s: list[float] = []
-    ordered, steps = list(step_s), 1
-    if not step_s:
-        warmup_s, steps = _fill(step, seconds_of, sample_s, total_s)
-    if warmup_s and warmup_s[-1] * steps < WARM_UP_SHARE * budget_s:
-        warmup_s += _warm_up(
-            lambda n: seconds_of(step, n) / n, steps, clock, start_s + WARM_UP_SHARE * budget_s
+    step: Step
+    sync: Callable[[], object]
+    clock: Clock = time.perf_counter
+    wanted: int = 20
+    least: int = 3
+    sample_s: float = 0.010
+    watch: Watch | None = None
+    timer: Timer | None = None
+    waited: Callable[[], float] | None = None
+    started: Callable[[float, float], object] = lambda *_: None
+
+    def __post_init__(self) -> None:
+        by_host = timer_of(self.sync, self.clock)
+        self.seconds_of = self.timer or by_host
+        self.first_step_s = by_host(self.step, 1)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin without samples: what disturbs from here on is of the first one."""
+        self.step_s: list[float] = []
+        self.rows: list[dict[str, Any]] = []
+        self._counted = self.watch.read() if self.watch else {}
+
+    def take(self, steps: int) -> float:
+        """Take a sample of `steps` steps with its row of columns, and return its seconds."""
+        if self.waited:
+            self.waited()
+        total_s = self.seconds_of(self.step, steps)
+        row: dict[str, Any] = {"steps": steps}
+        if self.waited:
+            row["input_s"] = self.waited() / steps
+        if self.watch:
+            before, self._counted = self._counted, self.watch.read()  # one a sample: no gap
+            row |= changes(before, self._counted, total_s)
+        self.step_s.append(total_s / steps)
+        self.rows.append(row)
+        return total_s
+
+    def steps_for(self, step_s: float) -> int:
+        """Return how many steps fill a sample; very many if the clock saw no time pass."""
+        return max(1, math.ceil(MARGIN * self.sample_s / max(step_s, 1e-9)))
+
+    def more(self, steps: int, step_s: float) -> int:
+        """Return how many steps the next sample has after one that was too short."""
+        return min(10 * steps, max(steps + 1, self.steps_for(step_s)))
+
+    def warm_up(self, total_s: float, start_s: float, budget_s: float) -> tuple[list[float], int]:
+        """Return the times of steps until they are steady, and how many fill a sample."""
+        times_s, steps = [total_s], 1
+        while total_s < self.sample_s:
+            steps = self.more(steps, total_s / steps)
+            total_s = self.seconds_of(self.step, steps)
+            times_s.append(total_s / steps)
+        if total_s >= budget_s:
+            return times_s, steps
+        warm_s: list[float] = []
+        while self.clock() + (warm_s[-1] if warm_s else 0.0) * steps < start_s + budget_s:
+            warm_s.append(self.seconds_of(self.step, steps) / steps)
+            earlier, later = warm_s[-2 * WINDOW : -WINDOW], warm_s[-WINDOW:]
+            if len(warm_s) % WINDOW == 0 and len(earlier) == WINDOW and agree(earlier, later):
+                break
+        times_s += warm_s
+        return times_s, self.steps_for(min(times_s[-WINDOW:]))
+
+    def samples(self, warmup_s: Sequence[float], first: int = 0) -> Samples:
+        """Return the samples from the one with this number on."""
+        step_s, rows = self.step_s[first:], self.rows[first:]
+        half = len(step_s) // 2
+        columns = {name: tuple(row[name] for row in rows) for name in rows[0]}
+        return Samples(
+            step_s=tuple(step_s),
+            steps_per_sample=rows[-1]["steps"],
+            first_step_s=self.first_step_s,
+            warmup_s=tuple(warmup_s),
+            steady=half > 0 and agree(step_s[:half], step_s[-half:]),
+            few_samples=len(step_s) < self.wanted,
+            input_s=columns.pop("input_s", ()),
+            columns=columns,
         )
-        steps = _steps_for(sample_s, min(warmup_s[-WINDOW:]))
-
-    taker = _Taker(step, seconds_of, watch, waited)
-    while True:
-        total_s, row = taker.take(steps)
-        left_s = start_s + budget_s - clock()
-        if total_s < sample_s and left_s > 0:  # the step became faster: it was not warm
-            warmup_s.append(total_s / steps)
-            steps = max(steps + 1, _steps_for(sample_s, total_s / steps))
-            continue
-        step_s.append(total_s / steps)
-        insort(ordered, total_s / steps)
-        rows.append(row)
-        if len(step_s) >= least and total_s > left_s:
-            break
-        if len(step_s) >= max(wanted, least) and median_half_width(ordered) <= NARROW:
-            break
-    return _samples(step_s, rows, first_step_s, warmup_s, wanted)
 
 
-def take_training(
-    step: Step,
-    sync: Callable[[], object],
-    total: int,
-    *,
-    clock: Clock = time.perf_counter,
-    wanted: int = 20,
-    least: int = 3,
-    sample_s: float = 0.010,
-    watch: Watch | None = None,
-    timer: Timer | None = None,
-    waited: Callable[[], float] | None = None,
-    started: Callable[[float, float], object] | None = None,
+def take_samples(
+    step: Step, sync: Callable[[], object], *, budget_s: float = 3.0, **how: Any
 ) -> Samples:
+    """Return the samples of `step`, in seconds a step, as this module's page says.
+
+    `how` is as a `_Taker` has it. What `step` raises passes through.
+    """
+    taker = _Taker(step, sync, **how)
+    start_s = taker.clock()
+    total_s = taker.take(1)
+    # the second step tells how long one is where the first compiled
+    taker.started(taker.first_step_s, max(budget_s - total_s, (taker.least - 1) * total_s))
+    warmup_s, steps = [], 1
+    if total_s < budget_s:
+        warmup_s, steps = taker.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
+        taker.begin()
+    ordered = list(taker.step_s)
+    while True:
+        total_s = taker.take(steps)
+        left_s = start_s + budget_s - taker.clock()
+        if total_s < taker.sample_s and left_s > 0:  # the step became faster: it was not warm
+            warmup_s.append(taker.step_s.pop())
+            taker.rows.pop()
+            steps = max(steps + 1, taker.steps_for(total_s / steps))
+            continue
+        insort(ordered, total_s / steps)
+        if len(ordered) >= taker.least and total_s > left_s:
+            break
+        enough = len(ordered) >= max(taker.wanted, taker.least)
+        if enough and median_half_width(ordered) <= NARROW:
+            break
+    return taker.samples(warmup_s)
+
+
+def take_training(step: Step, sync: Callable[[], object], total: int, **how: Any) -> Samples:
     """Run `step` exactly `total` times (at least 10) and return the samples of that.
 
     Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
     those after warm-up, at most two thirds of them, at least `least`.
     """
-    first_step_s = timer_of(sync, clock)(step, 1)
-    if started:
-        started(first_step_s, first_step_s * (total - 1))
-    taker = _Taker(step, timer or timer_of(sync, clock), watch, waited)
-    times_s: list[float] = []
-    rows: list[dict[str, Any]] = []
+    taker = _Taker(step, sync, **how)
+    taker.started(taker.first_step_s, taker.first_step_s * (total - 1))
     left, steps = total - 1, 1
     filled: int | None = None  # the first block that fills a sample
     while left:
         taken = steps if left >= 2 * steps else left
-        total_s, row = taker.take(taken)
+        total_s = taker.take(taken)
         left -= taken
-        times_s.append(total_s / taken)
-        rows.append(row)
-        if filled is None and total_s >= sample_s:
-            filled = len(times_s) - 1
+        if filled is None and total_s >= taker.sample_s:
+            filled = len(taker.step_s) - 1
             steps = max(steps, -(-left // MOST_BLOCKS))
         elif filled is None:
-            grown = min(10 * steps, max(steps + 1, _steps_for(sample_s, times_s[-1])))
-            steps = max(1, min(grown, left // least))
-    cold = filled or 0
-    first = min(cold + _warm_blocks(times_s[cold:]), max(0, len(times_s) - least))
-    return _samples(times_s[first:], rows[first:], first_step_s, times_s[:first], wanted)
+            steps = max(1, min(taker.more(steps, taker.step_s[-1]), left // taker.least))
+    cold, times_s = filled or 0, taker.step_s
+    first = min(cold + _warm_blocks(times_s[cold:]), max(0, len(times_s) - taker.least))
+    return taker.samples(times_s[:first], first)
 
 
 def _warm_blocks(times_s: Sequence[float]) -> int:
@@ -202,25 +224,9 @@ def _warm_blocks(times_s: Sequence[float]) -> int:
     return most
 
 
-def _samples(
-    step_s: Sequence[float],
-    rows: Sequence[Mapping[str, Any]],
-    first_step_s: float,
-    warmup_s: Sequence[float],
-    wanted: int,
-) -> Samples:
-    half = len(step_s) // 2
-    columns = {name: tuple(row[name] for row in rows) for name in rows[0]}
-    return Samples(
-        step_s=tuple(step_s),
-        steps_per_sample=rows[-1]["steps"],
-        first_step_s=first_step_s,
-        warmup_s=tuple(warmup_s),
-        steady=half > 0 and agree(step_s[:half], step_s[-half:]),
-        few_samples=len(step_s) < wanted,
-        input_s=columns.pop("input_s", ()),
-        columns=columns,
-    )
+def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity:
+    """Return samples with the column that says the run of each: one worker is one run."""
+    return Quantity(samples=tuple(samples), columns={"run": (0,) * len(samples), **columns})
 
 
 def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
@@ -255,36 +261,6 @@ def timer_of(sync: Callable[[], object], clock: Clock = time.perf_counter) -> Ti
         return clock() - start_s
 
     return seconds_of
-
-
-def _fill(
-    step: Step, seconds_of: Timer, sample_s: float, first_s: float
-) -> tuple[list[float], int]:
-    """Return the times of ever more steps after one of `first_s`, and how many fill a sample."""
-    times_s = [first_s]
-    total_s, steps = first_s, 1
-    while total_s < sample_s:
-        steps = min(10 * steps, max(steps + 1, _steps_for(sample_s, total_s / steps)))
-        total_s = seconds_of(step, steps)
-        times_s.append(total_s / steps)
-    return times_s, steps
-
-
-def _warm_up(
-    sample: Callable[[int], float], steps: int, clock: Clock, until_s: float
-) -> list[float]:
-    times_s: list[float] = []
-    while clock() + (times_s[-1] if times_s else 0.0) * steps < until_s:
-        times_s.append(sample(steps))
-        earlier, later = times_s[-2 * WINDOW : -WINDOW], times_s[-WINDOW:]
-        if len(times_s) % WINDOW == 0 and len(earlier) == WINDOW and agree(earlier, later):
-            break
-    return times_s
-
-
-def _steps_for(sample_s: float, step_s: float) -> int:
-    """Return how many steps fill a sample; very many if the clock saw no time pass."""
-    return max(1, math.ceil(MARGIN * sample_s / max(step_s, 1e-9)))
 
 
 def _sigma(times: Sequence[float]) -> float:

@@ -14,6 +14,7 @@ from steptime.measure.data.dataset import Split
 from steptime.measure.data.loader import Fit, decode
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
+from steptime.measure.timing import in_one_run
 
 
 def examination(
@@ -44,11 +45,7 @@ def examination(
     def examine() -> tuple[dict[str, Quantity], dict[str, Any]]:
         loss = last_loss()
         share = accuracy(network, test, fit, workload.batch_per_replica)
-        run = {"run": (0,)}
-        return {
-            "accuracy": Quantity(samples=(share,), columns=run),
-            "loss": Quantity(samples=(loss,), columns=run),
-        }, facts
+        return {"accuracy": in_one_run((share,)), "loss": in_one_run((loss,))}, facts
 
     return examine
 

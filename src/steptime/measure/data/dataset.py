@@ -1,7 +1,6 @@
 """A data set as data: which files a folder holds of it, its shape and classes, and its checksum."""
 
 import hashlib
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from steptime.core import registry
 from steptime.measure.contract import BadDataError, MissingFileError
 
 PARTS = ("train", "test")
@@ -55,11 +55,9 @@ class DataSet:
         if train.images.shape[1:] != test.images.shape[1:]:
             shapes = [" x ".join(map(str, p.images.shape[1:])) for p in (train, test)]
             raise BadDataError(f"{self.folder}: images of {shapes[0]}, in the test set {shapes[1]}")
-        strange = np.setdiff1d(test.labels, train.labels)
-        if len(strange):
-            raise BadDataError(
-                f"{self.folder}: label {strange[0]} in the test set is not in the training set"
-            )
+        if len(strange := np.setdiff1d(test.labels, train.labels)):
+            lacks = "in the test set is not in the training set"
+            raise BadDataError(f"{self.folder}: label {strange[0]} {lacks}")
         return parts
 
     @property
@@ -86,23 +84,15 @@ class DataSet:
         }
 
 
-def format_of(name: str) -> Format:
-    """Return the format of a name of `FORMATS`."""
-    module, _, attribute = FORMATS[name].partition(":")
-    found: Format = getattr(importlib.import_module(module), attribute)
-    return found
-
-
 def find(folder: str) -> DataSet:
     """Return the data set in a folder; raises `MissingFileError` where there is none."""
     path = Path(folder)
     if not path.is_dir():
         what = "is no folder" if path.exists() else "no such folder"
         raise MissingFileError(f"data '{folder}': {what}")
-    for name in FORMATS:
-        found = format_of(name)
-        files = found.files(path)
-        if files:
+    for row in FORMATS.values():
+        found: Format = registry.load(row)
+        if files := found.files(path):
             return DataSet(path, found, files)
     known = ", ".join(FORMATS)
     raise MissingFileError(f"data '{folder}': holds no data set of a known format ({known})")

@@ -38,19 +38,18 @@ def files(folder: Path) -> Mapping[str, Path]:
     `MissingFileError` where one is missing or two could be meant.
     """
     names = sorted(path.name for path in folder.iterdir())
-    found = {}
+    found, lacking = {}, []
     for (part, what), name in _NAMES.items():
         fitting = {n.removesuffix(".gz"): n for n in reversed(names) if name.fullmatch(n)}
         if len(fitting) > 1:
             both = ", ".join(sorted(fitting))
             raise MissingFileError(f"{folder}: which are the {part} {what}: {both}?")
-        found.update({f"{part}-{what}": folder / n for n in fitting.values()})
-    for (part, what), rank in ((key, _DIMENSIONS[key[1]]) for key in _NAMES):
-        if found and f"{part}-{what}" not in found:
+        found |= {f"{part}-{what}": folder / n for n in fitting.values()}
+        if not fitting:
             word = "train" if part == "train" else "t10k"
-            raise MissingFileError(
-                f"{folder}: has no {word}-{what}-idx{rank}-ubyte, gzipped or not"
-            )
+            lacking.append(f"{word}-{what}-idx{_DIMENSIONS[what]}-ubyte")
+    if found and lacking:
+        raise MissingFileError(f"{folder}: has no {lacking[0]}, gzipped or not")
     return found
 
 
@@ -74,51 +73,39 @@ def read_array(path: Path, rank: int) -> Bytes:
     if not path.is_file():
         raise BadDataError(f"{path}: is no plain file")
     with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    if not packed:
-        with path.open("rb") as file:
-            head = file.read(4 + 4 * rank)
-        shape = _shape(path, head, rank)
-        _check_length(path, path.stat().st_size - len(head), shape)
-        return np.memmap(path, np.uint8, "r", len(head), shape)
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise BadDataError(f"{path}: is no whole gzip file: {error}") from None
-    shape = _shape(path, content[: 4 + 4 * rank], rank)
-    _check_length(path, len(content) - 4 - 4 * rank, shape)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
+        start = file.read(len(_GZIP))
+    content: Bytes
+    if start == _GZIP:
+        try:
+            content = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise BadDataError(f"{path}: is no whole gzip file: {error}") from None
+    else:
+        content = np.memmap(path, np.uint8, "r") if start else np.empty(0, np.uint8)
+    header = 4 + 4 * rank
+    shape, length = _shape(path, content[:header].tobytes(), rank), len(content) - header
+    wanted, dimensions = math.prod(shape), " x ".join(map(str, shape))
+    if not wanted:
+        raise BadDataError(f"{path}: has no elements: dimensions {dimensions}")
+    if length != wanted:
+        fault = "truncated" if length < wanted else "too long"
+        said = f"{length} bytes after the header, {dimensions} are {wanted}"
+        raise BadDataError(f"{path}: {fault}: {said}")
+    return content[header:].reshape(shape)
 
 
 def _shape(path: Path, head: bytes, rank: int) -> tuple[int, ...]:
-    expected = bytes((0, 0, UNSIGNED_BYTE, rank))
-    magic = head[:4]
+    magic, expected = head[:4], bytes((0, 0, UNSIGNED_BYTE, rank))
     if len(magic) < 4 or magic[:2] != expected[:2]:
-        raise BadDataError(f"{path}: begins with {_hex(magic)}, an IDX file with {_hex(expected)}")
+        begins = magic.hex(" ") or "nothing"
+        raise BadDataError(f"{path}: begins with {begins}, an IDX file with {expected.hex(' ')}")
     if magic[2] != UNSIGNED_BYTE:
         raise BadDataError(f"{path}: elements of type 0x{magic[2]:02x}, expected bytes (0x08)")
     if magic[3] != rank:
         raise BadDataError(f"{path}: {magic[3]} dimensions, expected {rank}")
     if len(head) < 4 + 4 * rank:
         raise BadDataError(f"{path}: ends within its header")
-    shape = struct.unpack(f">{rank}I", head[4:])
-    if 0 in shape:
-        raise BadDataError(f"{path}: has no elements: dimensions {' x '.join(map(str, shape))}")
-    return shape
-
-
-def _check_length(path: Path, length: int, shape: tuple[int, ...]) -> None:
-    wanted = math.prod(shape)
-    if length != wanted:
-        fault = "truncated" if length < wanted else "too long"
-        dimensions = " x ".join(map(str, shape))
-        raise BadDataError(
-            f"{path}: {fault}: {length} bytes after the header, {dimensions} are {wanted}"
-        )
-
-
-def _hex(data: bytes) -> str:
-    return data.hex(" ") or "nothing"
+    return struct.unpack(f">{rank}I", head[4:])
 
 
 def idx_bytes(array: Bytes) -> bytes:

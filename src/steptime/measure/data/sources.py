@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -62,28 +63,21 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     wanted = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
     if free < wanted:
-        raise contract.NoSpaceError(
-            f"{parent}: {size(free)} are free, the data set needs {size(wanted)}"
-        )
+        need = f"{size(free)} are free, the data set needs {size(wanted)}"
+        raise contract.NoSpaceError(f"{parent}: {need}")
     try:
-        copies, facts = _copied(dataset, scratch.make(parent, PREFIX))
+        with ExitStack() as failing:
+            folder = scratch.make(parent, PREFIX)
+            failing.callback(shutil.rmtree, folder, ignore_errors=True)
+            copies, facts = _copy_files(dataset, folder)
+            failing.pop_all()
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise contract.NoSpaceError(
-                f"{parent}: {error.strerror} while copying {size(wanted)}"
-            ) from None
+            note = f"{parent}: {error.strerror} while copying {size(wanted)}"
+            raise contract.NoSpaceError(note) from None
         raise InputError(f"{parent}: cannot copy here: {error.strerror}") from None
     facts = {"from": str(dataset.folder.absolute()), "to": str(parent), "bytes": wanted, **facts}
     return Staged(replace(dataset, files=copies), facts)
-
-
-def _copied(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """Copy into a new folder, which goes with this process, or at once where that fails."""
-    try:
-        return _copy_files(dataset, folder)
-    except (OSError, contract.BadDataError):
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:

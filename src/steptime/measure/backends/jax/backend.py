@@ -119,7 +119,7 @@ class Running:
         self, compiled: Any, carry: Carry, inputs: dict[str, Any], trains: bool, waits: bool
     ) -> None:
         self.compiled, self.carry, self.inputs, self.trains = compiled, carry, inputs, trains
-        self.waits = waits
+        self.waits, self.compile_s = waits, 0.0
         self.results: list[Any] = []  # the last loss, or all outputs since they were waited for
 
     @translated
@@ -169,15 +169,11 @@ def prepare(
     scaled = trains and workload.dtype == "float16-mixed"
     spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
     given = _inputs(graph, options.seed, replicas)
-    compile_s = 0.0
 
     @translated
     def start(how: str) -> Running:
-        nonlocal compile_s
         values = initial_values(graph, options.seed, jnp.dtype)
-        carry = spread.put(
-            carry_of(graph, workload.optimizer, values.__getitem__, np.zeros_like, scaled)
-        )
+        carry = spread.put(carry_of(graph, workload.optimizer, values, scaled))
         inputs, specs = spread.put_inputs(given), spread.specs(given)
         began = perf_counter()
         if trains:
@@ -185,9 +181,11 @@ def prepare(
             jitted = spread.jit(step, (SAME, specs), donate_argnums=0)
         else:
             jitted = spread.jit(output_of(graph, options.seed, how), (SAME, specs))
-        compiled = jitted.lower(carry, inputs).compile()
-        compile_s = perf_counter() - began
-        return Running(compiled, carry, inputs, trains, replicas > 1 and on_cpu)
+        made = Running(
+            jitted.lower(carry, inputs).compile(), carry, inputs, trains, replicas > 1 and on_cpu
+        )
+        made.compile_s = perf_counter() - began
+        return made
 
     running = start(strategy)
     running.sync()
@@ -219,7 +217,7 @@ def prepare(
     facts = {
         "jax": jax.__version__,
         "compile": "XLA, the whole step as one program",
-        "compile_s": compile_s,
+        "compile_s": running.compile_s,
         "platform_version": str(devices[0].client.platform_version).partition("\n")[0],
         "matmul_precision": products,
         "xla_flags": os.environ.get("XLA_FLAGS"),
@@ -227,19 +225,31 @@ def prepare(
         "learning_rate": synthetic.LEARNING_RATE if trains else None,
         "loss_scaling": "as torch.amp.GradScaler" if scaled else None,
     }
+    group = None
+    if replicas > 1:
+        exchanges = strategy == "allreduce"
+        pairs = "exposed: step with exchange less step of a copy without, in turns"
+        group = contract.ProcessGroup(  # this process decides for all, and has one time of them
+            rank=0,
+            backend="xla",
+            agree=lambda number: number,
+            gather=lambda value: [value] * replicas,
+            comm_meter=pairs if exchanges else "nothing is exchanged",
+            comm_s=None if exchanges else lambda: 0.0,
+            alone=alone if exchanges else None,
+        )
+    network = network_of(graph, options.seed, strategy)
     return contract.Prepared(
         step=whole if timed else running.step,
         sync=sync if replicas > 1 else running.sync,
         memory=memory,
         reset_memory=reset_memory,
-        parts=_parts(
-            network_of(graph, options.seed, strategy), workload, running, spread, strategy
-        ),
+        parts=_parts(network, workload, running, spread, strategy),
         waited=waited,
         loss=(lambda: float(running.results[0])) if trains else None,
         inference=partial(_inference, running),
         facts=facts | ({"input_clock": HOST_CLOCK} if timed else {}),
-        group=_group(replicas, strategy, alone) if replicas > 1 else None,
+        group=group,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
     )
 
@@ -252,24 +262,6 @@ def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:
         name: np.concatenate([one[name] for one in each]) if np.ndim(first) else first
         for name, first in each[0].items()
     }
-
-
-def _group(
-    replicas: int, strategy: str, alone: Callable[[], Callable[[], None]]
-) -> contract.ProcessGroup:
-    """Return what joins the replicas: this process decides for all, and has one time of them."""
-    exchanges = strategy == "allreduce"
-    return contract.ProcessGroup(
-        rank=0,
-        backend="xla",
-        agree=lambda number: number,
-        gather=lambda value: [value] * replicas,
-        comm_meter="exposed: step with exchange less step of a copy without, in turns"
-        if exchanges
-        else "nothing is exchanged",
-        comm_s=None if exchanges else lambda: 0.0,
-        alone=alone if exchanges else None,
-    )
 
 
 def _parts(

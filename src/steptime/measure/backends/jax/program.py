@@ -179,24 +179,10 @@ OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gr
 }
 
 
-def carry_of(
-    graph: Graph, optimizer: str, made: Callable[[str], Any], zeros: Any, scaled: bool = False
-) -> Carry:
-    """Return what the first step starts from: `made(name)` by tensor, `zeros` like a value."""
-    weights = {name: made(name) for name in graph.weights}
+def carry_of(graph: Graph, optimizer: str, values: Arrays, scaled: bool = False) -> Carry:
+    """Return what the first step starts from."""
+    weights, buffers = ({n: values[n] for n in names} for names in (graph.weights, graph.buffers))
     count = STATES.get(optimizer, 0)
-    states = {name: [zeros(w) for _ in range(count)] for name, w in weights.items()}
+    states = {name: [np.zeros_like(w) for _ in range(count)] for name, w in weights.items()}
     scaling = (np.float32(FIRST_SCALE), np.int32(0)) if scaled else ()
-    buffers = {name: made(name) for name in graph.buffers}
     return Carry(weights, states, buffers, np.int32(0), scaling)
-
-
-def specs_of(graph: Graph, optimizer: str, sharding: Any = None) -> tuple[Carry, dict[str, Any]]:
-    """Return the shapes of a step's carry and inputs: enough to compile it for any device."""
-
-    def spec(shape: tuple[int, ...], dtype: Any) -> Any:
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
-
-    carry = carry_of(graph, optimizer, lambda name: spec(*graph.tensors[name]), lambda w: w)
-    inputs = {name: spec(*graph.tensors[name]) for name in graph.inputs}
-    return carry._replace(count=spec((), "int32")), inputs
