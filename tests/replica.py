@@ -48,10 +48,10 @@ def main() -> None:
     cases = {}
     for case in wish["cases"]:
         found = assembled(**case["network"])
-        before = [whole(weight) for weight in found.weights]
+        before = [whole(weight) for weight in found.spread.weights]
         for _ in range(case["steps"]):
             found.step()
-        weights = [whole(weight) for weight in found.weights]
+        weights = [whole(weight) for weight in found.spread.weights]
         cases[case["name"]] = {"inputs": found.inputs, "before": before, "weights": weights}
     torch.save(cases, f"{wish['out']}/{ranks.here().rank}.pt")
 

@@ -23,7 +23,7 @@ from steptime.core.workload import workload_to_json
 from steptime.launch import local
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure.contract import Options
-from steptime.measure.worker_key import worker_key
+from steptime.sweep.workers import worker_key
 
 pytestmark = pytest.mark.slow
 

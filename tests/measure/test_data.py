@@ -31,12 +31,12 @@ from steptime.measure.contract import (
     MissingFileError,
     Options,
     UnsupportedError,
+    dataset_fingerprint,
 )
 from steptime.measure.data import loader, mnist
 from steptime.measure.data.dataset import find
 from steptime.measure.data.loader import Order, fit
 from steptime.measure.data.sources import Sources
-from steptime.measure.fingerprint import dataset_fingerprint
 from steptime.measure.infeed import loader_death
 
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"

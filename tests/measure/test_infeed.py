@@ -21,9 +21,16 @@ from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
-from steptime.measure.contract import Feed, Options, Prepared, UnsupportedError, meaningful, method
+from steptime.measure.contract import (
+    Feed,
+    Options,
+    Prepared,
+    UnsupportedError,
+    dataset_fingerprint,
+    meaningful,
+    method,
+)
 from steptime.measure.data.sources import Input, Sources
-from steptime.measure.fingerprint import dataset_fingerprint
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination

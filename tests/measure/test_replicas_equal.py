@@ -93,11 +93,11 @@ def alone(trained: list[Found]) -> dict[str, list[Any]]:
             mine.copy_(torch.cat((first, second)))
         before = ranks[0]["before"]
         with torch.no_grad():
-            for weight, value in zip(one.weights, before, strict=True):
+            for weight, value in zip(one.spread.weights, before, strict=True):
                 weight.copy_(value)
         for _ in range(STEPS):
             one.step()
-        after = learned[f"{network} {optimizer}"] = [whole(weight) for weight in one.weights]
+        after = learned[f"{network} {optimizer}"] = [whole(weight) for weight in one.spread.weights]
         assert _largest(before, after) > 1e-2
     return learned
 

@@ -5,7 +5,6 @@ What the job printed is asked first, then what the scheduler still remembers.
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from steptime.cluster.resources import UNKNOWN, platform_of
 from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
@@ -22,10 +21,8 @@ PRINTED = (  # what a job prints: its cause; the first that is found counts, the
     (r"GLIBCXX_|ModuleNotFoundError|ImportError", "import-error"),
     (r"[Ii]llegal instruction", "illegal-instruction"),
     (re.escape(RUN_FIRST_FAILED), "bad-config"),
-    (
-        r"No such file or directory|command not found|exec: .*: not found|can't open file",
-        "missing-file",
-    ),
+    (r"No such file or directory|command not found|exec: .*: not found", "missing-file"),
+    (r"can't open file", "missing-file"),
     (r"No space left on device|[Dd]isk quota exceeded", "no-space"),
     (r"Segmentation fault|Aborted|Bus error|core dumped", "crashed"),
     (r"\bKilled\b", "killed"),
@@ -46,20 +43,14 @@ def cause_of_output(text: str, scheduler: str = "slurm") -> str:
 
 def outputs(submission: Submission, task: int) -> list[str]:
     """Return the end of what a task printed, one text for each time that it was started."""
-    if task not in submission.sent:
+    job, index = submission.sent.get(task, ("", 0))
+    path = submission.folder / "logs" / f"{job}_{index}.out"
+    if not path.exists():
         return []
-    job, index = submission.sent[task]
-    text = _end_of(submission.folder / "logs" / f"{job}_{index}.out")
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+        text = file.read().decode("utf-8", "replace")
     return text.split(BEGUN)[1:] if BEGUN in text else [text] if text else []
-
-
-def _end_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from steptime.cluster import script as batch
@@ -122,29 +122,22 @@ def ended(tasks: Collection[TaskJob], since: str) -> dict[TaskJob, JobExit]:
         for name, state, code in (line.split("|") for line in told.splitlines()):
             exits |= _exits(name, state.split()[0], code)
     for job in sorted({job for job, index in tasks if (job, index) not in exits}):
-        answer = _tried(["scontrol", "show", "job", "--oneliner", job])
-        exits = dict(_of_controller(answer)) | exits
+        for line in _tried(["scontrol", "show", "job", "--oneliner", job]).splitlines():
+            fields = dict(re.findall(r"(\w+)=(\S*)", line))
+            if "ArrayTaskId" in fields and "JobState" in fields:
+                name = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
+                exits = _exits(name, fields["JobState"], fields.get("ExitCode", "0:0")) | exits
     return exits
 
 
-def _of_controller(text: str) -> Iterator[tuple[TaskJob, JobExit]]:
-    for line in text.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line))
-        if "ArrayTaskId" in fields and "JobState" in fields:
-            name = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
-            yield from _exits(name, fields["JobState"], fields.get("ExitCode", "0:0"))
-
-
-def _exits(name: str, state: str, code: str) -> Iterator[tuple[TaskJob, JobExit]]:
+def _exits(name: str, state: str, code: str) -> dict[TaskJob, JobExit]:
     """Return the tasks of `12_3` or of a range that never ran, `12_[3-5,7%2]`."""
     parts = re.fullmatch(r"(\d+)_\[?([\d,-]+)(?:%\d+)?\]?", name)
     if not parts or state not in OVER:
-        return
+        return {}
     exit_code, number = (int(part) for part in code.split(":"))
-    cause = cause_of_exit(state, exit_code, number)
-    for index in number_list(parts[2]):
-        job = f"{parts[1]}_{index}"
-        yield (parts[1], index), JobExit(job, state, exit_code, number, cause)
+    said = state, exit_code, number, cause_of_exit(state, exit_code, number)
+    return {(parts[1], i): JobExit(f"{parts[1]}_{i}", *said) for i in number_list(parts[2])}
 
 
 def cause_of_exit(state: str, exit_code: int, number: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from steptime import store
 from steptime.cluster import submission as files
-from steptime.cluster.outcome import TaskOutcome, failure_record, outcome_of
+from steptime.cluster.outcome import failure_record, outcome_of
 from steptime.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.causes import again
@@ -24,7 +24,6 @@ from steptime.sweep.resource_request import ResourceRequest
 NODE_FAIL = "node-fail"
 WORDS = ("queued", "running", "done", "failed", "unsent")
 Warn = Callable[[str], None]
-Outcomes = Mapping[tuple[Path, int], TaskOutcome]  # by the folder of a submission and the task
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,8 @@ def collect(out: Path, warn: Warn) -> list[Record]:
 
 def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
     """Write a failure record of every lost trial, and return these records."""
-    outcomes = _outcomes(seen.lost)
-    return _written(out, [(one, _failure(one, outcomes)) for one in seen.lost])
+    why = _failures(seen.lost)
+    return _written(out, [(one, why[one.trial.id]) for one in seen.lost])
 
 
 def _written(out: Path, failed: Iterable[tuple[CellState, Failure]]) -> list[Record]:
@@ -116,10 +115,6 @@ def _written(out: Path, failed: Iterable[tuple[CellState, Failure]]) -> list[Rec
     with store.open_writer(out) as writer:
         writer.append_all(made)
     return made
-
-
-def _failure(one: CellState, outcomes: Outcomes) -> Failure:
-    return outcomes[one.submission.folder, one.task.number].failure(one.trial)
 
 
 def give_up(out: Path, seen: Snapshot) -> list[Record]:
@@ -147,8 +142,9 @@ def give_up(out: Path, seen: Snapshot) -> list[Record]:
     return _written(out, failed)
 
 
-def _outcomes(lost: Iterable[CellState]) -> Outcomes:
-    """Return how the tasks of lost trials ended, asking the scheduler once."""
+def _failures(states: Iterable[CellState]) -> dict[str, Failure]:
+    """Return why each lost trial has no record, by its id, asking the scheduler once."""
+    lost = list(states)
     tasks = {(one.submission.folder, one.task.number): one.submission for one in lost}
     exits: Mapping[TaskJob, JobExit] = {}
     if tasks:
@@ -156,9 +152,13 @@ def _outcomes(lost: Iterable[CellState]) -> Outcomes:
         jobs = [one.sent[number] for (_, number), one in tasks.items()]
         since = min(one.sent_at for one in every).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
         exits = scheduler_of(every[0].scheduler).ended(jobs, since)
-    return {
+    ends = {
         (folder, number): outcome_of(one, number, exits.get(one.sent[number]))
         for (folder, number), one in tasks.items()
+    }
+    return {
+        one.trial.id: ends[one.submission.folder, one.task.number].failure(one.trial)
+        for one in lost
     }
 
 
@@ -180,11 +180,11 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
     seen = snapshot(out, warn)
     wanted = files.wanted(out)
     states = [one for one in seen.states if wanted is None or one.trial.id in wanted]
-    outcomes = _outcomes(one for one in seen.lost if wanted is None or one.trial.id in wanted)
+    lost = _failures(one for one in seen.lost if wanted is None or one.trial.id in wanted)
     over = []
     for one in states:
         if one.word in {"done", "failed"}:
-            end = one.record or _failure(one, outcomes)
+            end = one.record or lost[one.trial.id]
             why = picked(end, "status cause note") | {"again": again(end.status, end.cause)}
             over.append(files.row_of(one.trial) | why)
     troubles = [row for row in over if row["status"] != "ok"]

@@ -157,22 +157,18 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
             continue
         times = deaths.count(trial.id)
         if in_flight == [trial.id]:
-            failure = Failure("failed", *_why(start, times, requeues))
-            record = failure_record(trial, submission.how, failure)
+            (printed,) = outputs(submission, start.task.number)[-2:-1] or [""]
+            # a node that is dead prints nothing
+            cause = cause_of_output(printed, submission.scheduler) or NODE_FAIL
+            gave_up = f"; given up after {times} times" if times > requeues else ""
+            note = f"its job ended while it was measured{gave_up}"
+            record = failure_record(trial, submission.how, Failure("failed", cause, note))
             record = replace(record, env={**record.env, "again": times <= requeues})
             facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
             writer.append(start.with_facts(record, trial, facts))
         if times <= requeues:
             rest.append(trial)
     return tuple(rest)
-
-
-def _why(start: Start, times: int, requeues: int) -> tuple[str, str]:
-    """Return cause and note of the start before this one; a node that is dead prints nothing."""
-    (earlier,) = outputs(start.submission, start.task.number)[-2:-1] or [""]
-    cause = cause_of_output(earlier, start.submission.scheduler) or NODE_FAIL
-    gave_up = f"; given up after {times} times" if times > requeues else ""
-    return cause, f"its job ended while it was measured{gave_up}"
 
 
 def _stop(number: int, _: FrameType | None) -> None:

@@ -50,7 +50,7 @@ def measure_cell(
         prepared.reset_memory()
         pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
         found = Measurement()
-        how = {
+        how: dict[str, Any] = {
             "timer": pace.take if pace else prepared.timer,
             "watch": group_watch(pace) if pace else Watch(),
             "waited": prepared.waited,

@@ -15,15 +15,17 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.record import Method
 from steptime.core.workload import Plan, Workload
-from steptime.measure.fingerprint import dataset_fingerprint
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,7 @@ class NoSpaceError(Exception):
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def translating(
-    meant: Callable[[Exception], Exception | None],
-) -> Callable[[Function], Function]:
+def translating(meant: Callable[[Exception], Exception | None]) -> Callable[[Function], Function]:
     """Return what wraps a function so that its errors are named as what they mean, where known."""
 
     def around(function: Function) -> Function:
@@ -173,6 +173,28 @@ def check_plan(
 _ALWAYS_NAMED = ("compile", "threads", "tf32")
 _NEVER_NAMED = ("device", "seed", "stage_to")  # they change no number, or the platform has them
 _PLAIN = Options()
+_ENDS_BYTES = 1 << 16  # of each file of a data set
+
+
+@functools.lru_cache(maxsize=256)
+def dataset_fingerprint(folder: str) -> str:
+    """Return the folder's name and a hash of the sizes and both ends of its files.
+
+    Where it lies changes nothing. A folder that is not here has its name alone.
+    """
+    path = Path(folder)
+    name = path.absolute().name
+    if not path.is_dir():
+        return name
+    digest = hashlib.sha256()
+    for file in sorted(one for one in path.iterdir() if one.is_file()):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(_ENDS_BYTES))
+            content.seek(max(0, size - _ENDS_BYTES), os.SEEK_SET)
+            digest.update(content.read(_ENDS_BYTES))
+    return f"{name}-{digest.hexdigest()[:8]}"
 
 
 def method(backend: str, version: str, options: Options, runs: int) -> Method:

@@ -68,7 +68,15 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
         "users": _users(),
     }
     report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
-    report["missing"] = [{"what": w, "remedy": r} for w, r in _missing(report)]
+    lacks = {
+        "PyTorch": "" if report["frameworks"]["torch"] else INSTALL_TORCH,
+        **{name: "" if report["tools"][name] else remedy for name, (_, remedy) in TOOLS.items()},
+        **report["meters"],
+        "probe": report["user_devices"]["reason"],
+    }
+    report["missing"] = [
+        {"what": what, "remedy": remedy} for what, remedy in lacks.items() if remedy
+    ]
     report["problems"] = [f"{what}: {remedy}" for what, remedy in _problems(report)]
     return report
 
@@ -140,19 +148,6 @@ def _users() -> int | None:
     return (
         None if listed is None else len({line.split()[0] for line in listed.splitlines() if line})
     )
-
-
-def _missing(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if report["frameworks"]["torch"] is None:
-        yield "PyTorch", INSTALL_TORCH
-    for name, (_, remedy) in TOOLS.items():
-        if report["tools"][name] is None:
-            yield name, remedy
-    for name, reason in report["meters"].items():
-        if reason:
-            yield name, reason
-    if report["user_devices"]["probe"] is None:
-        yield "probe", report["user_devices"]["reason"]
 
 
 def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -79,9 +79,7 @@ def _direct(call: Call, inputs: list[Any]) -> Any:
 
 
 def interpret(
-    calls: Iterable[Call],
-    live: dict[str, Any],
-    apply: Callable[[Call, list[Any]], Any] = _direct,
+    calls: Iterable[Call], live: dict[str, Any], apply: Callable[[Call, list[Any]], Any] = _direct
 ) -> None:
     """Make the calls in order over the tensors in `live`, which has the outputs afterwards."""
     for call in calls:

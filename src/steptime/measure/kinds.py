@@ -52,6 +52,11 @@ def matmul(
     return (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
 
 
+def activate(runs: Table, name: str, x: Any) -> Any:
+    """Return the activation of an expert, by a library's kinds."""
+    return runs["gelu"](x, tanh=True) if name == "gelu_tanh" else runs[name](x)
+
+
 def kinds(array: Any, nn: Any, named: Table, prod: Run | None = None) -> dict[str, Run]:
     """Return how a library runs these kinds, `named` its functions of elements.
 

@@ -208,7 +208,7 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Callable[[], tuple[int | 
     """
     meter = "resident set (VmHWM above VmRSS at the start)"
     gc.collect()
-    _release_free_pages()
+    _libc("malloc_trim", 0)
     try:
         (root / "proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:
@@ -227,14 +227,12 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Callable[[], tuple[int | 
 
 def keep_freed_memory() -> None:
     """Have the C library (glibc) keep what is freed, so that arrays do not lie in new pages."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    _libc("mallopt", _M_MMAP_MAX, 0)
+    _libc("mallopt", _M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _release_free_pages() -> None:
-    """Return free heap pages back to the system where the C library can (glibc)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+def _libc(name: str, *arguments: int) -> None:
+    """Call a function of the C library, where it has one of that name."""
+    found = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if found is not None:
+        found(*arguments)

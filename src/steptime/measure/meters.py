@@ -11,7 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -81,26 +83,17 @@ def rapl(root: Path) -> tuple[Meter, ...]:
 
     Raises `AbsentError` where there is none, or it may not be read.
     """
-    folder = root / "sys/class/powercap"
-    zones = {zone: read_text(zone / "name") or "" for zone in sorted(folder.glob("intel-rapl:*"))}
-    found = tuple(
-        _zone(zone, name)
-        for zone, name in zones.items()
-        if name.startswith("package-") or name == "dram"
-    )
+    found = []
+    for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
+        name = read_text(zone / "name") or ""
+        if name.startswith("package-") or name == "dram":
+            read = partial(_microjoules, zone / "energy_uj")
+            read()
+            range_j = _microjoules(zone / "max_energy_range_uj")
+            found.append(Meter(f"RAPL {name}", read, "J", range_j))
     if not found:
         raise AbsentError("no RAPL counters under /sys/class/powercap")
-    return found
-
-
-def _zone(zone: Path, name: str) -> Meter:
-    path = zone / "energy_uj"
-
-    def read() -> float:
-        return _microjoules(path)
-
-    read()
-    return Meter(f"RAPL {name}", read, "J", _microjoules(zone / "max_energy_range_uj"))
+    return tuple(found)
 
 
 def _microjoules(path: Path) -> float:
@@ -122,7 +115,10 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
     try:
         nvml.nvmlInit()
         handle = _handle(nvml, number, environ)
-        _refuse_shared(nvml, handle)
+        with suppress(nvml.NVMLError):  # a GPU that cannot be cut
+            if nvml.nvmlDeviceGetMigMode(handle)[0]:
+                cut = "the GPU is cut into instances (MIG), its meter is of all of them"
+                raise AbsentError(f"NVML: {cut}")
     except nvml.NVMLError as error:
         raise AbsentError(f"NVML: {error}") from error
     counter = _reader(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
@@ -158,21 +154,9 @@ def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     count = nvml.nvmlDeviceGetCount()
     ordered = count == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not (ordered and name.isdecimal() and int(name) < count):
-        raise AbsentError(
-            f"NVML: cannot tell which of {count} GPUs cuda:{number} is (CUDA_DEVICE_ORDER="
-            "PCI_BUS_ID says it)"
-        )
+        which = f"cannot tell which of {count} GPUs cuda:{number} is"
+        raise AbsentError(f"NVML: {which} (CUDA_DEVICE_ORDER=PCI_BUS_ID says it)")
     return nvml.nvmlDeviceGetHandleByIndex(int(name))
-
-
-def _refuse_shared(nvml: Any, handle: Any) -> None:
-    """Raise `AbsentError` for a GPU that is cut into instances, for its meter is of all of them."""
-    try:
-        cut = nvml.nvmlDeviceGetMigMode(handle)[0]
-    except nvml.NVMLError:  # a GPU that cannot be cut
-        return
-    if cut:
-        raise AbsentError("NVML: the GPU is cut into instances (MIG), its meter is of all of them")
 
 
 class Recording:

@@ -32,13 +32,8 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
     What the backend raises passes through.
     """
     said = request["graph"]
-    workload = make_workload(
-        Choice("fc", {}),
-        1,
-        dtype=said["dtype"],
-        phase=said["phase"],
-        optimizer=request["optimizer"],
-    )
+    how = {"phase": said["phase"], "optimizer": request["optimizer"]}
+    workload = make_workload(Choice("fc", {}), 1, dtype=said["dtype"], **how)
     prepared: Prepared = backend.prepare(graph_from_json(said), workload, options)
     timer = prepared.timer
     rounds = _whole(prepared.step, timer) if timer else _parts(prepared, options)
@@ -55,7 +50,9 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
         spent = time.perf_counter() - began
         if spent < request["least_s"] or len(taken) < LEAST:
             continue
-        if spent >= request["budget_s"] or _settled(quiet):
+        totals = sorted(sum(one.values()) for one in quiet)
+        settled = len(totals) >= ENOUGH and median_half_width(totals) <= NARROW
+        if spent >= request["budget_s"] or settled:
             break
     middle, rows = (median, quiet) if len(quiet) >= LEAST else (min, taken)
     return {
@@ -63,11 +60,6 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
         "rounds": len(taken),
         "disturbed": 1 - len(quiet) / len(taken),
     }
-
-
-def _settled(quiet: list[dict[str, float]]) -> bool:
-    totals = sorted(sum(one.values()) for one in quiet)
-    return len(totals) >= ENOUGH and median_half_width(totals) <= NARROW
 
 
 def _parts(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:

@@ -16,7 +16,6 @@ from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.timing import Samples, Step
 
 MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
-SAMPLE_ENDS = "with the slowest rank"
 
 
 class Pace:
@@ -83,7 +82,7 @@ def shared_results(
     facts = {
         "peak_memory_bytes_of_ranks": peaks,
         "comm_meter": meter,
-        "sample_ends": SAMPLE_ENDS,
+        "sample_ends": "with the slowest rank",
         "disturbed_seen_by": "rank 0",
         "input_s_of": "rank 0" if prepared.waited else None,
         "overlap": request["options"]["overlap"] and pace.group.alone is not None,

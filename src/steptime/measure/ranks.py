@@ -11,7 +11,8 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from steptime.core.errors import InputError, shorten
 
@@ -57,54 +58,48 @@ def here(environ: Mapping[str, str] = os.environ) -> Rank:
 
 
 def _by_torchrun(environ: Mapping[str, str]) -> Rank:
-    launcher = "torchrun"
-    size = _number(environ, "WORLD_SIZE", launcher)
-    return Rank(
-        _number(environ, "RANK", launcher),
-        size,
-        _number(environ, "LOCAL_RANK", launcher),
-        _number(environ, "LOCAL_WORLD_SIZE", launcher, size),  # not said: all are on this node
-        _text(environ, "MASTER_ADDR", launcher) if size > 1 else "",
-        _number(environ, "MASTER_PORT", launcher) if size > 1 else 0,
-        attempt=_number(environ, ATTEMPT, launcher, 0),
-    )
+    number = partial(_number, environ, "torchrun")
+    size = number("WORLD_SIZE")
+    local_size = number("LOCAL_WORLD_SIZE", size)  # not said: all are on this node
+    alone = Rank(number("RANK"), size, number("LOCAL_RANK"), local_size, attempt=number(ATTEMPT, 0))
+    if size == 1:
+        return alone
+    address = _text(environ, "torchrun", "MASTER_ADDR")
+    return replace(alone, address=address, port=number("MASTER_PORT"))
 
 
 def _by_srun(environ: Mapping[str, str]) -> Rank:
-    launcher = "srun"
-    size = _number(environ, "SLURM_NTASKS", launcher)
-    rank = _number(environ, "SLURM_PROCID", launcher)
+    number = partial(_number, environ, "srun")
+    size, rank = number("SLURM_NTASKS"), number("SLURM_PROCID")
     if size == 1:
         return Rank(rank)
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
-    job, step = (_number(environ, f"SLURM_{of}_ID", launcher) for of in ("JOB", "STEP"))
-    attempt = _number(environ, ATTEMPT, launcher, 0)
-    port = _number(environ, "MASTER_PORT", launcher, FIRST_PORT + (31 * job + step) % PORTS)
+    job, step, attempt = number("SLURM_JOB_ID"), number("SLURM_STEP_ID"), number(ATTEMPT, 0)
+    port = number("MASTER_PORT", FIRST_PORT + (31 * job + step) % PORTS)
     return Rank(
         rank,
         size,
-        _number(environ, "SLURM_LOCALID", launcher),
-        _tasks_here(environ, launcher),
-        environ.get("MASTER_ADDR") or first_host(_text(environ, name, launcher)),
+        number("SLURM_LOCALID"),
+        _tasks_here(environ, number("SLURM_NODEID")),
+        environ.get("MASTER_ADDR") or first_host(_text(environ, "srun", name)),
         port + attempt,  # the store of the worker before may not be gone yet
         environ.get("SLURM_CPU_BIND_TYPE", "").startswith(("mask_cpu", "map_cpu")),
         attempt,
     )
 
 
-def _tasks_here(environ: Mapping[str, str], launcher: str) -> int:
-    """Return the tasks of this node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
+def _tasks_here(environ: Mapping[str, str], node: int) -> int:
+    """Return the tasks of a node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
     step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
     name = step if step in environ else job
-    text = _text(environ, name, launcher)
+    text = _text(environ, "srun", name)
     if not re.fullmatch(r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", text):
-        raise InputError(f"{launcher}: {name} is {shorten(text)}, not of the form 2(x3),1")
-    node = _number(environ, "SLURM_NODEID", launcher)
+        raise InputError(f"srun: {name} is {shorten(text)}, not of the form 2(x3),1")
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         node -= int(times or 1)
         if node < 0:
             return int(count)
-    raise InputError(f"{launcher}: {name} is {shorten(text)}, which has no node of SLURM_NODEID")
+    raise InputError(f"srun: {name} is {shorten(text)}, which has no node of SLURM_NODEID")
 
 
 def first_host(nodes: str) -> str:
@@ -117,10 +112,8 @@ def first_host(nodes: str) -> str:
 
 
 def _checked(rank: Rank, launcher: str) -> Rank:
-    for name, one, of in (
-        ("rank", rank.rank, rank.size),
-        ("local rank", rank.local_rank, rank.local_size),
-    ):
+    local = "local rank", rank.local_rank, rank.local_size
+    for name, one, of in (("rank", rank.rank, rank.size), local):
         if one >= of:
             raise InputError(f"{launcher}: {name} {one} is not below their number, {of}")
     if rank.local_size > rank.size:
@@ -128,18 +121,18 @@ def _checked(rank: Rank, launcher: str) -> Rank:
     return rank
 
 
-def _text(environ: Mapping[str, str], name: str, launcher: str) -> str:
+def _text(environ: Mapping[str, str], launcher: str, name: str) -> str:
     if not environ.get(name):
         raise InputError(f"{launcher}: {name} is not set, but other variables of {launcher} are")
     return environ[name]
 
 
 def _number(
-    environ: Mapping[str, str], name: str, launcher: str, default: int | None = None
+    environ: Mapping[str, str], launcher: str, name: str, default: int | None = None
 ) -> int:
     if name not in environ and default is not None:
         return default
-    text = _text(environ, name, launcher)
+    text = _text(environ, launcher, name)
     if not (text.isascii() and text.isdigit() and int(text) < _MOST):
         raise InputError(f"{launcher}: {name} must be a whole number, not {shorten(text)}")
     return int(text)
@@ -158,12 +151,8 @@ def check_address(rank: Rank) -> None:
 
 def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
     """Return the variables of each of `size` processes on this machine."""
-    common = {
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    common = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return tuple({**common, "RANK": str(i), "LOCAL_RANK": str(i)} for i in range(size))
 
 

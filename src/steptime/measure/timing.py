@@ -169,7 +169,8 @@ def take_samples(
     total_s = taker.take(1)
     # the second step tells how long one is where the first compiled
     taker.started(taker.first_step_s, max(budget_s - total_s, (taker.least - 1) * total_s))
-    warmup_s, steps = [], 1
+    steps = 1
+    warmup_s: list[float] = []
     if total_s < budget_s:
         warmup_s, steps = taker.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
         taker.begin()

@@ -244,9 +244,7 @@ def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> Part:
 
 
 def _swept(
-    events: list[Event],
-    launched: dict[int, _Context],
-    owners: dict[int, tuple[float, _Context]],
+    events: list[Event], launched: dict[int, _Context], owners: dict[int, tuple[float, _Context]]
 ) -> Iterator[_Piece]:
     """Yield what computes on one thread, outermost ops only, and fill what others refer to."""
     stack: list[_Context] = []

@@ -16,7 +16,7 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -99,7 +99,8 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "product": facts.product,
     }
     if prepared.group is not None:
-        env["ranks"] = prepared.group.gather(_about(rank, options, env))
+        about = {"rank": rank.rank, **{key: env[key] for key in ("host", "cpus", "product")}}
+        env["ranks"] = prepared.group.gather(about | {"device": options.device})
         if own > 1:  # which of the cores a device takes is the framework's affair
             env["ranks"] = [
                 one | {"rank": i, "cpus": None, "device": f"{options.device}:{i}"}
@@ -128,11 +129,6 @@ def own_device(device: str, rank: Rank) -> str:
         raise InputError(f"{device} is one device; replicas run on 'cuda', one on each GPU")
     alone = re.fullmatch(r"[^,]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return "cuda:0" if alone else f"cuda:{rank.local_rank}"
-
-
-def _about(rank: Rank, options: contract.Options, env: Mapping[str, Any]) -> dict[str, Any]:
-    facts = {"rank": rank.rank, "host": env["host"], "cpus": env["cpus"]}
-    return facts | {"device": options.device, "product": env["product"]}
 
 
 def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Prepared:
@@ -179,8 +175,6 @@ def measure(
         found = measure_cell(session.backend, record.workload, session.options, request, tell)
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
         return _failed(record, error)
-    finally:
-        gc.collect()
     return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
 
 
@@ -196,8 +190,6 @@ def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
         )
     except Exception as error:  # noqa: BLE001  # as above
         return [_failed(record, error)]
-    finally:
-        gc.collect()
     return [
         replace(
             record, scope=one.scope, quantities=one.quantities, env={**told, "op_kind": one.kind}
@@ -218,8 +210,6 @@ def point(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
         return time_point(session.backend, session.options, request)
     except Exception as error:  # noqa: BLE001  # whatever a backend raises, others can be had
         return {"note": _line(error)}
-    finally:
-        gc.collect()
 
 
 FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause
@@ -264,17 +254,18 @@ def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:
         answer({"refused": refused, "cause": "import-error"})
         return
     answer(greeting)
+    backend, options = session.backend, session.options
+    does: Mapping[str, Callable[[Any], Mapping[str, Any]]] = {
+        "measure": lambda asked: record_to_json(measure(session, asked, tell)),
+        "profile": lambda asked: {"records": list(map(record_to_json, profile(session, asked)))},
+        "point": lambda asked: point(session, asked),
+        "probe": lambda asked: probe(session.name, backend, options, **asked["arguments"]),
+        "collectives": lambda asked: backend.collectives(options, **asked["arguments"]),
+    }
     for request in requests:
-        if request["do"] == "probe":
-            answer(probe(session.name, session.backend, session.options, **request["arguments"]))
-        elif request["do"] == "point":
-            answer(point(session, request))
-        elif request["do"] == "profile":
-            answer({"records": [record_to_json(one) for one in profile(session, request)]})
-        elif request["do"] == "collectives":
-            answer(session.backend.collectives(session.options, **request["arguments"]))
-        else:
-            answer(record_to_json(measure(session, request, tell)))
+        answered = does[request["do"]](request)
+        gc.collect()
+        answer(answered)
 
 
 def main() -> None:

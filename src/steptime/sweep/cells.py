@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import operator
+import random
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -245,16 +246,6 @@ def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Sequence[int]:
     return DRAWS[sample.method](axes, total, wanted, sample.seed, where)
 
 
-def _all(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
-    return range(total)
-
-
-def _random(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
-    import random
-
-    return sorted(random.Random(seed).sample(range(total), wanted))  # noqa: S311  # a reproducible draw, no secret
-
-
 def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
     """Return `wanted` different cells by a scrambled Sobol sequence over axes of one network."""
     from scipy.stats import qmc
@@ -275,4 +266,10 @@ def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str)
     raise InputError(f"{where}: sample: sobol found only {len(seen)} different cells; use random")
 
 
-DRAWS = {"grid": _all, "random": _random, "sobol": _sobol}
+DRAWS: Mapping[str, Callable[[Sequence[Axes], int, int, int, str], Sequence[int]]] = {
+    "grid": lambda _, total, *__: range(total),
+    "random": lambda _, total, wanted, seed, __: sorted(
+        random.Random(seed).sample(range(total), wanted)  # noqa: S311  # reproducible, no secret
+    ),
+    "sobol": _sobol,
+}

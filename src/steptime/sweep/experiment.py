@@ -17,21 +17,27 @@ from steptime.sweep.resource_request import ResourceRequest
 
 
 def _listed(value: object) -> object:
-    """Return a scalar or a range as the list of its values; an empty list is refused."""
-    if isinstance(value, list) and not value:
-        raise ValueError("an axis without a value")
     try:
-        return [item for part in _one_or_more(value) for item in _as_list(part)]
+        return _values(value)
     except InputError as error:
         raise ValueError(str(error)) from None
 
 
-def _as_list(value: object, where: str = "") -> list[object]:
-    return list(ranges.expand_range(str(value), where)) if ranges.is_range(value) else [value]
+def _values(value: object, where: str = "") -> list[object]:
+    """Return a scalar or a range, or a list of them, as the list of its values."""
+    values: list[object] = []
+    for one in _one_or_more(value):
+        values += ranges.expand_range(str(one), where) if ranges.is_range(one) else [one]
+    wrong = next(
+        (f"{shorten(one)} is not a value" for one in values if isinstance(one, list | dict)), ""
+    )
+    if wrong or not values:
+        raise InputError(f"{where}{': ' if where else ''}{wrong or 'an axis without a value'}")
+    return values
 
 
 def _one_or_more(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 Axis = Annotated[list[Any], BeforeValidator(_listed)]
@@ -235,14 +241,3 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
                 values[name] = _values(parameter.sweep, f"{place}: {name}")
         axes.append(Axes(choice, place, values))
     return axes
-
-
-def _values(value: object, where: str) -> Sequence[Any]:
-    parts = list(value) if isinstance(value, list | tuple) else [value]
-    values = [item for part in parts for item in _as_list(part, where)]
-    if not values:
-        raise InputError(f"{where}: an axis without a value")
-    for item in values:
-        if isinstance(item, list | dict):
-            raise InputError(f"{where}: {shorten(item)} is not a value")
-    return values

@@ -32,12 +32,12 @@ class Predicted:
 
     written: int = 0
     there: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Self) -> Self:
         """Return what both are together."""
-        refused = Counter(self.refused) + Counter(other.refused)
-        return type(self)(self.written + other.written, self.there + other.there, dict(refused))
+        refused = self.refused + other.refused
+        return type(self)(self.written + other.written, self.there + other.there, refused)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
                 try:
                     head, *ops = _records(record, device, asked)
                 except InputError as error:
-                    _refuse(found, str(error))
+                    found.refused[str(error)] += 1
                     continue
                 key = record.workload.key, head.platform, store.identity(head.method), 0
                 if key in done:
@@ -111,7 +111,7 @@ def predict_space(
         for one in predicted(workloads, places, method, options, found.refused):
             key = one.workload.key, one.platform, store.identity(one.method), 0
             if one.status != "ok" and must_fit:
-                _refuse(found, "does not fit in memory")
+                found.refused["does not fit in memory"] += 1
             elif key in done:
                 found.there += 1
             else:
@@ -143,7 +143,7 @@ def _devices(record: Record, asked: Asked, found: Predicted) -> tuple[Device, ..
     try:
         return (catalog.device(record.platform),)
     except InputError:
-        _refuse(found, f"no device file has the name of platform '{record.platform}'")
+        found.refused[f"no device file has the name of platform '{record.platform}'"] += 1
         return ()
 
 
@@ -155,7 +155,3 @@ def _records(record: Record, device: Device, asked: Asked) -> list[Record]:
     how = options.get("strategy", "allreduce"), options.get("overlap", True)
     cluster = Cluster(device, ((workload.plan.data, asked.link),) if asked.link else ())
     return list(predict_replicas(workload, cluster, *how, asked.method, given))
-
-
-def _refuse(found: Predicted, why: str) -> None:
-    found.refused[why] = found.refused.get(why, 0) + 1

@@ -19,15 +19,14 @@ from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.launch.local import Failure, Worker, WorkerDiedError
+from steptime.launch.local import Failure, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
-from steptime.measure.worker_key import WorkerKey
 from steptime.predict.method import stack_option
 from steptime.predict.parallel.replicas import predict_replicas
 from steptime.predict.space import place_of
 from steptime.sweep.cells import Cell, needed_bytes
-from steptime.sweep.workers import Workers, key_of, processes_of
+from steptime.sweep.workers import WorkerKey, Workers, key_of, processes_of
 
 
 @dataclass(frozen=True)
@@ -87,33 +86,21 @@ def measure_cell(
     `on_event` is called with what a worker says of how far it is.
     """
     records = []
-    for run in range(how.runs):
+    for _ in range(how.runs):
         worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
-        record = _measure_once(workers, worker, cell, how, round_, on_event)
+        key = key_of(worker)
+        try:
+            answer = worker.ask(_request(cell, how, key, round_), how.time_limit_s, on_event)
+        except WorkerDiedError as died:
+            workers.close()
+            return _unmeasured(cell, key, how, round_, died.failure)
+        record = record_from_json(answer)
+        if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
+            workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
-        records.append(_in_run(record, run))
+        records.append(record)
     return _joined(records)
-
-
-def _measure_once(
-    workers: Workers,
-    worker: Worker,
-    cell: Cell,
-    how: How,
-    round_: int,
-    on_event: Callable[[Mapping[str, Any]], object] | None,
-) -> Record:
-    key = key_of(worker)
-    request = _request(cell, how, key, round_)
-    try:
-        record = record_from_json(worker.ask(request, how.time_limit_s, on_event))
-    except WorkerDiedError as died:
-        workers.close()
-        return _unmeasured(cell, key, how, round_, died.failure)
-    if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
-        workers.close()  # the others may still wait for the one that failed
-    return record
 
 
 def _request(cell: Cell, how: How, key: WorkerKey, round_: int) -> dict[str, Any]:
@@ -168,41 +155,34 @@ def unmeasured(
     )
 
 
-def _in_run(record: Record, run: int) -> Record:
-    """Return the record with its samples marked as of `run`."""
-    quantities = {
-        name: replace(q, columns={**q.columns, "run": (run,) * len(q.samples)}) if q.samples else q
-        for name, q in record.quantities.items()
-    }
-    return replace(record, quantities=quantities)
-
-
 def _joined(records: list[Record]) -> Record:
     """Return one record with the samples of all runs; single values are the largest of the runs."""
-    first, *others = records
-    if not others:
-        return first
     quantities = {}
-    for name, quantity in first.quantities.items():
-        parts = [record.quantities[name] for record in records if name in record.quantities]
+    for name, quantity in records[0].quantities.items():
+        parts = [
+            (i, one.quantities[name]) for i, one in enumerate(records) if name in one.quantities
+        ]
         if quantity.samples:
             columns = {
-                key: tuple(x for part in parts for x in part.columns.get(key, ()))
+                key: tuple(x for _, part in parts for x in part.columns.get(key, ()))
                 for key in quantity.columns
             }
-            samples = tuple(x for part in parts for x in part.samples)
+            columns["run"] = tuple(run for run, part in parts for _ in part.samples)
+            samples = tuple(x for _, part in parts for x in part.samples)
             quantities[name] = Quantity(samples=samples, columns=columns)
         else:
-            values = [part.value for part in parts if part.value is not None]
+            values = [part.value for _, part in parts if part.value is not None]
             quantities[name] = Quantity(max(values)) if values else quantity
-    per_run = {key: [record.env.get(key) for record in records] for key in ("steady", "warmup_s")}
-    flags = {
-        "steady": all(per_run["steady"]),
-        "few_samples": any(record.env.get("few_samples") for record in records),
-        "steady_of_run": per_run["steady"],
-        "warmup_s": per_run["warmup_s"],
-    }
-    return replace(first, quantities=quantities, env={**first.env, **flags})
+    env = dict(records[0].env)
+    if len(records) > 1:
+        of_runs = {key: [one.env.get(key) for one in records] for key in ("steady", "warmup_s")}
+        env |= {
+            "steady": all(of_runs["steady"]),
+            "few_samples": any(one.env.get("few_samples") for one in records),
+            "steady_of_run": of_runs["steady"],
+            "warmup_s": of_runs["warmup_s"],
+        }
+    return replace(records[0], quantities=quantities, env=env)
 
 
 Report = Callable[[Cell, Record, int, int], None]

@@ -1,15 +1,43 @@
 """The workers of a sweep: one at a time, kept as long as cells can share it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from steptime.core.errors import InputError
 from steptime.launch.local import Worker
-from steptime.measure import cpus, ranks
+from steptime.measure import cpus, machine, ranks, registry
 from steptime.measure.contract import Options
-from steptime.measure.worker_key import WorkerKey, worker_key
 from steptime.sweep.cells import Cell
 
 Processes = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+
+
+@dataclass(frozen=True)
+class WorkerKey:
+    """What tells the records of one place from others: platform, framework version, threads.
+
+    `memory_bytes` is what a network may take there: an accelerator's memory, or what of the
+    host's can still be used; None is unknown.
+    """
+
+    platform: str
+    version: str
+    memory_bytes: int | None
+    threads: int
+
+
+def worker_key(backend: str, options: Options) -> WorkerKey | None:
+    """Return the key of a worker that was not started; None where only the worker itself knows it.
+
+    That is so on an accelerator, under a launcher of several processes, and where the framework is
+    not installed. Raises `InputError` for an unknown backend and threads that are not here.
+    """
+    version = registry.version(backend)
+    if options.device != "cpu" or version is None or ranks.here().size > 1:
+        return None
+    threads = options.threads or cpus.default_threads()
+    cpus.check_cpus(threads)
+    platform = machine.platform_name(options.device, machine.cpu_model(), threads)
+    return WorkerKey(platform, version, machine.memory().usable_bytes, threads)
 
 
 def processes_of(cell: Cell) -> Processes:

@@ -38,7 +38,8 @@ def files(folder: Path) -> Mapping[str, Path]:
     `MissingFileError` where one is missing or two could be meant.
     """
     names = sorted(path.name for path in folder.iterdir())
-    found, lacking = {}, []
+    found: dict[str, Path] = {}
+    lacking = []
     for (part, what), name in _NAMES.items():
         fitting = {n.removesuffix(".gz"): n for n in reversed(names) if name.fullmatch(n)}
         if len(fitting) > 1:

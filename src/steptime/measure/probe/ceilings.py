@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from steptime.build import Choice, make_workload
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import unknown
 from steptime.core.graph import Graph
 from steptime.layers.dense import mean_loss
@@ -39,11 +39,6 @@ OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
 def gemm_flop(m: int, k: int, n: int) -> int:
     """Return the FLOP of `[m, k] x [k, n]`; a multiply-add is 2."""
     return 2 * m * k * n
-
-
-def gemm_size(m: int, k: int, n: int) -> int:
-    """Return the elements of both matrices and of their product."""
-    return m * k + k * n + m * n
 
 
 def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[int, ...]:
@@ -130,7 +125,7 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
             f"gemm.{dtype}",
             {"m": m, "k": k, "n": n},
             gemm_flop(m, k, n),
-            gemm_size(m, k, n) * _bytes_of(dtype),
+            (m * k + k * n + m * n) * (4 if dtype == "tf32" else SIZE_BYTES[dtype]),
             partial(_gemm, prepare, dtype, m, k, n),
         )
         for dtype in dtypes
@@ -148,17 +143,13 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
         for size in array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
     ]
     timers: dict[str, Callable[[], Timer]] = {
-        "add": partial(_issue, prepare, "add", _issue_timer),
-        "matmul": partial(_issue, prepare, "matmul", _issue_timer),
-        "mul_and_gradient": partial(_gradients, prepare),
+        "add": partial(_chain, prepare, "add", _issue_timer),
+        "matmul": partial(_chain, prepare, "matmul", _issue_timer),
+        "mul_and_gradient": partial(_chain, prepare, "mul", _awaited_timer, trains=True),
     }
     if facts.is_accelerator:  # its work goes on after it was issued
-        timers["add_until_done"] = partial(_issue, prepare, "add", _awaited_timer)
+        timers["add_until_done"] = partial(_chain, prepare, "add", _awaited_timer)
     return cases + [Case("dispatch", {"op": op}, 1, 1, timer) for op, timer in timers.items()]
-
-
-def _bytes_of(dtype: str) -> int:
-    return {"float64": 8, "float32": 4, "tf32": 4}.get(dtype, 2)
 
 
 def _several(
@@ -201,23 +192,16 @@ def _stream(prepare: Prepare, kernel: str, size_bytes: int) -> Timer:
     return _several(prepare, "float32", size_bytes * ARRAYS[kernel], grow)
 
 
-def _issue(prepare: Prepare, kind: str, timer: Callable[[Prepared], Timer]) -> Timer:
-    """Return the timer of a tiny op in a chain of them."""
-    b = Builder("chain", precision("float32"), training=False)
-    x, y = b.input("x", (8, 8)), b.input("y", (8, 8))
+def _chain(
+    prepare: Prepare, kind: str, timer: Callable[[Prepared], Timer], trains: bool = False
+) -> Timer:
+    """Return the timer of a tiny op in a chain of them, together with its gradient op or alone."""
+    b = Builder("chain", precision("float32"), training=trains)
+    x, y = (b.weight if trains else b.input)("x", (8, 8)), b.input("y", (8, 8))
     for i in range(MOST_OPS):
         x = b.op(kind, x, y, name=f"{kind}{i}")
-    return _per_op(timer(prepare(b.graph(x), "float32", "infer")), MOST_OPS)
-
-
-def _gradients(prepare: Prepare) -> Timer:
-    """Return the timer of a tiny op and its gradient op together, in a chain of them."""
-    b = Builder("chain", precision("float32"), training=True)
-    x, y = b.weight("w", (8, 8)), b.input("y", (8, 8))
-    for i in range(MOST_OPS):
-        x = b.op("mul", x, y, name=f"mul{i}")
-    graph = b.graph(mean_loss(b, x))
-    return _per_op(_awaited_timer(prepare(graph, "float32", "train")), MOST_OPS)
+    graph = b.graph(mean_loss(b, x) if trains else x)
+    return _per_op(timer(prepare(graph, "float32", "train" if trains else "infer")), MOST_OPS)
 
 
 def _awaited_timer(prepared: Prepared) -> Timer:

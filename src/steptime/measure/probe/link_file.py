@@ -49,18 +49,10 @@ def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: flo
 
 def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) -> Fit:
     """Return the link whose ring takes `times_s`; raises `InputError` if larger is not slower."""
-    weights = [1 / time**2 for time in times_s]
-    whole = sum(weights)
-    mean_size = sum(w * x for w, x in zip(weights, sizes_bytes, strict=True)) / whole
-    mean_time = sum(w * t for w, t in zip(weights, times_s, strict=True)) / whole
-    rows = list(zip(weights, sizes_bytes, times_s, strict=True))
-    slope = sum(w * (x - mean_size) * (t - mean_time) for w, x, t in rows) / sum(
-        w * (x - mean_size) ** 2 for w, x, _ in rows
-    )
-    start = mean_time - slope * mean_size
-    if start <= 0:  # no latency shows: the line through 0 that is nearest
-        start = 0.0
-        slope = sum(w * x * t for w, x, t in rows) / sum(w * x * x for w, x, _ in rows)
+    from scipy.optimize import nnls
+
+    relative = [[1 / t, x / t] for x, t in zip(sizes_bytes, times_s, strict=True)]
+    start, slope = map(float, nnls(relative, [1.0] * len(relative))[0])  # neither is below 0
     if slope <= 0:
         raise InputError("probe: larger all-reduces were not slower; give it a larger budget")
     messages, share = ring_messages(processes)

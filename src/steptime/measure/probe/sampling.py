@@ -89,7 +89,8 @@ def sample(
         if refusals:
             skipped[name] = refusals
     while clock() - started < budget_s:
-        ready = [v for v in visited if _wanted(v, left_s[v.case.group])]
+        wanted = (v for v in visited if len(v.samples) < MAX_SAMPLES)
+        ready = [v for v in wanted if v.sample_s <= left_s[v.case.group]]
         if not ready:
             break
         _visit(min(ready, key=lambda v: len(v.samples)), left_s, clock)
@@ -101,10 +102,6 @@ def _visit(visited: _Visited, left_s: dict[str, float], clock: Callable[[], floa
     visited.samples.append(visited.timer(visited.calls) / visited.calls)
     visited.calls = _enough(visited.calls, visited.sample_s, visited.case.max_calls)
     left_s[visited.case.group] -= clock() - started
-
-
-def _wanted(visited: _Visited, left_s: float) -> bool:
-    return len(visited.samples) < MAX_SAMPLES and visited.sample_s <= left_s
 
 
 def _admit(
@@ -181,16 +178,15 @@ def _name(case: Case) -> str:
 
 
 def _curve(group: str, visited: Iterable[_Visited]) -> dict[str, list[Any]]:
-    rows = [v for v in visited if v.case.group == group]
-    curve: dict[str, list[Any]] = {}
-    for row in rows:
-        facts = {
-            **row.case.columns,
-            "work": row.case.work,
-            "min_s": min(row.samples),
-            "median_s": statistics.median(row.samples),
-            "samples": len(row.samples),
+    rows = [
+        {
+            **one.case.columns,
+            "work": one.case.work,
+            "min_s": min(one.samples),
+            "median_s": statistics.median(one.samples),
+            "samples": len(one.samples),
         }
-        for key, value in facts.items():
-            curve.setdefault(key, []).append(value)
-    return curve
+        for one in visited
+        if one.case.group == group
+    ]
+    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}

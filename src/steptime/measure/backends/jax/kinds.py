@@ -8,7 +8,6 @@ inputs after its output.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -18,7 +17,7 @@ from jax import lax, nn
 from jax import numpy as jnp
 
 from steptime.core.graph import TensorSpec
-from steptime.measure.kinds import along, functions, kinds
+from steptime.measure.kinds import activate, along, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
@@ -36,15 +35,8 @@ def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _in(dtype: Any, made: Array) -> Array:
-    return made.astype(dtype)
-
-
 FUNCTIONS = functions(
-    {
-        "clamp": lambda x, low, high: jnp.clip(x, min=low, max=high),
-        "softsign": nn.soft_sign,
-    },
+    {"clamp": lambda x, low, high: jnp.clip(x, min=low, max=high), "softsign": nn.soft_sign},
     *(jnp, nn, lax),
 )
 
@@ -114,14 +106,14 @@ def batch_norm(
         used = wide.mean(axes), wide.var(axes)
     inverse = lax.rsqrt(_wide(used[1]) + NORM_EPSILON)
     normal = (wide - along(used[0], x)) * along(inverse, x)
-    y = _in(x.dtype, normal * along(w, x) + along(b, x))
+    y = (normal * along(w, x) + along(b, x)).astype(x.dtype)
     if not training:
         return y
     count = x.size // x.shape[1]
     seen = used[0], used[1] * (count / max(1, count - 1))
     pairs = zip((mean, variance), seen, strict=True)
     kept = (old + RUNNING_SHARE * (lax.stop_gradient(new) - old) for old, new in pairs)
-    return y, *(_in(mean.dtype, new) for new in kept)
+    return y, *(new.astype(mean.dtype) for new in kept)
 
 
 def _normal(x: Array, centre: bool = True) -> Array:
@@ -134,7 +126,7 @@ def _normal(x: Array, centre: bool = True) -> Array:
 def group_norm(x: Array, w: Array, b: Array, groups: int) -> Array:
     """Return `x` normalised over groups of channels."""
     normal = _normal(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
-    return _in(x.dtype, normal * along(w, x) + along(b, x))
+    return (normal * along(w, x) + along(b, x)).astype(x.dtype)
 
 
 def local_response_norm(x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
@@ -172,14 +164,14 @@ def attention(
         else:  # a sink: the score of a key without a value
             column = jnp.broadcast_to(part, (*scores.shape[:-1], 1)).astype(scores.dtype)
             scores = jnp.concatenate((scores, column), -1)
-    share = _in(v.dtype, nn.softmax(scores, -1)[..., :keys])
+    share = nn.softmax(scores, -1)[..., :keys].astype(v.dtype)
     return jnp.einsum("nkglm,nmkd->nlkgd", share, v).reshape(n, length, -1)
 
 
 def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Array:
     """Return `x [n, l, heads*d]`, of r features of a head i and i + r/2 turned as a pair."""
     turned = table.shape[1]
-    cos, sin = jnp.split(_in(x.dtype, table)[:, None], 2, -1)
+    cos, sin = jnp.split(table.astype(x.dtype)[:, None], 2, -1)
     sin = -sin if inverse else sin
     wide = x.reshape(*x.shape[:2], -1, head_width)
     first, second = jnp.split(wide[..., :turned], 2, -1)
@@ -204,19 +196,11 @@ def experts(
     h = product(rows[token], up, bias[:1])
     gate = GATED.get(activation)
     first, *rest = jnp.split(h, 2, -1) if gate else (h,)
-    h = _ACTIVATIONS[gate or activation](first)
+    h = activate(RUNS, gate or activation, first)
     h = product(h * rest[0] if rest else h, down, bias[1:])
     weights = nn.softmax(best, -1).ravel()[order]
-    y = jnp.zeros_like(rows).at[token].add(_in(x.dtype, h * weights[:, None]))
+    y = jnp.zeros_like(rows).at[token].add((h * weights[:, None]).astype(x.dtype))
     return y.reshape(x.shape)
-
-
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": nn.relu,
-    "gelu": partial(nn.gelu, approximate=False),
-    "gelu_tanh": nn.gelu,
-    "silu": nn.silu,
-}
 
 
 Cell = Callable[[Array, Array, Array], tuple[Array, Array]]  # products, state -> state, cell state
@@ -311,7 +295,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     counts = labels != IGNORED_LABEL
     chosen = jnp.where(counts, labels, 0)[..., None]
     picked = jnp.take_along_axis(log_p, chosen, -1)[..., 0]
-    return _in(logits.dtype, -jnp.where(counts, picked, 0).sum() / counts.sum())
+    return (-jnp.where(counts, picked, 0).sum() / counts.sum()).astype(logits.dtype)
 
 
 RUNS: dict[str, Callable[..., Any]] = {
@@ -323,8 +307,8 @@ RUNS: dict[str, Callable[..., Any]] = {
     "avg_pool2d": avg_pool2d,
     "upsample2d": lambda x, scale: x.repeat(scale[0], 2).repeat(scale[1], 3),
     "batch_norm": batch_norm,
-    "layer_norm": lambda x, w, b: _in(x.dtype, _normal(x) * w + b),
-    "rms_norm": lambda x, w: _in(x.dtype, _normal(x, centre=False) * w),
+    "layer_norm": lambda x, w, b: (_normal(x) * w + b).astype(x.dtype),
+    "rms_norm": lambda x, w: (_normal(x, centre=False) * w).astype(x.dtype),
     "group_norm": group_norm,
     "local_response_norm": local_response_norm,
     "relu": nn.relu,

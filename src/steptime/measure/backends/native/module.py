@@ -28,7 +28,8 @@ def module_of(where: str, name: str, device: str = META) -> tuple[nn.Module, Any
     """
     if where in LIBRARIES:
         try:
-            library = _imported(where)
+            with without_operators():  # timm imports torchvision, too
+                library = importlib.import_module(where)
         except ImportError as error:
             raise InputError(
                 f"{where}:{shorten(name)[1:-1]}: {where} is not installed ({error})"
@@ -98,11 +99,6 @@ def without_operators() -> Iterator[None]:
         torch.library.register_fake = register
 
 
-def _imported(library: str) -> Any:
-    with without_operators():  # timm imports torchvision, too
-        return importlib.import_module(library)
-
-
 def _of_torchvision(library: Any, name: str, device: str) -> tuple[nn.Module, Any]:
     models = library.models
     if name not in models.list_models():
@@ -150,7 +146,8 @@ def tensors_of(inputs: Mapping[str, Any]) -> tuple[list[Tensor], dict[str, Tenso
 
 def specs_of(inputs: Any) -> dict[str, tuple[Sequence[int], str]]:
     """Return shape and type of inputs that are tensors, or said so: by name, else by place."""
-    named = inputs if isinstance(inputs, Mapping) else dict(_by_place(inputs))
+    several = [inputs] if isinstance(inputs, Tensor) else inputs
+    named = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
     found = {}
     for name, one in named.items():
         is_tensor = isinstance(one, Tensor)
@@ -158,9 +155,3 @@ def specs_of(inputs: Any) -> dict[str, tuple[Sequence[int], str]]:
             (tuple(one.shape), str(one.dtype).removeprefix("torch.")) if is_tensor else tuple(one)
         )
     return found
-
-
-def _by_place(inputs: Any) -> Iterator[tuple[str, Any]]:
-    several = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    for place, one in enumerate(several):
-        yield str(place), one

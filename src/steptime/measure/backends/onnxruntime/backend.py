@@ -89,7 +89,21 @@ def prepare(
     model = model_of(graph, apart=True)
 
     def session(profile_to: str = "") -> Any:
-        return _session(model, graph, held, options, (kind, number), profile_to)
+        chosen = ort.SessionOptions()
+        chosen.intra_op_num_threads = options.threads or 0
+        chosen.inter_op_num_threads = 1
+        chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        if profile_to:
+            chosen.enable_profiling, chosen.profile_file_prefix = True, profile_to
+        chosen.log_severity_level = 3
+        if kept := list(dict.fromkeys((*graph.weights, *graph.buffers))):
+            chosen.add_external_initializers(kept, [held[name] for name in kept])
+        about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
+        providers = [
+            (_PROVIDERS[kind], about),
+            *([] if kind == "cpu" else [(_PROVIDERS["cpu"], {})]),
+        ]
+        return ort.InferenceSession(model, chosen, providers=providers)
 
     began = perf_counter()
     running = session()
@@ -166,32 +180,6 @@ def _placed(array: Any, spec: TensorSpec) -> Any:
         return ort.OrtValue.ortvalue_from_numpy(array)
     upper = (array.view(np.uint32) >> 16).astype(np.uint16)
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(upper, TYPES["bfloat16"])
-
-
-def _session(
-    model: bytes,
-    graph: Graph,
-    held: Mapping[str, Any],
-    options: contract.Options,
-    device: tuple[str, int],
-    profile_to: str,
-) -> Any:
-    chosen = ort.SessionOptions()
-    chosen.intra_op_num_threads = options.threads or 0
-    chosen.inter_op_num_threads = 1
-    chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    if profile_to:
-        chosen.enable_profiling, chosen.profile_file_prefix = True, profile_to
-    chosen.log_severity_level = 3
-    kept = list(dict.fromkeys((*graph.weights, *graph.buffers)))
-    if kept:
-        chosen.add_external_initializers(kept, [held[name] for name in kept])
-    kind, number = device
-    about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
-    providers = [(_PROVIDERS[kind], about)]
-    if kind != "cpu":
-        providers.append((_PROVIDERS["cpu"], {}))
-    return ort.InferenceSession(model, chosen, providers=providers)
 
 
 def _bound(session: Any, graph: Graph, held: Mapping[str, Any], kind: str, number: int) -> Any:

@@ -90,7 +90,7 @@ def prepare(
         return trace_of(step, sync, steps)
 
     def alone() -> Callable[[], None]:  # what is sharded cannot leave it out: a copy that is not
-        apart = found if found.quiet else make(replace(options, strategy="independent"))
+        apart = found if found.spread.quiet else make(replace(options, strategy="independent"))
         return translated(apart.step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
@@ -147,14 +147,12 @@ def _settings(options: contract.Options) -> None:
 
 
 def _process_group(
-    joined: Joined,
-    found: Assembled,
-    watch: Stopwatch,
-    alone: Callable[[], Callable[[], None]],
+    joined: Joined, found: Assembled, watch: Stopwatch, alone: Callable[[], Callable[[], None]]
 ) -> contract.ProcessGroup:
-    if found.timed:
+    spread = found.spread
+    if spread.timed:
         meter = "host clock around every exchange of a rank, waiting for others included; mean"
-    elif found.quiet:
+    elif spread.quiet:
         meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
     else:
         meter = "exposed: step less that of an unsharded copy without exchange, in turns"
@@ -164,8 +162,8 @@ def _process_group(
         agree=joined.agree,
         gather=joined.gather,
         comm_meter=meter,
-        comm_s=watch.read if found.timed else None,
-        alone=None if found.timed else alone,
+        comm_s=watch.read if spread.timed else None,
+        alone=None if spread.timed else alone,
     )
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
-from steptime.measure.kinds import functions, kinds
+from steptime.measure.kinds import activate, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
@@ -26,24 +26,23 @@ Sides = tuple[int, int, int, int]
 NONE: Sides = (0, 0, 0, 0)
 
 
-def _larger(a: Any, b: Any) -> Tensor:
-    """Return the larger of two, one of which may be a number."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.maximum(a, b)
-    return a.clamp(min=b) if isinstance(a, Tensor) else torch.clamp(b, min=a)
+def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
+    """Return what takes the larger or smaller of two, one of which may be a number."""
 
+    def extreme(a: Any, b: Any) -> Tensor:
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            return of_two(a, b)
+        tensor, number = (a, b) if isinstance(a, Tensor) else (b, a)
+        return torch.clamp(tensor, **{bound: number})
 
-def _smaller(a: Any, b: Any) -> Tensor:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.minimum(a, b)
-    return a.clamp(max=b) if isinstance(a, Tensor) else torch.clamp(b, max=a)
+    return extreme
 
 
 FUNCTIONS = functions(
     {
         "clamp": lambda x, low, high: x.clamp(low, high),
-        "maximum": _larger,
-        "minimum": _smaller,
+        "maximum": _extreme(torch.maximum, "min"),
+        "minimum": _extreme(torch.minimum, "max"),
         "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"),  # has a gradient
     },
     *(torch, functional),
@@ -192,7 +191,7 @@ def experts(
         h = functional.linear(rows[token], up[i], b_up[i])
         gate = GATED.get(activation)
         parts = h.chunk(2, -1) if gate else (h,)
-        h = _ACTIVATIONS[gate or activation](parts[0])
+        h = activate(RUNS, gate or activation, parts[0])
         h = functional.linear(h * parts[1] if gate else h, down[i], b_down[i])
         y = y.index_add(0, token, (h * weights[token, place, None]).to(y.dtype))
     return y.view(x.shape)
@@ -201,14 +200,6 @@ def experts(
 def gelu(x: Tensor, tanh: bool = False) -> Tensor:
     """Return x Phi(x), or its approximation by a `tanh`."""
     return functional.gelu(x, approximate="tanh" if tanh else "none")
-
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": gelu,
-    "gelu_tanh": lambda x: gelu(x, tanh=True),
-    "silu": functional.silu,
-}
 
 
 def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:

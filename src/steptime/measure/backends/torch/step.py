@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,40 +17,32 @@ from steptime.measure import synthetic
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import Take, Waited, input_of
-from steptime.measure.backends.torch.module import (
-    initial_values,
-    join_recurrent_weights,
-    module_of,
-)
+from steptime.measure.backends.torch.module import initial_values, join_recurrent_weights, module_of
 from steptime.measure.backends.torch.parallel import Joined, Spread, Stopwatch
 from steptime.measure.backends.torch.profile import annotate
 from steptime.measure.contract import Arrays, Feed, Options
 
 Network = Callable[..., Tensor]
-Open = Callable[[], contextlib.AbstractContextManager[Any]] | None
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A network with its inputs, its weights as the optimizer has them, and the parts of a step.
+    """A network with its inputs, how it is spread over replicas, and the parts of a step.
 
     `values` are inputs, weights and buffers by name, `take` brings the input of a step and `waited`
-    says how long that took (None where it is resident), `loss` gives the last one. `quiet` opens a
-    step that exchanges nothing, None where there is none to be left out. `annotate` lets ops say
-    their names to a profiler, which compiled ones do not.
+    says how long that took (None where it is resident), `loss` gives the last one. `annotate` lets
+    ops say their names to a profiler, which compiled ones do not.
     """
 
     inputs: list[Tensor]
-    weights: Sequence[Tensor]
+    spread: Spread
     parts: dict[str, Callable[[], None]]
     facts: dict[str, object]
     values: Mapping[str, Tensor]
-    take: Take | None = None
-    waited: Waited | None = None
-    loss: Callable[[], float] | None = None
-    quiet: Open = None
-    timed: bool = True
-    annotate: Callable[[], None] = lambda: None
+    take: Take | None
+    waited: Waited | None
+    loss: Callable[[], float] | None
+    annotate: Callable[[], None]
 
     def step(self) -> None:
         """Take the input, and run all parts."""
@@ -61,7 +53,7 @@ class Assembled:
 
     def step_alone(self) -> None:
         """Run a step without an exchange."""
-        with self.quiet() if self.quiet else contextlib.nullcontext():
+        with self.spread.quiet() if self.spread.quiet else contextlib.nullcontext():
             self.step()
 
 
@@ -110,17 +102,15 @@ def assemble(
         def forward() -> None:
             network(*inputs)
 
-        return Assembled(inputs, [], {"forward": forward}, {}, values, take, waited, annotate=said)
+        step = {"forward": forward}
+        return Assembled(inputs, spread, step, {}, values, take, waited, None, said)
     scaled = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
     parts, loss = _training(network, inputs, optimizer, scaler, spread)
-    facts: dict[str, object] = {
-        "learning_rate": synthetic.LEARNING_RATE,
-        "loss_scaling": "torch.amp.GradScaler" if scaled else None,
-    }
-    about = take, waited, loss, spread.quiet, spread.timed, said
-    return Assembled(inputs, spread.weights, parts, facts, values, *about)
+    scaling = "torch.amp.GradScaler" if scaled else None
+    facts = {"learning_rate": synthetic.LEARNING_RATE, "loss_scaling": scaling}
+    return Assembled(inputs, spread, parts, facts, values, take, waited, loss, said)
 
 
 def under_autocast(network: Network, types: Precision, device: torch.device) -> Network:
