@@ -395,7 +395,7 @@ def jax_arguments(graph: Graph, values: Values, optimizer: str = "") -> tuple[An
     import steptime.measure.backends.jax.backend  # noqa: F401  # turns 64-bit types on
     from steptime.measure.backends.jax.program import carry_of
 
-    carry = carry_of(graph, optimizer, values.__getitem__, np.zeros_like)
+    carry = carry_of(graph, optimizer, values)
     return carry, {name: values[name] for name in graph.inputs}
 
 

@@ -49,7 +49,7 @@ def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, str
     assert [one["device"] for one in env["ranks"]] == ["cpu:0", "cpu:1"]
     assert [one["cpus"] for one in env["ranks"]] == [None, None]  # which device takes which
     assert len(env["cpus"]) == 2
-    assert len(os.sched_getaffinity(pair.pid)) == 2
+    assert len(os.sched_getaffinity(pair.pids[0])) == 2
     peaks = env["peak_memory_bytes_of_ranks"]
     assert peaks == [record.quantities["peak_memory_bytes"].value] * 2
     assert {"forward_s", "backward_s", "update_s"} < set(record.quantities)

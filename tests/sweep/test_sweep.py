@@ -227,7 +227,7 @@ def test_runs_are_fresh_processes(
     pids = []
     asked = Worker.ask
     monkeypatch.setattr(
-        Worker, "ask", lambda self, *args: pids.append(self.pid) or asked(self, *args)
+        Worker, "ask", lambda self, *args: pids.append(self.pids[0]) or asked(self, *args)
     )
     assert sweep(experiment(layers="1"), tmp_path / "out", "--runs", "3") == 0
     assert len(set(pids)) == 3
@@ -380,9 +380,9 @@ def test_a_cell_over_the_time_limit_ends_alone(
 
     def ask(self: Worker, request: dict[str, Any], limit_s: float, *more: Any) -> dict[str, Any]:
         if request["do"] == "measure":
-            requests.append((self.pid, limit_s))
+            requests.append((self.pids[0], limit_s))
             if len(requests) == 1:
-                os.kill(self.pid, signal.SIGSTOP)
+                os.kill(self.pids[0], signal.SIGSTOP)
         return asked(self, request, limit_s, *more)
 
     monkeypatch.setattr(Worker, "ask", ask)
@@ -409,9 +409,9 @@ def test_a_worker_that_is_killed_takes_one_cell_which_is_tried_again(
 
     def ask(self: Worker, request: dict[str, Any], limit_s: float, *more: Any) -> dict[str, Any]:
         if request["do"] == "measure" and not victims:
-            victims.append(self.pid)
-            os.kill(self.pid, signal.SIGSTOP)  # it does not answer before it is killed
-            threading.Timer(0.05, os.kill, (self.pid, signal.SIGKILL)).start()
+            victims.append(self.pids[0])
+            os.kill(self.pids[0], signal.SIGSTOP)  # it does not answer before it is killed
+            threading.Timer(0.05, os.kill, (self.pids[0], signal.SIGKILL)).start()
         return asked(self, request, limit_s, *more)
 
     monkeypatch.setattr(Worker, "ask", ask)

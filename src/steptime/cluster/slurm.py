@@ -13,20 +13,8 @@ import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from steptime.cluster import scheduler as contract
 from steptime.cluster import script as batch
-from steptime.cluster.scheduler import (
-    FOR_MEMORY,
-    Array,
-    JobExit,
-    Need,
-    Node,
-    Placement,
-    Queued,
-    Scheduler,
-    SchedulerError,
-    TaskJob,
-    TaskName,
-)
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import picked
 from steptime.measure.procfs import number_list
@@ -50,7 +38,7 @@ OVER = {  # states of a job that is over: the cause of what it left undone
     "PREEMPTED": "preempted",
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
-    "OUT_OF_MEMORY": FOR_MEMORY,
+    "OUT_OF_MEMORY": contract.FOR_MEMORY,
     "FAILED": "crashed",
 }
 NO_JOBS = (  # states of a node on which no job starts before somebody has seen to it
@@ -60,7 +48,7 @@ PRINTED = (
     (r"DUE TO TIME LIMIT", "time-limit"),
     (r"DUE TO NODE FAILURE", "node-fail"),
     (r"DUE TO PREEMPTION", "preempted"),
-    (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", FOR_MEMORY),
+    (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", contract.FOR_MEMORY),
     (r"\*\*\* (?:JOB|STEP) .*CANCELLED AT", "cancelled"),
 )
 FACTS = {  # what a record keeps of where its task ran
@@ -75,7 +63,7 @@ FACTS = {  # what a record keeps of where its task ran
 }
 
 
-def submit(array: Array) -> str:
+def submit(array: contract.Array) -> str:
     """Submit an array and return its job id; raises `InputError` where Slurm refuses it."""
     flags = [f"--job-name={array.name}", f"--array=0-{array.tasks - 1}%{array.at_once}"]
     if array.after:
@@ -93,7 +81,7 @@ def limits() -> int:
     return max(1, int(size[1]) if size else DEFAULT_LARGEST)
 
 
-def queued(names: Collection[str]) -> dict[TaskName, Queued]:
+def queued(names: Collection[str]) -> dict[contract.TaskName, contract.Queued]:
     """Return the tasks of these arrays that wait or run."""
     tasks = {}
     wanted = sorted(names)
@@ -105,16 +93,18 @@ def queued(names: Collection[str]) -> dict[TaskName, Queued]:
             if state not in OVER and index.isdigit():
                 runs = state not in WAITING
                 where = nodes if nodes and runs else reason
-                tasks[name, int(index)] = Queued(f"{job}_{index}", job, state, where, runs)
+                tasks[name, int(index)] = contract.Queued(f"{job}_{index}", job, state, where, runs)
     return tasks
 
 
-def ended(tasks: Collection[TaskJob], since: str) -> dict[TaskJob, JobExit]:
+def ended(
+    tasks: Collection[contract.TaskJob], since: str
+) -> dict[contract.TaskJob, contract.JobExit]:
     """Return how tasks ended, of accounting and, for what it leaves out, of the controller.
 
     `since` keeps accounting from answering with older jobs whose numbers have come round again.
     """
-    exits: dict[TaskJob, JobExit] = {}
+    exits: dict[contract.TaskJob, contract.JobExit] = {}
     if tasks and shutil.which("sacct"):
         jobs = ",".join(sorted({job for job, _ in tasks}))
         wanted = ["--format=JobID,State,ExitCode", f"--starttime={since}", f"--jobs={jobs}"]
@@ -130,14 +120,16 @@ def ended(tasks: Collection[TaskJob], since: str) -> dict[TaskJob, JobExit]:
     return exits
 
 
-def _exits(name: str, state: str, code: str) -> dict[TaskJob, JobExit]:
+def _exits(name: str, state: str, code: str) -> dict[contract.TaskJob, contract.JobExit]:
     """Return the tasks of `12_3` or of a range that never ran, `12_[3-5,7%2]`."""
     parts = re.fullmatch(r"(\d+)_\[?([\d,-]+)(?:%\d+)?\]?", name)
     if not parts or state not in OVER:
         return {}
     exit_code, number = (int(part) for part in code.split(":"))
     said = state, exit_code, number, cause_of_exit(state, exit_code, number)
-    return {(parts[1], i): JobExit(f"{parts[1]}_{i}", *said) for i in number_list(parts[2])}
+    return {
+        (parts[1], i): contract.JobExit(f"{parts[1]}_{i}", *said) for i in number_list(parts[2])
+    }
 
 
 def cause_of_exit(state: str, exit_code: int, number: int) -> str:
@@ -154,7 +146,7 @@ def cancel(jobs: Sequence[str]) -> None:
     _run(["scancel", *jobs])
 
 
-def script(need: Need, name: str, folder: str, python: str) -> str:
+def script(need: contract.Need, name: str, folder: str, python: str) -> str:
     """Return the text of the batch script of array `name`."""
     cores = "" if need.request.exclusive else f" --cpus-per-task={need.cores}"
     return batch.script(
@@ -166,7 +158,7 @@ def script(need: Need, name: str, folder: str, python: str) -> str:
     )  # fmt: skip
 
 
-def _flags(need: Need, name: str, folder: str) -> list[str]:
+def _flags(need: contract.Need, name: str, folder: str) -> list[str]:
     """Return sbatch's flags; what the user wrote in `flags` comes last and wins."""
     request = need.request
     each = need.processes_per_node
@@ -191,7 +183,7 @@ def _flags(need: Need, name: str, folder: str) -> list[str]:
     ]
 
 
-def nodes(request: ResourceRequest) -> list[Node]:
+def nodes(request: ResourceRequest) -> list[contract.Node]:
     """Return the nodes of the partition, or of `nodelist`, with the GPUs and features asked for.
 
     Raises `InputError` for a constraint that is more than features joined by `&` or by `|`.
@@ -211,14 +203,14 @@ def nodes(request: ResourceRequest) -> list[Node]:
         fits = not request.constraint or any(has.issuperset(one) for one in every)
         if fits and (not request.gpu[0] or re.search(gpu, gpus)):
             down = "*" in state or re.split(r"\W", state)[0].upper() in NO_JOBS
-            found[name] = Node(name, f"{state} ({reason})" if down else "")
+            found[name] = contract.Node(name, f"{state} ({reason})" if down else "")
     return list(found.values())
 
 
-def placement() -> Placement:
+def placement() -> contract.Placement:
     """Return where Slurm put this process, as its variables say."""
     facts = {key: os.environ[name] for key, name in FACTS.items() if name in os.environ}
-    return Placement(int(facts.get("restart", "0")), facts)
+    return contract.Placement(int(facts.get("restart", "0")), facts)
 
 
 def confine() -> None:
@@ -261,7 +253,7 @@ def nodes_of(text: str) -> set[str]:
 
 def _tried(command: Sequence[str]) -> str:
     """Return what a command says, "" where Slurm has forgotten or keeps no accounts."""
-    with suppress(InputError, SchedulerError):
+    with suppress(InputError, contract.SchedulerError):
         return _run(command)
     return ""
 
@@ -273,7 +265,9 @@ def _run(command: Sequence[str]) -> str:
         where = "Slurm's commands must be on the PATH"
         raise InputError(f"{command[0]} is not here: {where}") from None
     except subprocess.TimeoutExpired:
-        raise SchedulerError(f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s") from None
+        raise contract.SchedulerError(
+            f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s"
+        ) from None
     if done.returncode == 0:
         return done.stdout
     raise error_of(command[0], done.stderr, done.returncode)
@@ -283,12 +277,14 @@ def error_of(command: str, said: str, code: int) -> Exception:
     """Return the error, of one line, for what a command of Slurm's printed when it failed."""
     for pattern, text in AWAY:
         if away := re.search(pattern, said):
-            return SchedulerError(f"{command}: Slurm does not answer: {text.format(away[1])}")
+            return contract.SchedulerError(
+                f"{command}: Slurm does not answer: {text.format(away[1])}"
+            )
     first = next((line.strip() for line in said.splitlines() if line.strip()), f"exit {code}")
     plain = re.sub(r"^(\w+: )?(error: )?", "", first)
     return InputError(f"{command}: {plain}")
 
 
-SCHEDULER = Scheduler(
+SCHEDULER = contract.Scheduler(
     "slurm", submit, queued, ended, cancel, script, limits, placement, confine, nodes, PRINTED
 )

@@ -5,7 +5,7 @@ and another may ask, resume or cancel.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,11 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
             over.append(files.row_of(one.trial) | why)
     troubles = [row for row in over if row["status"] != "ok"]
     words = Counter(one.word for one in states)
+    left: Counter[tuple[str, str, str]] = Counter()  # cells of the tasks that wait or run
+    for one in seen.states:
+        if one.queued:
+            key = one.queued.job, one.queued.state, one.queued.text
+            left[key] += one.word in {"queued", "running"}
     return {
         "out": str(out),
         "cells": len(states),
@@ -196,17 +201,9 @@ def status(out: Path, warn: Warn) -> dict[str, Any]:
         "older": len(seen.states) - len(states),
         "status": dict(Counter(row["status"] for row in over)),
         "causes": dict(Counter(row["cause"] for row in troubles)),
-        "jobs": list(_jobs(seen.states)),
+        "jobs": [
+            {"job": job, "state": state, "text": text, "cells_left": cells}
+            for (job, state, text), cells in left.items()
+        ],
         "unsuccessful": troubles,
     }
-
-
-def _jobs(states: Iterable[CellState]) -> Iterator[dict[str, Any]]:
-    """Return the tasks that wait or run: job, state, why or where, and how many cells."""
-    left: Counter[tuple[str, str, str]] = Counter()
-    for one in states:
-        if one.queued:
-            key = one.queued.job, one.queued.state, one.queued.text
-            left[key] += one.word in {"queued", "running"}
-    for (job, state, text), cells in left.items():
-        yield {"job": job, "state": state, "text": text, "cells_left": cells}

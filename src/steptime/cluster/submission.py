@@ -315,10 +315,7 @@ def folders(out: Path) -> list[Path]:
 
 
 def submissions(out: Path) -> list[Submission]:
-    """Return what was submitted beside the records in `out`, all to one scheduler.
-
-    What has no plan was never sent.
-    """
+    """Return what was submitted beside the records in `out`; what has no plan was never sent."""
     return [read(path) for path in folders(out) if (path / PLAN).exists()]
 
 

@@ -91,32 +91,31 @@ class _Process:
             raise WorkerDiedError(self.failure()) from None
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the lines that have come: events, and in the end the answer.
-
-        Raises `WorkerDiedError` where nothing will come any more.
-        """
+        """Return the lines that have come; raises `WorkerDiedError` where no more will come."""
         piece = os.read(self.output.fileno(), 1 << 16)
         if not piece:
             raise WorkerDiedError(self.failure())
         *lines, self._unread = (self._unread + piece).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def ends_by(self, deadline: float) -> bool:
-        """Return whether it is gone, or goes before a moment of the monotonic clock."""
+    def ends_within(self, limit_s: float) -> bool:
+        """Return whether it is gone, or goes within so many seconds."""
         try:
-            self._process.wait(max(0.0, deadline - time.monotonic()))
+            self._process.wait(max(0.0, limit_s))
         except subprocess.TimeoutExpired:
             return False
         return True
 
     def failure(self) -> Failure:
         """Return how it ended, or end it where it only seems to have."""
-        try:
-            code = self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
+        if not self.ends_within(_GRACE_S):
             self.kill()
             return Failure("failed", "crashed", f"{self._who} closed its output but did not end")
-        said = self._last_words()
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _STDERR_BYTES))
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        said = lines[-1].strip()[:300] if lines else "it said nothing"
+        code = self._process.returncode
         if code < 0:
             name = signal.Signals(-code).name
             if -code == signal.SIGKILL and _kills_so_far() > self._kills:
@@ -124,12 +123,6 @@ class _Process:
             cause = _CAUSES.get(-code, "crashed")
             return Failure("failed", cause, f"{self._who} ended by {name}; {said}")
         return Failure("failed", "crashed", f"{self._who} ended with exit code {code}; {said}")
-
-    def _last_words(self) -> str:
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - _STDERR_BYTES))
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].strip()[:300] if lines else "it said nothing"
 
     def kill(self) -> None:
         """End it now."""
@@ -145,9 +138,7 @@ class _Process:
         """End it: close its input, and kill it if it does not go."""
         self.close_input()
         self.output.close()
-        try:
-            self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
+        if not self.ends_within(_GRACE_S):
             self.kill()
         self._errors.close()
 
@@ -186,11 +177,6 @@ class Worker:
         if "refused" in self.greeting:
             self.close()
             raise StartError(Failure("failed", self.greeting["cause"], self.greeting["refused"]))
-
-    @property
-    def pid(self) -> int:
-        """Process id, of several that of rank 0."""
-        return self._processes[0].pid
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -245,7 +231,9 @@ class Worker:
             return answer
         deadline = time.monotonic() + _BLAME_S
         for process in self._processes:
-            if process is not self._processes[rank] and process.ends_by(deadline):
+            if process is not self._processes[rank] and process.ends_within(
+                deadline - time.monotonic()
+            ):
                 raise WorkerDiedError(process.failure())
         self._kill()
         key = "refused" if "refused" in answer else "note"

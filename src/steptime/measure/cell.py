@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from steptime.build import build
@@ -17,7 +16,14 @@ from steptime.measure.contract import MissingFileError, Options, Prepared, refus
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, group_watch, shared_results
-from steptime.measure.timing import WARM_UP_RULE, Samples, in_one_run, take_samples, take_training
+from steptime.measure.timing import (
+    WARM_UP_RULE,
+    Samples,
+    in_one_run,
+    part_seconds,
+    take_samples,
+    take_training,
+)
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 
@@ -162,18 +168,11 @@ def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> di
     for _ in range(wanted):
         totals = dict.fromkeys(prepared.parts, 0.0)
         for _ in range(steps):
-            for name, part in prepared.parts.items():
-                totals[name] += _seconds(part, prepared.sync)
+            for name, seconds in part_seconds(prepared.parts, prepared.sync).items():
+                totals[name] += seconds
         for name, total in totals.items():
             taken[name].append(total / steps)
     return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in taken.items()}
-
-
-def _seconds(part: Callable[[], None], sync: Callable[[], None]) -> float:
-    began = perf_counter()
-    part()
-    sync()
-    return perf_counter() - began
 
 
 def _weigh(

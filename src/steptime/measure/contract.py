@@ -204,15 +204,11 @@ def method(backend: str, version: str, options: Options, runs: int) -> Method:
     """
     options = replace(options, data=dataset_fingerprint(options.data) if options.data else "")
     chosen = {
-        **{name: getattr(options, name) for name in _ALWAYS_NAMED},
-        "runs": runs,
-        **{
-            name: value
-            for name, value in vars(options).items()
-            if name not in (*_ALWAYS_NAMED, *_NEVER_NAMED) and value != getattr(_PLAIN, name)
-        },
+        name: value
+        for name, value in vars(options).items()
+        if name in _ALWAYS_NAMED or (name not in _NEVER_NAMED and value != getattr(_PLAIN, name))
     }
-    return Method(backend, version, chosen)
+    return Method(backend, version, {**chosen, "runs": runs})
 
 
 _OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_steps")

@@ -5,7 +5,7 @@ Read from /proc and /sys (`root` lets a test give another tree), as `machine` is
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,30 +86,35 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
+def _caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
+    """Yield level, type, bytes (0: unknown) and the sharing CPUs of a CPU's caches."""
+    for index in sorted((root / CPUS / f"cpu{cpu}/cache").glob("index*")):
+        level, kind, size, shared = (
+            procfs.read_text(index / name) or ""
+            for name in ("level", "type", "size", "shared_cpu_list")
+        )
+        yield int(level or 0), kind.lower(), procfs.cache_bytes(size), shared
+
+
 def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
     """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
-    folder = root / CPUS / f"cpu{_allowed(root)[0]}/cache"
-    found = []
-    for index in sorted(folder.glob("index*")):
-        texts = {
-            name: procfs.read_text(index / name) or ""
-            for name in ("level", "type", "size", "shared_cpu_list")
-        }
-        size = procfs.cache_bytes(texts["size"])
-        if size and texts["level"]:
-            shared = len(procfs.number_list(texts["shared_cpu_list"])) or 1
-            found.append(Cache(int(texts["level"]), texts["type"].lower(), size, shared))
-    return tuple(found) or None
+    return (
+        tuple(
+            Cache(level, kind, size, len(procfs.number_list(shared)) or 1)
+            for level, kind, size, shared in _caches(_allowed(root)[0], root)
+            if size and level
+        )
+        or None
+    )
 
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:
     """Return the bytes of all last-level caches that `cpus` reach together; None where unknown."""
-    seen: dict[tuple[int, str], int] = {}
-    for cpu in cpus:
-        for index in (root / CPUS / f"cpu{cpu}/cache").glob("index*"):
-            level = int(procfs.read_text(index / "level") or 0)
-            size = procfs.cache_bytes(procfs.read_text(index / "size") or "")
-            seen[level, procfs.read_text(index / "shared_cpu_list") or str(cpu)] = size
+    seen = {
+        (level, shared or str(cpu)): size
+        for cpu in cpus
+        for level, _, size, shared in _caches(cpu, root)
+    }
     last = max((level for level, _ in seen), default=0)
     return sum(size for (level, _), size in seen.items() if level == last) or None
 
@@ -147,10 +152,8 @@ def choose_cpus(
     def order(cpu: int) -> tuple[int, int, int]:
         siblings = _siblings(cpu, root) or (cpu,)
         rank = [other for other in siblings if other in allowed].index(cpu)
-        socket_text = (
-            procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id") or "0"
-        )
-        return rank, int(socket_text), cpu
+        package = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id")
+        return rank, int(package or "0"), cpu
 
     first = process * threads
     return tuple(sorted(sorted(allowed, key=order)[first : first + threads]))

@@ -10,10 +10,7 @@ from steptime.measure.synthetic import Fill, fills, rotary_angle
 
 
 def initial_values(graph: Graph, seed: int, element_type: Callable[[str], Any]) -> dict[str, Any]:
-    """Return arrays for every input, weight and buffer of `graph`, all from one generator.
-
-    `element_type` returns numpy's type of a tensor's.
-    """
+    """Return arrays for all inputs, weights and buffers; `element_type` gives numpy's types."""
     rng = np.random.default_rng(seed)
     return {
         name: _DRAWS[fill.how](graph.tensors[name].shape, fill, rng).astype(

@@ -6,7 +6,7 @@ that compiles says with `apply` what a call is: a node of a traced program, say.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.core.graph import Graph, Op
@@ -60,26 +60,19 @@ def calls_of(
         function, about = table[done.kind], (done.attrs, op.part, done.name)
         calls.append(Call(op.name, done.kind, function, inputs, op.outputs, *about))
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
-    return _with_last_uses(calls, lasting)
-
-
-def _with_last_uses(calls: list[Call], lasting: Collection[str]) -> tuple[Call, ...]:
     last = {name: i for i, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
-    names: dict[int, list[str]] = {}
-    for name, i in last.items():
-        if name not in lasting:
-            names.setdefault(i, []).append(name)
-    return tuple(
-        Call(**{**vars(call), "last_of": tuple(names.get(i, ()))}) for i, call in enumerate(calls)
-    )
-
-
-def _direct(call: Call, inputs: list[Any]) -> Any:
-    return call.function(*inputs, **call.attrs)
+    last_of: list[list[str]] = [[] for _ in calls]
+    for name in last.keys() - lasting:
+        last_of[last[name]].append(name)
+    return tuple(replace(call, last_of=tuple(n)) for call, n in zip(calls, last_of, strict=True))
 
 
 def interpret(
-    calls: Iterable[Call], live: dict[str, Any], apply: Callable[[Call, list[Any]], Any] = _direct
+    calls: Iterable[Call],
+    live: dict[str, Any],
+    apply: Callable[[Call, list[Any]], Any] = lambda call, inputs: call.function(
+        *inputs, **call.attrs
+    ),
 ) -> None:
     """Make the calls in order over the tensors in `live`, which has the outputs afterwards."""
     for call in calls:

@@ -58,10 +58,7 @@ def activate(runs: Table, name: str, x: Any) -> Any:
 
 
 def kinds(array: Any, nn: Any, named: Table, prod: Run | None = None) -> dict[str, Run]:
-    """Return how a library runs these kinds, `named` its functions of elements.
-
-    `prod` is its product over axes where it has no such.
-    """
+    """Return how a library runs these kinds by its functions of elements, `prod` over axes."""
 
     def pointwise(
         *tensors: Any,

@@ -49,10 +49,7 @@ class Energy:
 
 
 def rise_j(meter: Meter, before: float, after: float, elapsed_s: float) -> float:
-    """Return the joules between two readings; a counter may have wrapped once.
-
-    Raises `AbsentError` for a counter that fell and does not wrap.
-    """
+    """Return the joules between two readings; raises `AbsentError` for a counter set back."""
     if meter.unit == "W":
         return (before + after) / 2 * elapsed_s
     if after >= before:
@@ -79,10 +76,7 @@ def meters(
 
 
 def rapl(root: Path) -> tuple[Meter, ...]:
-    """Return the RAPL counters of all packages, and of memory where it has its own.
-
-    Raises `AbsentError` where there is none, or it may not be read.
-    """
+    """Return the RAPL counters of packages and memory; raises `AbsentError`, saying why."""
     found = []
     for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
         name = read_text(zone / "name") or ""

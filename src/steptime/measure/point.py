@@ -7,7 +7,7 @@ work lengthens by waiting, and which has the threads that a backend computes in.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -15,7 +15,7 @@ from steptime.build import Choice, make_workload
 from steptime.core.graph_json import graph_from_json
 from steptime.measure.contract import Options, Prepared
 from steptime.measure.disturbance import Watch, changes
-from steptime.measure.timing import Timer, median_half_width
+from steptime.measure.timing import median_half_width, part_seconds
 
 ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
 NARROW = 0.01
@@ -36,7 +36,15 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
     workload = make_workload(Choice("fc", {}), 1, dtype=said["dtype"], **how)
     prepared: Prepared = backend.prepare(graph_from_json(said), workload, options)
     timer = prepared.timer
-    rounds = _whole(prepared.step, timer) if timer else _parts(prepared, options)
+    steps = max(1, int(SAMPLE_S / max(timer(prepared.step, 1), 1e-9))) if timer else 1
+    alone = options.device == "cpu" and options.threads == 1
+    clock = time.process_time if alone else time.perf_counter
+
+    def rounds() -> dict[str, float]:
+        if timer:
+            return {"step": timer(prepared.step, steps) / steps}
+        return part_seconds(prepared.parts, prepared.sync, clock)
+
     for _ in range(2):
         rounds()  # what is loaded and allocated at first
     watch, taken, quiet = Watch(), [], []
@@ -60,26 +68,3 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
         "rounds": len(taken),
         "disturbed": 1 - len(quiet) / len(taken),
     }
-
-
-def _parts(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
-    """Return what runs a step and returns the seconds of its parts by the host's clock."""
-    alone = options.device == "cpu" and options.threads == 1
-    clock = time.process_time if alone else time.perf_counter
-
-    def rounds() -> dict[str, float]:
-        found = {}
-        for name, part in prepared.parts.items():
-            began = clock()
-            part()
-            prepared.sync()
-            found[name] = clock() - began
-        return found
-
-    return rounds
-
-
-def _whole(step: Callable[[], None], timer: Timer) -> Callable[[], dict[str, float]]:
-    """Return what runs steps and returns the seconds of one by the device's own clock."""
-    steps = max(1, int(SAMPLE_S / max(timer(step, 1), 1e-9)))
-    return lambda: {"step": timer(step, steps) / steps}

@@ -48,8 +48,6 @@ def rotary_angle(position: int, pair: int, head_width: int) -> float:
 
 
 Specs = tuple[TensorSpec, ...]
-
-
 ZEROS, ONES = Fill("constant", 0.0), Fill("constant", 1.0)
 
 
@@ -58,6 +56,7 @@ def _spread(size: int, gain: float = 1.0) -> Fill:
 
 
 Attributes = Mapping[str, Any]
+Rule = Callable[[Specs, Attributes], Fill]
 
 
 def _fan_in(specs: Specs, _: Attributes) -> Fill:
@@ -65,12 +64,8 @@ def _fan_in(specs: Specs, _: Attributes) -> Fill:
     return _spread(math.prod(specs[1].shape[1:]), 2.0)
 
 
-def _by_width(specs: Specs, _: Attributes) -> Fill:
-    return _spread(specs[1].shape[-1])
-
-
-def _by_hidden(specs: Specs, _: Attributes) -> Fill:
-    return _spread(specs[2].shape[-1])
+def _by_width(of: int) -> Rule:
+    return lambda specs, _: _spread(specs[of].shape[-1])
 
 
 def _scale(_: Specs, attrs: Attributes) -> Fill:
@@ -82,13 +77,11 @@ def _below_axis(specs: Specs, attrs: Attributes) -> Fill:
     return Fill("ids", specs[0].shape[attrs["axis"]])
 
 
-USES: dict[
-    str, dict[int, Fill | Callable[[Specs, Any], Fill]]
-] = {  # kind: the values of its inputs
+USES: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
     "linear": {1: _fan_in},
     "conv2d": {1: _fan_in},
     "conv_transpose2d": {1: lambda specs, _: _spread(specs[1].size // specs[1].shape[1], 2.0)},
-    "matmul": {1: _by_width},
+    "matmul": {1: _by_width(1)},
     "bias": {1: ZEROS},
     "batch_norm": {1: ONES, 2: ZEROS, 3: ZEROS, 4: ONES},
     "layer_norm": {1: ONES, 2: ZEROS},
@@ -97,25 +90,13 @@ USES: dict[
     "pointwise": {1: _scale, 2: _scale},
     "gather": {1: _below_axis},
     "gather_elements": {1: _below_axis},
-    "embedding": {0: lambda specs, _: Fill("ids", specs[1].shape[0]), 1: _by_width},
+    "embedding": {0: lambda specs, _: Fill("ids", specs[1].shape[0]), 1: _by_width(1)},
     "cross_entropy": {1: lambda specs, _: Fill("ids", specs[0].shape[-1])},
     "rotary": {1: Fill("angles")},
-    **{cell: {1: _by_hidden, 2: _by_hidden, 3: ZEROS, 4: ZEROS} for cell in GATES},
+    **{cell: {1: _by_width(2), 2: _by_width(2), 3: ZEROS, 4: ZEROS} for cell in GATES},
 }
-_PASSED_ON = (
-    "cast",
-    "slice",
-    "split",
-    "reshape",
-    "transpose",
-    "flatten",
-    "broadcast",
-)  # the next op says what it is
-
-
-def _input(dtype: str) -> Fill:
-    """Return the values of an input of which no op says more."""
-    return Fill("normal", 1.0) if "float" in dtype else Fill("ids", 2)
+# the next op says what these are
+_PASSED_ON = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broadcast")
 
 
 def fills(graph: Graph) -> dict[str, Fill]:
@@ -138,5 +119,9 @@ def fills(graph: Graph) -> dict[str, Fill]:
         name: found.get(name) or _spread(max(1, *graph.tensors[name].shape[-1:], 1))
         for name in graph.weights
     }
-    inputs = {name: found.get(name) or _input(graph.tensors[name].dtype) for name in graph.inputs}
+    plain = {True: Fill("normal", 1.0), False: Fill("ids", 2)}  # where no op says more
+    inputs = {
+        name: found.get(name) or plain["float" in graph.tensors[name].dtype]
+        for name in graph.inputs
+    }
     return {**inputs, **weights, **buffers}

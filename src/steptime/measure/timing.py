@@ -225,6 +225,19 @@ def _warm_blocks(times_s: Sequence[float]) -> int:
     return most
 
 
+def part_seconds(
+    parts: Mapping[str, Step], sync: Callable[[], object], clock: Clock = time.perf_counter
+) -> dict[str, float]:
+    """Run the parts of a step, synchronised after each, and return the seconds of each."""
+    found = {}
+    for name, part in parts.items():
+        began = clock()
+        part()
+        sync()
+        found[name] = clock() - began
+    return found
+
+
 def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity:
     """Return samples with the column that says the run of each: one worker is one run."""
     return Quantity(samples=tuple(samples), columns={"run": (0,) * len(samples), **columns})

@@ -11,7 +11,7 @@ import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,14 +78,13 @@ class _Context:
     """What a moment of the host's thread is in."""
 
     end: float
-    scope: str
-    op: str
-    pass_: str
-    sequence: int | None
+    scope: str = ""
+    op: str = ""
+    pass_: str = "forward"
+    sequence: int | None = None
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     start: float
     end: float
     context: _Context
@@ -98,10 +97,7 @@ def event(name: str, category: str, start_us: float, length_us: float) -> dict[s
 
 
 def events_of(text: str) -> list[Event]:
-    """Return the complete events of Trace Event JSON; raises `InputError` where it is torn.
-
-    What is no event, or has no time, is left out.
-    """
+    """Return the complete events of Trace Event JSON; raises `InputError` where it is torn."""
     found = _ARRAY.search(text)
     if found is None:
         raise InputError("holds no list of trace events")
@@ -122,9 +118,8 @@ def events_of(text: str) -> list[Event]:
 
 def _event(one: dict[str, Any]) -> Event | None:
     start, length, args = one.get("ts"), one.get("dur"), one.get("args")
-    if one.get("ph") != "X" or start is None or length is None:
-        return None
-    if not (_is_time(start) and _is_time(length)):
+    times = (isinstance(n, int | float) and 0 <= n < 1e18 for n in (start, length))
+    if one.get("ph") != "X" or start is None or length is None or not all(times):
         return None
     known = args if isinstance(args, dict) else {}
     numbers = (known.get(name) for name in ("Sequence number", "correlation"))
@@ -132,10 +127,6 @@ def _event(one: dict[str, Any]) -> Event | None:
     track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
     name, category = str(one.get("name"))[:200], str(one.get("cat"))
     return Event(float(start), float(length), category, name, track, sequence, correlation)
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < 1e18
 
 
 def read_events(path: Path) -> list[Event]:
@@ -191,11 +182,9 @@ def profile_of(events: Sequence[Event]) -> Profile:
             kernels.append(event)
         elif event.category in OF_HOST:
             tracks.setdefault(event.track, []).append(event)
-    pieces: dict[tuple[str, str], list[_Piece]] = {}
     launched: dict[int, _Context] = {}
     owners: dict[int, tuple[float, _Context]] = {}
-    for track, held in tracks.items():
-        pieces[track] = list(_swept(held, launched, owners))
+    pieces = {track: list(_swept(held, launched, owners)) for track, held in tracks.items()}
     computed = {track: sum(p.end - p.start for p in held) for track, held in pieces.items()}
     if not any(computed.values()) and not kernels:
         raise InputError("holds no op of PyTorch's profiler")
@@ -226,12 +215,8 @@ def profile_of(events: Sequence[Event]) -> Profile:
 
 def _launcher(kernel: Event, launched: dict[int, _Context]) -> _Context:
     """Return what launched a kernel, or one of its own name where the trace does not say."""
-    found = launched.get(kernel.correlation) if kernel.correlation is not None else None
-    if found is None:
-        return _Context(0.0, "", kernel.name, "forward", None)
-    return (
-        found if found.op else _Context(0.0, found.scope, kernel.name, found.pass_, found.sequence)
-    )
+    found = launched.get(-1 if kernel.correlation is None else kernel.correlation, _Context(0.0))
+    return found if found.op else replace(found, op=kernel.name)
 
 
 def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> Part:
@@ -252,24 +237,23 @@ def _swept(
     for event in sorted(events, key=lambda one: (one.start, -one.length)):
         while stack and stack[-1].end <= event.start:
             stack.pop()
-        outer = stack[-1] if stack else _Context(0.0, "", "", "forward", None)
-        scope, op, pass_, sequence = outer.scope, outer.op, outer.pass_, outer.sequence
+        outer = stack[-1] if stack else _Context(0.0)
+        here = replace(outer, end=event.end)
         if event.category == "user_annotation":
             if event.name.startswith(OPTIMIZER):
-                scope, pass_ = "optimizer", "update"
+                here.scope, here.pass_ = "optimizer", "update"
             elif not event.name.startswith(STEP):
-                scope = f"{scope}/{event.name}" if scope else event.name
+                here.scope = f"{outer.scope}/{event.name}" if outer.scope else event.name
         elif event.name.startswith(NODE):
-            pass_ = "backward"
-            sequence = last = last if event.sequence is None else event.sequence
-        elif event.category == "cpu_op" and not op and any(mark in event.name for mark in RUNS):
-            op = event.name
-        here = _Context(event.end, scope, op, pass_, sequence)
-        if op and not outer.op:
+            here.pass_ = "backward"
+            here.sequence = last = last if event.sequence is None else event.sequence
+        elif event.category == "cpu_op" and not here.op and any(m in event.name for m in RUNS):
+            here.op = event.name
+        if here.op and not outer.op:
             yield _Piece(event.start, event.end, here)
         if event.correlation is not None and event.category in LAUNCHES:
             launched[event.correlation] = here
-        if pass_ == "forward" and op and event.sequence is not None:
+        if here.pass_ == "forward" and here.op and event.sequence is not None:
             known = owners.get(event.sequence)
             if known is None or known[0] <= event.start:  # later ones saw the number, this made it
                 owners[event.sequence] = event.start, here

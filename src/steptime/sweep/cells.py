@@ -83,10 +83,7 @@ class Cell:
 
 
 def needed_bytes(cell: Cell, processes: int) -> int:
-    """Return the memory that a cell needs of one device, or of a machine with so many processes.
-
-    It is 0 where it is not counted (shards).
-    """
+    """Return the bytes a cell needs of a device, or of a machine with `processes`; 0 of shards."""
     if cell.options.strategy == "sharded":
         return 0
     together = processes if cell.options.device == "cpu" else 1

@@ -107,10 +107,7 @@ _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceReq
 
 @dataclass(frozen=True)
 class Axes:
-    """One network of an experiment: what was chosen, its place there, the values of every axis.
-
-    For a cluster there is one axis more, `request`.
-    """
+    """One network of an experiment: its choice and place, axes (for a cluster `request`, too)."""
 
     choice: Choice
     place: str

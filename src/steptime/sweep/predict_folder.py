@@ -25,10 +25,7 @@ AT_ONCE = 1000  # records put on the disk together
 
 @dataclass
 class Predicted:
-    """How many predictions were written, how many were there, and why others were not made.
-
-    `refused` has the number of steps by the reason.
-    """
+    """How many predictions were written, how many were there, and steps by why they were not."""
 
     written: int = 0
     there: int = 0

@@ -60,10 +60,7 @@ class Outcome:
 def attempt(
     workers: Workers, cell: Cell, how: How, round_: int, begin: Callable[[], object] | None = None
 ) -> Record:
-    """Return the record of one cell, which is not tried where it cannot run.
-
-    `begin` is called when its worker is there.
-    """
+    """Return the record of one cell, tried where it can run; `begin` is called with its worker."""
     key = workers.key(cell)
     why = _why_not(cell, key, how)
     if why:

@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any
 
@@ -118,10 +118,7 @@ def decode(split: Split, indices: Indices) -> tuple[Images, Indices]:
 def open_feed(
     dataset: DataSet, part: str, order: Order, fit: Fit, loaders: int, prefetch: int
 ) -> Feed:
-    """Return the batches of a part of a data set for the inputs of `fit`, in the order of steps.
-
-    Without loaders each batch is read when it is asked for.
-    """
+    """Return batches of a part of a data set; without loaders each is read when asked for."""
     split, steps = dataset.parts[part], count()  # epochs follow each other, as in `Order`
     if loaders:
         return _ahead(split, order, steps, fit, loaders, prefetch)
@@ -167,7 +164,7 @@ def _ahead(
             sampler=steps,
             num_workers=loaders,
             prefetch_factor=prefetch,
-            worker_init_fn=_Begin(os.getpid(), tuple(spare_cpus())),
+            worker_init_fn=partial(_begin, os.getpid(), spare_cpus()),
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
         running = [iter(loader)]
@@ -182,20 +179,14 @@ def _ahead(
     return Feed(take, running.clear)  # loaders end with the iterator
 
 
-@dataclass(frozen=True)
-class _Begin:
-    """What a loader does first: it ends when its parent does, and keeps off the CPUs of steps."""
-
-    parent: int
-    cpus: tuple[int, ...]
-
-    def __call__(self, _: int) -> None:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self.parent:
-            os._exit(1)
-        if self.cpus:
-            os.sched_setaffinity(0, self.cpus)
+def _begin(parent: int, cpus: Collection[int], _: int) -> None:
+    """Begin as a loader: it ends when its parent does, and keeps off the CPUs of steps."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 def spare_cpus() -> list[int]:

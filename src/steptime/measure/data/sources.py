@@ -85,8 +85,15 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[s
     copies, sums = {}, {}
     began = perf_counter()
     for name, path in dataset.files.items():
+        digest = hashlib.sha256()  # of what is read
         copies[name] = folder / path.name
-        sums[name] = _copy_file(path, copies[name])
+        with path.open("rb") as reading, copies[name].open("wb") as writing:
+            while chunk := reading.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                writing.write(chunk)
+            writing.flush()
+            os.fsync(writing.fileno())
+        sums[name] = digest.hexdigest()
     copy_s = perf_counter() - began
     for name, path in copies.items():
         with path.open("rb") as file:
@@ -95,18 +102,6 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[s
     check_s = perf_counter() - began - copy_s
     whole = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
     return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
-
-
-def _copy_file(source: Path, target: Path) -> str:
-    """Copy a file to the disk and return the checksum of what was read."""
-    digest = hashlib.sha256()
-    with source.open("rb") as reading, target.open("wb") as writing:
-        while chunk := reading.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            writing.write(chunk)
-        writing.flush()
-        os.fsync(writing.fileno())
-    return digest.hexdigest()
 
 
 STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {"shared": leave, "local": copy}
@@ -171,7 +166,13 @@ class Sources:
     def _staged(self, options: contract.Options) -> Staged:
         """Return the data set as it is staged, and count the cells that have used its copy."""
         original = find(options.data)
-        mark = (options.staging, options.stage_to, *_state(original))
+        states = ((str(path.absolute()), path.stat()) for path in original.files.values())
+        # another file, or one that was written again, is another copy
+        mark = (
+            options.staging,
+            options.stage_to,
+            *((path, state.st_size, state.st_mtime_ns) for path, state in states),
+        )
         found = self._opened.get(mark)
         if found is None or not all(path.is_file() for path in found.dataset.files.values()):
             found = STAGES[options.staging](original, options.stage_to)
@@ -180,9 +181,3 @@ class Sources:
             found = replace(found, facts={**found.facts, "cells": cells})
         self._opened[mark] = found
         return found
-
-
-def _state(dataset: DataSet) -> _Mark:
-    """Return what changes where a file of the data set is another one, or was written again."""
-    states = ((str(path.absolute()), path.stat()) for path in dataset.files.values())
-    return tuple((path, state.st_size, state.st_mtime_ns) for path, state in states)

@@ -50,9 +50,9 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
     if answer["memory_bytes"]:
         table["memory_GB"] = answer["memory_bytes"] / GB
-    launch = _launch_s(curves)
-    if launch is not None:
-        table["launch_us"] = launch * 1e6
+    issued = curves.get("dispatch", {})
+    if LAUNCH_OP in issued.get("op", ()):
+        table["launch_us"] = issued["min_s"][issued["op"].index(LAUNCH_OP)] * 1e6
     if answer["kind"] == "cpu":  # its ceilings are of so many threads: its name says them
         table["details"] = {"cores": answer["threads"]}
         if answer["cache_bytes"]:
@@ -81,13 +81,6 @@ def _out_of_cache_per_s(streams: Mapping[str, Any], cache_bytes: int | None) -> 
     ]
     far = [rate for work, rate in points if cache_bytes and work >= FAR_OUT_OF_CACHE * cache_bytes]
     return max(far) if far else max(points)[1]
-
-
-def _launch_s(curves: Mapping[str, Any]) -> float | None:
-    times = dict(
-        zip(*(curves.get("dispatch", {}).get(k, ()) for k in ("op", "min_s")), strict=True)
-    )
-    return times.get(LAUNCH_OP)
 
 
 def _source(answer: Mapping[str, Any]) -> str:

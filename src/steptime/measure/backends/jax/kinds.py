@@ -126,7 +126,8 @@ def _normal(x: Array, centre: bool = True) -> Array:
 def group_norm(x: Array, w: Array, b: Array, groups: int) -> Array:
     """Return `x` normalised over groups of channels."""
     normal = _normal(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
-    return (normal * along(w, x) + along(b, x)).astype(x.dtype)
+    y: Array = normal * along(w, x) + along(b, x)
+    return y.astype(x.dtype)
 
 
 def local_response_norm(x: Array, size: int, alpha: float, beta: float, k: float) -> Array:

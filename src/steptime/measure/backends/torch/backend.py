@@ -105,7 +105,7 @@ def prepare(
         waited=found.waited,
         loss=found.loss,
         inference=None if own else lambda one: outputs_of(one, found.values, types, device),
-        facts=_facts(options, device) | found.facts,
+        facts={**_facts(options, device), **found.facts},
         afterwards=_compiled if options.compile else dict,
         group=group,
         trace=trace,

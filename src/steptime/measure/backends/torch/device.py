@@ -52,19 +52,21 @@ def sync(device: torch.device) -> Callable[[], None]:
 
 def timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
     """Return a timer of n steps by the device's own clock, in seconds; None where it has none."""
-    return partial(_event_s, device) if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
 
+    def seconds_of(step: Callable[[], None], steps: int) -> float:
+        with torch.cuda.device(device):
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize(device)
+            first.record()
+            for _ in repeat(None, steps):
+                step()
+            last.record()
+            last.synchronize()
+        return float(first.elapsed_time(last)) / 1e3
 
-def _event_s(device: torch.device, step: Callable[[], None], steps: int) -> float:
-    with torch.cuda.device(device):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize(device)
-        first.record()
-        for _ in repeat(None, steps):
-            step()
-        last.record()
-        last.synchronize()
-    return float(first.elapsed_time(last)) / 1e3
+    return seconds_of
 
 
 def memory_meter(

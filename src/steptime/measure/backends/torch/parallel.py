@@ -121,10 +121,6 @@ class Spread:
     timed: bool = True
 
 
-def _independent(module: fx.GraphModule, _: Joined, __: Stopwatch, ___: bool) -> Spread:
-    return Spread(module, list(module.parameters()))
-
-
 def _allreduce(module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool) -> Spread:
     """DDP, which exchanges buckets during the backward pass; or the same buckets after it."""
     weights = list(module.parameters())
@@ -253,7 +249,7 @@ def _own_weights(whole: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) -> 
 
 
 STRATEGIES: dict[str, Callable[[fx.GraphModule, Joined, Stopwatch, bool], Spread]] = {
-    "independent": _independent,
+    "independent": lambda module, *_: Spread(module, list(module.parameters())),
     "allreduce": _allreduce,
     "sharded": _sharded,
     "parameter-server": _parameter_server,

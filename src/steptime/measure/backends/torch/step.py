@@ -37,7 +37,7 @@ class Assembled:
     inputs: list[Tensor]
     spread: Spread
     parts: dict[str, Callable[[], None]]
-    facts: dict[str, object]
+    facts: Mapping[str, object]
     values: Mapping[str, Tensor]
     take: Take | None
     waited: Waited | None
