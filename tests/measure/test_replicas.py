@@ -104,7 +104,7 @@ def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         dist, "init_process_group", lambda *args, **named: told.update(named, by=args)
     )
-    monkeypatch.setattr(dist, "new_group", lambda backend: f"control by {backend}")
+    monkeypatch.setattr(dist, "new_group", lambda backend: told.update(control=backend))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(device=device))
     monkeypatch.setattr(torch_parallel, "_JOINED", {})
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
@@ -115,7 +115,7 @@ def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["device"] == device
     assert told["prefix"] == "steptime/3"
     assert told["server"] == (("node1", 29500, 4), {"is_master": False})
-    assert (joined.backend, joined.control) == ("nccl", "control by gloo")
+    assert (joined.backend, told["control"]) == ("nccl", "gloo")
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [

@@ -91,19 +91,15 @@ def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
     return scheduler_of(every[0].scheduler).queued(names)
 
 
-def collect(out: Path, warn: Warn) -> list[Record]:
+def collect(out: Path, warn: Warn, seen: Snapshot | None = None) -> list[Record]:
     """Write a record of every trial whose job is over without one, and return these records.
 
     Those of jobs that wait for a node on which no job starts are given up, too.
     """
-    seen = snapshot(out, warn)
-    return [*collect_lost(out, seen), *give_up(out, seen)]
-
-
-def collect_lost(out: Path, seen: Snapshot) -> list[Record]:
-    """Write a failure record of every lost trial, and return these records."""
+    seen = seen or snapshot(out, warn)
     why = _failures(seen.lost)
-    return _written(out, [(one, why[one.trial.id]) for one in seen.lost])
+    lost = _written(out, [(one, why[one.trial.id]) for one in seen.lost])
+    return [*lost, *_give_up(out, seen)]
 
 
 def _written(out: Path, failed: Iterable[tuple[CellState, Failure]]) -> list[Record]:
@@ -117,7 +113,7 @@ def _written(out: Path, failed: Iterable[tuple[CellState, Failure]]) -> list[Rec
     return made
 
 
-def give_up(out: Path, seen: Snapshot) -> list[Record]:
+def _give_up(out: Path, seen: Snapshot) -> list[Record]:
     """Cancel what waits for one node on which no job starts, write so, and return the records."""
     waiting: dict[ResourceRequest, list[CellState]] = {}
     busy = {one.queued.array for one in seen.states if one.queued and one.queued.running}

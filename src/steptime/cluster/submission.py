@@ -326,10 +326,7 @@ def append_line(path: Path, table: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of such a file; an absent file has none.
-
-    A line that cannot be read is passed over: what it told, a job's name or a record tells again.
-    """
+    """Return the lines of such a file; an absent one has none, torn ones are passed over."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

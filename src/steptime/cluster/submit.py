@@ -14,7 +14,7 @@ from steptime import store
 from steptime.cluster import submission as files
 from steptime.cluster.resources import fits, unseen_data
 from steptime.cluster.scheduler import Scheduler, scheduler_of
-from steptime.cluster.status import Snapshot, Warn, collect_lost, give_up, snapshot
+from steptime.cluster.status import Snapshot, Warn, collect, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
 from steptime.core.record import DONE
@@ -23,10 +23,7 @@ from steptime.sweep.run import Request, predict
 
 @dataclass(frozen=True)
 class Missing:
-    """What an experiment wants of a folder: all trials, and those to be submitted now.
-
-    `older` cells, which it no longer wants, wait or run.
-    """
+    """What an experiment wants of a folder, in all and now; `older` in flight it wants no more."""
 
     wanted: tuple[str, ...]
     done: int
@@ -36,10 +33,7 @@ class Missing:
 
 
 def missing(request: Request, seen: Snapshot) -> Missing:
-    """Return what to submit: the wanted less what has a final record and what waits or runs.
-
-    What must fit and is known not to is not wanted.
-    """
+    """Return what to submit: what is wanted, and may fit, less what is done, waits or runs."""
     final = set() if request.force else set(DONE) - set(request.retry)
     live = {one.trial.id for one in seen.states if one.word in {"queued", "running"}}
     known = {one.env["cell"]: one.status for one in seen.records if "cell" in one.env}
@@ -70,7 +64,7 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
     with store.exclusive(out):
         largest = row.limits()  # first: where nobody answers, nothing is written
         seen = snapshot(out, warn)
-        lost = [*collect_lost(out, seen), *give_up(out, seen)]
+        lost = collect(out, warn, seen)
         if other := {one.submission.scheduler for one in seen.states} - {scheduler}:
             raise InputError(f"{out}: belongs to the scheduler {other.pop()}; use another folder")
         lacks = missing(request, replace(seen, records=(*seen.records, *lost)))

@@ -1,9 +1,9 @@
 """One cell: its network is prepared, its steps are timed, and what else was asked is metered."""
 
-import functools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,12 @@ from steptime.build import build
 from steptime.core.graph import Graph
 from steptime.core.record import Quantity
 from steptime.core.workload import Workload
-from steptime.measure import machine, ranks
+from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
 from steptime.measure.disturbance import Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, group_watch, shared_results
-from steptime.measure.timing import (
-    WARM_UP_RULE,
-    Samples,
-    in_one_run,
-    part_seconds,
-    take_samples,
-    take_training,
-)
+from steptime.measure.timing import Samples
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 
@@ -87,7 +80,7 @@ def measure_cell(
     found.facts = {
         "memory_meter": meter,
         "absent_counters": dict(how["watch"].absent),
-        "warm_up_rule": WARM_UP_RULE,
+        "warm_up_rule": timing.WARM_UP_RULE,
         "steady": samples.steady,
         "few_samples": samples.few_samples,
         "warmup_s": list(samples.warmup_s),
@@ -113,7 +106,7 @@ def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping
     )
 
 
-@functools.cache
+@cache
 def _sources() -> Any:
     """Return the data sets of this process; numpy, which reads them, is not loaded before."""
     from steptime.measure.data.sources import Sources
@@ -143,20 +136,20 @@ def _timed(
     """Time steps for as long as the budget lasts, or those of a training, and examine that."""
     step, sync = prepared.step, prepared.sync
     if not options.train_steps:
-        return take_samples(step, sync, **how, **request["timing"])
+        return timing.take_samples(step, sync, **how, **request["timing"])
     from steptime.measure.training import examination
 
     examine = examination(prepared, workload, options, given)
-    samples = take_training(step, sync, options.train_steps, **how)
+    samples = timing.take_training(step, sync, options.train_steps, **how)
     learned, found.facts["training"] = examine()
     found.quantities |= learned
     return samples
 
 
 def _times(samples: Samples) -> dict[str, Quantity]:
-    step = in_one_run(samples.step_s, **samples.columns)
+    step = timing.in_one_run(samples.step_s, **samples.columns)
     found = {"step_s": step, "first_step_s": Quantity(samples.first_step_s)}
-    return found | ({"input_s": in_one_run(samples.input_s)} if samples.input_s else {})
+    return found | ({"input_s": timing.in_one_run(samples.input_s)} if samples.input_s else {})
 
 
 def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> dict[str, Quantity]:
@@ -168,7 +161,7 @@ def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> di
     for _ in range(wanted):
         totals = dict.fromkeys(prepared.parts, 0.0)
         for _ in range(steps):
-            for name, seconds in part_seconds(prepared.parts, prepared.sync).items():
+            for name, seconds in timing.part_seconds(prepared.parts, prepared.sync).items():
                 totals[name] += seconds
         for name, total in totals.items():
             taken[name].append(total / steps)
@@ -179,14 +172,10 @@ def _weigh(
     prepared: Prepared, samples: Samples, options: Options, budget_s: float, found: Measurement
 ) -> None:
     """Meter the energy of a step, or say in the facts what is in the way."""
-    energy = take_energy(
-        prepared.step,
-        prepared.sync,
-        samples.steps_per_sample,
-        max(LEAST_S, budget_s),
-        lambda: meters(options.device),
-    )
+    least_s, find = max(LEAST_S, budget_s), partial(meters, options.device)
+    steps = samples.steps_per_sample
+    energy = take_energy(prepared.step, prepared.sync, steps, least_s, find)
     found.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
         if value is not None:
-            found.quantities[name] = in_one_run((value,))
+            found.quantities[name] = timing.in_one_run((value,))

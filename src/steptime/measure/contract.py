@@ -178,10 +178,7 @@ _ENDS_BYTES = 1 << 16  # of each file of a data set
 
 @functools.lru_cache(maxsize=256)
 def dataset_fingerprint(folder: str) -> str:
-    """Return the folder's name and a hash of the sizes and both ends of its files.
-
-    Where it lies changes nothing. A folder that is not here has its name alone.
-    """
+    """Return a folder's name and, where it is here, a hash of its files' sizes and both ends."""
     path = Path(folder)
     name = path.absolute().name
     if not path.is_dir():
@@ -253,10 +250,11 @@ class ProcessGroup:
     """
 
     rank: int
+    size: int
     backend: str
     agree: Callable[[int], int]
     gather: Callable[[object], list[Any]]
-    comm_meter: str
+    comm_meter: str = ""
     comm_s: Callable[[], float] | None = None
     alone: Callable[[], Callable[[], None]] | None = None
 

@@ -98,14 +98,12 @@ def _caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
 
 def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
     """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
-    return (
-        tuple(
-            Cache(level, kind, size, len(procfs.number_list(shared)) or 1)
-            for level, kind, size, shared in _caches(_allowed(root)[0], root)
-            if size and level
-        )
-        or None
-    )
+    found = [
+        Cache(level, kind, size, len(procfs.number_list(shared)) or 1)
+        for level, kind, size, shared in _caches(_allowed(root)[0], root)
+        if size and level
+    ]
+    return tuple(found) or None
 
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:
@@ -132,10 +130,8 @@ def check_cpus(threads: int, processes: int = 1, root: Path = procfs.ROOT) -> No
     if not 1 <= threads <= allowed:
         raise InputError(f"threads: {threads} is not in 1..{allowed}, the CPUs allowed here")
     if processes * threads > allowed:
-        raise InputError(
-            f"{processes} processes x {threads} threads need {processes * threads} CPUs; "
-            f"{allowed} are allowed here"
-        )
+        need = f"{processes} processes x {threads} threads need {processes * threads} CPUs"
+        raise InputError(f"{need}; {allowed} are allowed here")
 
 
 def choose_cpus(

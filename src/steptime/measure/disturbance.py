@@ -54,12 +54,7 @@ def throttles() -> Read:
     return _field(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count", 0, 1)
 
 
-COUNTERS: Mapping[str, Callable[[], Read]] = {
-    "involuntary_switches": involuntary_switches,
-    "waited_s": waited_s,
-    "steal_s": steal_s,
-    "throttles": throttles,
-}
+COUNTERS = {one.__name__: one for one in (involuntary_switches, waited_s, steal_s, throttles)}
 
 
 class Watch:

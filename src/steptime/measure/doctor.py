@@ -154,25 +154,17 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     cpu, load, devices = report["cpu"], report["load"], report["user_devices"]
     seen = len(cpu["allowed"])
     if load is not None and load > machine.BUSY:
-        yield (
-            f"this machine is busy: its load is {load:.0%} of its CPUs",
-            "wait until it is idle, or trust the least times, not the medians",
-        )
+        busy = f"this machine is busy: its load is {load:.0%} of its CPUs"
+        yield busy, "wait until it is idle, or trust the least times, not the medians"
     if cpu["quota"] is not None and cpu["quota"] < seen:
-        yield (
-            f"the control group allows {cpu['quota']:g} CPUs of the {seen} that can be seen",
-            f"run with --threads {cpu['default_threads']}, or steps are throttled",
-        )
+        few = f"the control group allows {cpu['quota']:g} CPUs of the {seen} that can be seen"
+        yield few, f"run with --threads {cpu['default_threads']}, or steps are throttled"
     if not devices["writable"]:
-        yield (
-            f"{devices['folder']} cannot be written to",
-            "set STEPTIME_HOME to a folder of yours",
-        )
+        closed = f"{devices['folder']} cannot be written to"
+        yield closed, "set STEPTIME_HOME to a folder of yours"
     for what, then, now in stale(report):
-        yield (
-            f"the calibration of 'local' is of {what} {then}, here is {now}",
-            "steptime calibrate measures it again",
-        )
+        old = f"the calibration of 'local' is of {what} {then}, here is {now}"
+        yield old, "steptime calibrate measures it again"
     if report["frameworks"]["torch"] and not importlib.util.find_spec("torch"):
         yield "PyTorch is listed as installed but has no files", "install it again"
     if report["gpus"] and not report["frameworks"]["torch"]:
@@ -203,6 +195,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
     platform = f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})"
     probe = devices["probe"]
+    calibrated = (probe or {}).get("calibration", {})
     rows = [
         ("steptime", f"{report['steptime']}, Python {report['python']}"),
         ("CPU", cpu["model"] + (" (virtual machine)" if cpu["virtual_machine"] else "")),
@@ -216,10 +209,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("meters", ", ".join(n for n, reason in report["meters"].items() if not reason) or "none"),
         ("devices", devices["folder"] + ("" if devices["writable"] else " (cannot be written to)")),
         ("last probe", f"{probe['name']}, {probe['source']}" if probe else "none"),
-        (
-            "calibrated",
-            (probe or {}).get("calibration", {}).get("date", "never: steptime calibrate"),
-        ),
+        ("calibrated", calibrated.get("date", "never: steptime calibrate")),
         ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
         ("load", _load_text(report)),
     ]

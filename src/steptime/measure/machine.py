@@ -133,8 +133,8 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
 
 def environment() -> Mapping[str, Any]:
     """Return what a record's `env` says of this machine; `unknown` holds reasons for each None."""
-    found = cores()
-    room = memory()
+    found, room = cores(), memory()
+    told = os.environ.get("OMP_NUM_THREADS", "")  # to the libraries of this process
     facts: dict[str, Any] = {
         "host": platform.node(),
         "os": _os_name(),
@@ -144,7 +144,7 @@ def environment() -> Mapping[str, Any]:
         "steptime": __version__,
         "cpu_model": cpu_model(),
         "cpus": list(found.allowed),
-        "threads": environment_threads(),
+        "threads": int(told) if told.isdigit() else None,
         "physical_cores": found.physical,
         "memory_bytes": room.total_bytes,
         "memory_limit_bytes": room.limit_bytes,
@@ -179,12 +179,6 @@ def installed_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def environment_threads() -> int | None:
-    """Return the threads that the libraries of this process were told, or None."""
-    text = os.environ.get("OMP_NUM_THREADS", "")
-    return int(text) if text.isdigit() else None
 
 
 def is_virtual(root: Path = procfs.ROOT) -> bool | None:

@@ -37,10 +37,7 @@ class Pace:
         self._read = group.comm_s or (lambda: 0.0)
 
     def end(self, step: Step) -> None:
-        """End the sampling of rank 0; the others run what it asked for, until then.
-
-        That is the first step, which rank 0 times alone, and samples.
-        """
+        """End the sampling of rank 0; the others run until then what it asks for."""
         if self.group.is_zero:
             self.group.agree(0)
             return
@@ -134,7 +131,5 @@ def check_apart(ranks: list[Mapping[str, Any]]) -> None:
         for cpu in one["cpus"]:
             other = taken.setdefault((one["host"], cpu), one["rank"])
             if other != one["rank"]:
-                raise InputError(
-                    f"ranks {other} and {one['rank']} share CPU {cpu} of {one['host']}: each needs "
-                    "its own"
-                )
+                pair = f"ranks {other} and {one['rank']} share CPU {cpu} of {one['host']}"
+                raise InputError(f"{pair}: each needs its own")

@@ -143,10 +143,9 @@ def check_address(rank: Rank) -> None:
     try:
         socket.getaddrinfo(rank.address, rank.port)
     except OSError:
-        raise InputError(
-            f"rank {rank.rank}: host {shorten(rank.address)}, where the {rank.size} processes "
-            "meet, has no address here; set MASTER_ADDR"
-        ) from None
+        host = f"host {shorten(rank.address)}, where the {rank.size} processes meet"
+        lack = f"{host}, has no address here; set MASTER_ADDR"
+        raise InputError(f"rank {rank.rank}: {lack}") from None
 
 
 def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:

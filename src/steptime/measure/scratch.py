@@ -28,10 +28,7 @@ def use_own_tmpdir() -> None:
 
 
 def make(parent: Path, prefix: str) -> Path:
-    """Return a new folder in `parent`; raises `OSError` where there is no room for one.
-
-    Folders of the same prefix that nobody holds any more are removed first.
-    """
+    """Return a new folder in `parent`, without those that nobody holds; raises `OSError`."""
     remove_stale(parent, prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:

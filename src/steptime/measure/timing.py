@@ -160,10 +160,7 @@ class _Taker:
 def take_samples(
     step: Step, sync: Callable[[], object], *, budget_s: float = 3.0, **how: Any
 ) -> Samples:
-    """Return the samples of `step`, in seconds a step, as this module's page says.
-
-    `how` is as a `_Taker` has it. What `step` raises passes through.
-    """
+    """Return the samples of `step`, in seconds a step, as this page says; `how` is of `_Taker`."""
     taker = _Taker(step, sync, **how)
     start_s = taker.clock()
     total_s = taker.take(1)

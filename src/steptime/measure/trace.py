@@ -134,9 +134,8 @@ def read_events(path: Path) -> list[Event]:
     try:
         content = path.read_bytes()
         packed = content.startswith(b"\x1f\x8b")
-        return events_of(
-            (gzip.decompress(content) if packed else content).decode("utf-8", "replace")
-        )
+        text = gzip.decompress(content) if packed else content
+        return events_of(text.decode("utf-8", "replace"))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except InputError as error:

@@ -51,10 +51,7 @@ def examination(
 
 
 def accuracy(network: Callable[[Arrays], Any], test: Split, fit: Fit, batch: int) -> float:
-    """Return the share of a test set that a network tells right.
-
-    It takes `batch` images at a time; the last batch is filled up with images that do not count.
-    """
+    """Return the share of a test set told right, by batches, of which the last is filled up."""
     total, right = len(test.labels), 0
     for first in range(0, total, batch):
         indices = np.arange(first, first + batch)

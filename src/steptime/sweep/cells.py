@@ -8,7 +8,6 @@ import random
 import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -16,21 +15,14 @@ from steptime import catalog, stacks
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.progress import watched
+from steptime.core.ranges import number_of
 from steptime.core.stack import label_of
 from steptime.core.workload import Workload
 from steptime.count import Count, count, peak_memory_bytes
 from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
-from steptime.sweep.experiment import (
-    FEED_AXES,
-    PLACE_AXES,
-    STEP_AXES,
-    Axes,
-    Experiment,
-    Sample,
-    axes_of,
-)
+from steptime.sweep.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of
 from steptime.sweep.resource_request import ResourceRequest
 
 MOST_CELLS = 10_000_000
@@ -144,10 +136,7 @@ def read_filters(
             raise InputError(f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'")
         if match[1] not in names:
             raise unknown("name in where", match[1], sorted(names), where)
-        limit = math.nan
-        with suppress(ValueError):
-            limit = float(match[3])
-        if math.isnan(limit):
+        if math.isnan(limit := number_of(match[3])):
             raise InputError(f"{where}: where: {shorten(match[3])} is no number")
         filters.append(Filter(match[1], match[2], limit))
     return filters, fits
@@ -164,7 +153,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
     filters, fits = read_filters(experiment, axes, where)
     counting = any(one.name in _COUNTED for one in filters)
     kept, seen = array("Q"), set()
-    for index in watched(_indices(axes, experiment.sample, where), "cells"):
+    for index in watched(_indices(axes, experiment, where), "cells"):
         one, chosen = _chosen(axes, index)
         cell = _cell(one, chosen, fixed)
         mark = hash(
@@ -233,7 +222,8 @@ def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
     return Cell(workload, backend, meaningful(options, workload.plan.data), request, stack)
 
 
-def _indices(axes: Sequence[Axes], sample: Sample, where: str) -> Sequence[int]:
+def _indices(axes: Sequence[Axes], experiment: Experiment, where: str) -> Sequence[int]:
+    sample = experiment.sample
     total = sum(map(_size, axes))
     wanted = total if sample.count is None else sample.count
     if wanted > MOST_CELLS:

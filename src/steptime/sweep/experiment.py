@@ -178,10 +178,8 @@ def _check_words(experiment: Experiment, where: str) -> None:
 
 def _check_training(experiment: Experiment, where: str) -> None:
     if experiment.train_steps < contract.LEAST_TRAINED:
-        raise InputError(
-            f"{where}: train_steps: must be 0 or at least {contract.LEAST_TRAINED}, "
-            f"not {experiment.train_steps}"
-        )
+        must = f"must be 0 or at least {contract.LEAST_TRAINED}"
+        raise InputError(f"{where}: train_steps: {must}, not {experiment.train_steps}")
     for axis, needed in (("input", "dataset"), ("phase", "train")):
         if set(getattr(experiment, axis)) != {needed}:
             raise InputError(f'{where}: train_steps needs {axis} = "{needed}" and no other')
@@ -196,12 +194,9 @@ def _check_numbers(experiment: Experiment, where: str) -> None:
         if value is not None:
             ranges.whole_number(value, f"{where}: threads")
     for axis, least in (("replicas", 1), ("prefetch", 1), ("loaders", 0)):
-        place = f"{where}: {axis}"
+        bounds = f"{where}: {axis}", least, ranges.MOST_PROCESSES
         values = getattr(experiment, axis)
-        numbers = [
-            ranges.whole_number(value, place, least, ranges.MOST_PROCESSES) for value in values
-        ]
-        setattr(experiment, axis, numbers)
+        setattr(experiment, axis, [ranges.whole_number(value, *bounds) for value in values])
 
 
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:

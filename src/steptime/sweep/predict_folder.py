@@ -39,10 +39,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Asked:
-    """What to predict: on which devices (None: on each record's own), how, over which link.
-
-    `by_op` keeps the prediction of every op, too.
-    """
+    """What to predict: on which devices (None: each record's own), how; `by_op` keeps every op."""
 
     devices: tuple[Device, ...] | None = None
     method: str = DEFAULT

@@ -306,10 +306,8 @@ def predict(
                 for record in (*ops, head):  # the whole step says that all of its ops are there
                     writer.append(record)
     if unpredicted:
-        warn(
-            f'{unpredicted} predictions of several replicas are left out: link = "local" or the '
-            "name of a link says what joins them"
-        )
+        how = 'link = "local" or the name of a link says what joins them'
+        warn(f"{unpredicted} predictions of several replicas are left out: {how}")
 
 
 def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:

@@ -1,7 +1,7 @@
 """A data set as data: which files a folder holds of it, its shape and classes, and its checksum."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,10 @@ from steptime.core import registry
 from steptime.measure.contract import BadDataError, MissingFileError
 
 PARTS = ("train", "test")
-FORMATS = {"idx": "steptime.measure.data.idx:FORMAT"}
+FORMATS = {"idx": "steptime.measure.data.idx"}
+"""Modules by the name of a format. `files(folder)` gives the files that a folder holds of it, {}
+where it holds none, and raises `MissingFileError` where some are missing. `read(files, part)` gives
+a part of `PARTS`, and raises `BadDataError` for a file that is not as it should be."""
 
 
 @dataclass(frozen=True)
@@ -26,31 +29,18 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Format:
-    """A format of data sets.
-
-    `files(folder)` gives the files that a folder holds of it, {} where it holds none, and raises
-    `MissingFileError` where some are missing. `read(files, part)` gives a part of `PARTS`, and
-    raises `BadDataError` for a file that is not as it should be.
-    """
-
-    name: str
-    files: Callable[[Path], Mapping[str, Path]]
-    read: Callable[[Mapping[str, Path], str], Split]
-
-
-@dataclass(frozen=True)
 class DataSet:
     """The data set in a folder; its parts are read, and checked, when they are asked for."""
 
     folder: Path
-    format: Format
+    format: str
     files: Mapping[str, Path]
 
     @cached_property
     def parts(self) -> Mapping[str, Split]:
         """The training and the test part; raises `BadDataError` where they do not fit together."""
-        parts = {part: self.format.read(self.files, part) for part in PARTS}
+        read = registry.load(FORMATS[self.format]).read
+        parts: dict[str, Split] = {part: read(self.files, part) for part in PARTS}
         train, test = (parts[part] for part in PARTS)
         if train.images.shape[1:] != test.images.shape[1:]:
             shapes = [" x ".join(map(str, p.images.shape[1:])) for p in (train, test)]
@@ -76,7 +66,7 @@ class DataSet:
         return {
             "name": self.folder.resolve().name,
             "folder": str(self.folder.absolute()),
-            "format": self.format.name,
+            "format": self.format,
             "images": {name: len(part.labels) for name, part in self.parts.items()},
             "shape": list(self.parts["train"].images.shape[1:]),
             "classes": self.classes,
@@ -90,9 +80,8 @@ def find(folder: str) -> DataSet:
     if not path.is_dir():
         what = "is no folder" if path.exists() else "no such folder"
         raise MissingFileError(f"data '{folder}': {what}")
-    for row in FORMATS.values():
-        found: Format = registry.load(row)
-        if files := found.files(path):
-            return DataSet(path, found, files)
+    for name, module in FORMATS.items():
+        if files := registry.load(module).files(path):
+            return DataSet(path, name, files)
     known = ", ".join(FORMATS)
     raise MissingFileError(f"data '{folder}': holds no data set of a known format ({known})")

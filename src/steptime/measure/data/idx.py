@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.measure.contract import BadDataError, MissingFileError
-from steptime.measure.data.dataset import Format, Split
+from steptime.measure.data.dataset import Split
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -55,17 +55,13 @@ def files(folder: Path) -> Mapping[str, Path]:
 
 
 def read(paths: Mapping[str, Path], part: str) -> Split:
-    """Return a part, `train` or `test`: images `[n, 1, h, w]` and as many labels.
-
-    Raises `BadDataError`, naming the file, for what is no such file.
-    """
+    """Return a part: images `[n, 1, h, w]` and as many labels; raises `BadDataError`."""
     images_at, labels_at = paths[f"{part}-images"], paths[f"{part}-labels"]
     images = read_array(images_at, _DIMENSIONS["images"])
     labels = read_array(labels_at, _DIMENSIONS["labels"])
     if len(images) != len(labels):
-        raise BadDataError(
-            f"{labels_at}: {len(labels)} labels for the {len(images)} images of {images_at.name}"
-        )
+        of = f"the {len(images)} images of {images_at.name}"
+        raise BadDataError(f"{labels_at}: {len(labels)} labels for {of}")
     return Split(images[:, np.newaxis], labels)
 
 
@@ -113,6 +109,3 @@ def idx_bytes(array: Bytes) -> bytes:
     """Return an array of bytes as the content of an IDX file."""
     header = bytes((0, 0, UNSIGNED_BYTE, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.tobytes()
-
-
-FORMAT = Format("idx", files, read)

@@ -104,9 +104,8 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> Fit:
             f"the network's output is {list(told)}; the data set's labels need [{batch}, classes]"
         )
     if told[1] < classes:
-        raise UnsupportedError(
-            f"the network tells {told[1]} classes apart, the data set has {classes}"
-        )
+        few = f"the network tells {told[1]} classes apart"
+        raise UnsupportedError(f"{few}, the data set has {classes}")
     return Fit(name, labels[0] if labels else "", spec.shape)
 
 

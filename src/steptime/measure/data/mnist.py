@@ -36,10 +36,8 @@ def installed() -> Path:
     try:
         found = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
-        raise MissingFileError(
-            f"the package {PACKAGE}, which ships MNIST, is not installed: {GET}; "
-            "or --from DIR, where its CSV files lie"
-        ) from None
+        lack = f"the package {PACKAGE}, which ships MNIST, is not installed: {GET}"
+        raise MissingFileError(f"{lack}; or --from DIR, where its CSV files lie") from None
     return Path(str(found.locate_file(FILES)))
 
 
@@ -84,7 +82,6 @@ def _read(path: Path, rows: int) -> npt.NDArray[np.uint8]:
         except (ValueError, DeprecationWarning):
             raise BadDataError(f"{path}: holds more than whole numbers") from None
     if len(values) != rows * columns or values.min() < 0 or values.max() > 255:
-        raise BadDataError(
-            f"{path}: {len(values)} numbers, expected {rows} rows of {columns} from 0 to 255"
-        )
+        wanted = f"{rows} rows of {columns} from 0 to 255"
+        raise BadDataError(f"{path}: {len(values)} numbers, expected {wanted}")
     return values.reshape(rows, columns).astype(np.uint8)

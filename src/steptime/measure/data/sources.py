@@ -150,9 +150,8 @@ class Sources:
         order = Order(len(images), batch, options.seed, rank, replicas)
         if order.per_epoch == 0:
             share = f" / {replicas} replicas" if replicas > 1 else ""
-            raise contract.UnsupportedError(
-                f"a batch of {batch} is more than the {len(images)} images of the {part} set{share}"
-            )
+            there = f"the {len(images)} images of the {part} set{share}"
+            raise contract.UnsupportedError(f"a batch of {batch} is more than {there}")
         feed = open_feed(dataset, part, order, fitted, options.loaders, options.prefetch)
         facts = {
             "dataset": dict(dataset.facts),

@@ -27,7 +27,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     """
     curves = answer["curves"]
     peaks = {
-        group.partition(".")[2]: best_per_s(curve) / TFLOP
+        group.partition(".")[2]: max(rate for _, rate in _rates(curve)) / TFLOP
         for group, curve in curves.items()
         if group.startswith("gemm.") and curve
     }
@@ -35,10 +35,8 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         group: curve for group, curve in curves.items() if group.startswith("memory.") and curve
     }
     if not peaks or not streams:
-        raise InputError(
-            f"probe: {'no GEMM' if not peaks else 'no copy or add'} was measured in "
-            f"{answer['budget_s']:g} s; give it a larger budget"
-        )
+        lack = f"no {'copy or add' if peaks else 'GEMM'} was measured in {answer['budget_s']:g} s"
+        raise InputError(f"probe: {lack}; give it a larger budget")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     taken = platform in catalog.device_names(own=False)
     table: dict[str, Any] = {
@@ -66,19 +64,14 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def best_per_s(curve: Mapping[str, Any]) -> float:
-    """Return the most work a second of a curve, by the least time of each of its cases."""
-    pairs = zip(curve["work"], curve["min_s"], strict=True)
-    return max(float(work / least) for work, least in pairs)
+def _rates(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return the work of each case of a curve, and how much that is a second of its least time."""
+    return [(work, work / least) for work, least in zip(curve["work"], curve["min_s"], strict=True)]
 
 
 def _out_of_cache_per_s(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
     """Return the most bytes a second of arrays far out of the last cache, else of the largest."""
-    points = [
-        (work, float(work / least))
-        for curve in streams.values()
-        for work, least in zip(curve["work"], curve["min_s"], strict=True)
-    ]
+    points = [point for curve in streams.values() for point in _rates(curve)]
     far = [rate for work, rate in points if cache_bytes and work >= FAR_OUT_OF_CACHE * cache_bytes]
     return max(far) if far else max(points)[1]
 
@@ -103,9 +96,8 @@ def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
     else:
         footprint = max(max(curve["work"]) for curve in streams.values()) / cache_bytes
         if footprint < FAR_OUT_OF_CACHE:
-            doubts.append(
-                f"arrays of {footprint:.2g} last-level caches: bandwidth may be of a cache"
-            )
+            arrays = f"arrays of {footprint:.2g} last-level caches"
+            doubts.append(f"{arrays}: bandwidth may be of a cache")
     doubts += [
         f"{group} is of small matrices only: {why[0]}"
         for group, why in answer["skipped"].items()

@@ -28,21 +28,9 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.measure import contract, synthetic
 from steptime.measure.backends.jax import device as jax_device
+from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
-from steptime.measure.backends.jax.program import (
-    REPLICAS,
-    Carry,
-    Network,
-    averaged,
-    carry_of,
-    forwards,
-    network_of,
-    output_of,
-    seed_of,
-    training_step,
-    updated,
-)
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.initial import initial_values
 
@@ -82,7 +70,7 @@ class Spread:
     """
 
     def __init__(self, devices: list[jax.Device]) -> None:
-        self.mesh = Mesh(np.array(devices), (REPLICAS,)) if len(devices) > 1 else None
+        self.mesh = Mesh(np.array(devices), (program.REPLICAS,)) if len(devices) > 1 else None
         self.place: Any = NamedSharding(self.mesh, P()) if self.mesh else devices[0]
 
     def put(self, values: Any) -> Any:
@@ -98,7 +86,7 @@ class Spread:
 
     def specs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return how inputs are sharded; one without an axis is the same for all."""
-        return {name: P(REPLICAS) if np.ndim(one) else P() for name, one in inputs.items()}
+        return {name: P(program.REPLICAS) if np.ndim(one) else P() for name, one in inputs.items()}
 
     def jit(self, function: Callable[..., Any], specs: Any = SAME, **how: Any) -> Any:
         """Return a function compiled for the devices, `specs` those of its arguments."""
@@ -116,7 +104,7 @@ class Running:
     """
 
     def __init__(
-        self, compiled: Any, carry: Carry, inputs: dict[str, Any], trains: bool, waits: bool
+        self, compiled: Any, carry: program.Carry, inputs: dict[str, Any], trains: bool, waits: bool
     ) -> None:
         self.compiled, self.carry, self.inputs, self.trains = compiled, carry, inputs, trains
         self.waits, self.compile_s = waits, 0.0
@@ -173,14 +161,14 @@ def prepare(
     @translated
     def start(how: str) -> Running:
         values = initial_values(graph, options.seed, jnp.dtype)
-        carry = spread.put(carry_of(graph, workload.optimizer, values, scaled))
+        carry = spread.put(program.carry_of(graph, workload.optimizer, values, scaled))
         inputs, specs = spread.put_inputs(given), spread.specs(given)
         began = perf_counter()
         if trains:
-            step = training_step(graph, workload.optimizer, options.seed, how)
+            step = program.training_step(graph, workload.optimizer, options.seed, how)
             jitted = spread.jit(step, (SAME, specs), donate_argnums=0)
         else:
-            jitted = spread.jit(output_of(graph, options.seed, how), (SAME, specs))
+            jitted = spread.jit(program.output_of(graph, options.seed, how), (SAME, specs))
         made = Running(
             jitted.lower(carry, inputs).compile(), carry, inputs, trains, replicas > 1 and on_cpu
         )
@@ -231,6 +219,7 @@ def prepare(
         pairs = "exposed: step with exchange less step of a copy without, in turns"
         group = contract.ProcessGroup(  # this process decides for all, and has one time of them
             rank=0,
+            size=replicas,
             backend="xla",
             agree=lambda number: number,
             gather=lambda value: [value] * replicas,
@@ -238,7 +227,7 @@ def prepare(
             comm_s=None if exchanges else lambda: 0.0,
             alone=alone if exchanges else None,
         )
-    network = network_of(graph, options.seed, strategy)
+    network = program.network_of(graph, options.seed, strategy)
     return contract.Prepared(
         step=whole if timed else running.step,
         sync=sync if replicas > 1 else running.sync,
@@ -265,19 +254,21 @@ def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:
 
 
 def _parts(
-    network: Network, workload: Workload, running: Running, spread: Spread, strategy: str
+    network: program.Network, workload: Workload, running: Running, spread: Spread, strategy: str
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a step, each a program; it goes on from what the one before has left."""
     if not running.trains:
         return {"forward": running.step}
     held: dict[str, Any] = {}
 
-    def backwards(back: Any, loss: Any, carry: Carry) -> Any:
-        return averaged(back(seed_of(carry, loss))[0], strategy)
+    def backwards(back: Any, loss: Any, carry: program.Carry) -> Any:
+        return program.averaged(back(program.seed_of(carry, loss))[0], strategy)
 
-    forward_of = spread.jit(partial(forwards, network), (SAME, spread.specs(running.inputs)))
+    forward_of = spread.jit(
+        partial(program.forwards, network), (SAME, spread.specs(running.inputs))
+    )
     backward_of = spread.jit(backwards)
-    update_of = spread.jit(partial(updated, workload.optimizer), donate_argnums=0)
+    update_of = spread.jit(partial(program.updated, workload.optimizer), donate_argnums=0)
 
     @translated
     def forward() -> None:
@@ -299,7 +290,7 @@ def _parts(
 
 def _inference(running: Running, graph: Graph) -> Callable[[contract.Arrays], Any]:
     """Return the function of an inference graph over the weights that training has now."""
-    network = jax.jit(output_of(graph))
+    network = jax.jit(program.output_of(graph))
 
     def outputs(inputs: contract.Arrays) -> Any:
         typed = {

@@ -222,10 +222,6 @@ def _recurrent(cell: Cell) -> Callable[..., Array]:
     return layer
 
 
-def _rnn(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
-    return jnp.tanh(given + own), state[1]
-
-
 def _lstm(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
     i, f, g, o = jnp.split(given + own, 4, -1)
     c = nn.sigmoid(f) * state[1] + nn.sigmoid(i) * jnp.tanh(g)
@@ -239,15 +235,12 @@ def _gru(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
     return (1 - z) * n + z * state[0], state[1]
 
 
-MODES = {"reflect": "reflect", "edge": "edge", "circular": "wrap"}
-
-
 def pad(x: Array, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Array:
     """Return `x` padded, or cut where pads are negative."""
     pairs = [(pads[2 * i], pads[2 * i + 1]) for i in range(x.ndim)]
     if mode == "constant":
         return lax.pad(x, x.dtype.type(value), [(a, b, 0) for a, b in pairs])
-    return jnp.pad(x, pairs, MODES[mode])
+    return jnp.pad(x, pairs, "wrap" if mode == "circular" else mode)
 
 
 def gather_elements(x: Array, indices: Array, axis: int) -> Array:
@@ -327,7 +320,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "attention": attention,
     "rotary": rotary,
     "experts": experts,
-    "rnn": _recurrent(_rnn),
+    "rnn": _recurrent(lambda given, own, state: (jnp.tanh(given + own), state[1])),
     "lstm": _recurrent(_lstm),
     "gru": _recurrent(_gru),
     "pad": pad,

@@ -115,11 +115,7 @@ def seed_of(carry: Carry, loss: Array) -> Array:
 
 
 def updated(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
-    """Return what the next step starts from.
-
-    Where the loss is scaled, gradients that are not finite change nothing but the scale, as with
-    `torch.amp.GradScaler`.
-    """
+    """Return what the next step starts from; a loss is scaled as by `torch.amp.GradScaler`."""
     if not carry.scaling:
         return _moved(optimizer, carry, buffers, grads)
     scale, steps = carry.scaling

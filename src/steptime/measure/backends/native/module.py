@@ -31,9 +31,8 @@ def module_of(where: str, name: str, device: str = META) -> tuple[nn.Module, Any
             with without_operators():  # timm imports torchvision, too
                 library = importlib.import_module(where)
         except ImportError as error:
-            raise InputError(
-                f"{where}:{shorten(name)[1:-1]}: {where} is not installed ({error})"
-            ) from None
+            what = f"{where}:{shorten(name)[1:-1]}"
+            raise InputError(f"{what}: {where} is not installed ({error})") from None
         return LIBRARIES[where](library, name, device)
     found: Any = _run(Path(where))
     inputs = getattr(found, "INPUTS", None)

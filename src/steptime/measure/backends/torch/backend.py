@@ -22,7 +22,7 @@ from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
-from steptime.measure.backends.torch.parallel import STRATEGIES, Joined, Stopwatch
+from steptime.measure.backends.torch.parallel import STRATEGIES, Spread, Stopwatch
 from steptime.measure.backends.torch.profile import trace_of
 from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
 from steptime.measure.infeed import HOST_CLOCK, loader_death
@@ -46,12 +46,12 @@ def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float
     """Return the seconds of all-reduces among the processes of this worker, by bytes."""
     device = torch_device.find(options.device)
     _settings(options)
-    joined = torch_parallel.join(ranks.here(), device)
+    group = torch_parallel.join(ranks.here(), device)
     sync = torch_device.sync(device)
     return {
-        "processes": joined.rank.size,
-        "hosts": joined.gather(platform.node()),
-        "comm_backend": joined.backend,
+        "processes": group.size,
+        "hosts": group.gather(platform.node()),
+        "comm_backend": group.backend,
         "version": torch.__version__.partition("+")[0],
         "threads": torch.get_num_threads(),
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -77,10 +77,10 @@ def prepare(
     _check(workload, options, types, device)
     _settings(options)
     translated = contract.translating(partial(_meant, options.compile))
-    joined = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
+    group = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
     sync = torch_device.sync(device)
     watch = Stopwatch(sync)
-    make = translated(partial(assemble, graph, workload, joined=joined, watch=watch, feed=feed))
+    make = translated(partial(assemble, graph, workload, group=group, watch=watch, feed=feed))
     found: Assembled = make(options, own=own)
 
     def trace(steps: int) -> str:
@@ -94,7 +94,8 @@ def prepare(
         return translated(apart.step_alone)
 
     memory, reset_memory = torch_device.memory_meter(device)
-    group = None if joined is None else _process_group(joined, found, watch, alone)
+    if group:
+        group = _metered(group, found.spread, watch, alone)
     return contract.Prepared(
         step=translated(found.step),
         sync=sync,
@@ -146,33 +147,23 @@ def _settings(options: contract.Options) -> None:
         counters.clear()
 
 
-def _process_group(
-    joined: Joined, found: Assembled, watch: Stopwatch, alone: Callable[[], Callable[[], None]]
+def _metered(
+    group: contract.ProcessGroup,
+    spread: Spread,
+    watch: Stopwatch,
+    alone: Callable[[], Callable[[], None]],
 ) -> contract.ProcessGroup:
-    spread = found.spread
     if spread.timed:
         meter = "host clock around every exchange of a rank, waiting for others included; mean"
-    elif spread.quiet:
+        return replace(group, comm_meter=meter, comm_s=watch.read)
+    meter = "exposed: step less that of an unsharded copy without exchange, in turns"
+    if spread.quiet:
         meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
-    else:
-        meter = "exposed: step less that of an unsharded copy without exchange, in turns"
-    return contract.ProcessGroup(
-        rank=joined.rank.rank,
-        backend=joined.backend,
-        agree=joined.agree,
-        gather=joined.gather,
-        comm_meter=meter,
-        comm_s=watch.read if spread.timed else None,
-        alone=None if spread.timed else alone,
-    )
+    return replace(group, comm_meter=meter, alone=alone)
 
 
 def _meant(compiled: bool, error: Exception) -> Exception | None:
-    """Return what an error of PyTorch means.
-
-    That is missing memory, a kind that has no kernel for its type on this device, a loader that was
-    killed, and a failing compiler.
-    """
+    """Return what an error of PyTorch, of a loader or of the compiler means; None is unknown."""
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text = str(error).strip().partition("\n")[0]

@@ -55,9 +55,6 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return x
 
 
-SHARED = kinds(torch, functional, FUNCTIONS, _prod)
-
-
 def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
     """Return `x` and the padding left to the op: all of it where the op can take it."""
     top, bottom, left, right = padding
@@ -249,7 +246,7 @@ def resize2d(x: Tensor, size: tuple[int, int], mode: str, align_corners: bool = 
 
 
 RUNS: dict[str, Callable[..., Any]] = {
-    **SHARED,
+    **kinds(torch, functional, FUNCTIONS, _prod),
     "linear": functional.linear,
     "conv2d": conv2d,
     "conv_transpose2d": conv_transpose2d,

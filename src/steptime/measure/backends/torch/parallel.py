@@ -21,6 +21,7 @@ from torch import Tensor, fx, nn
 
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
+from steptime.measure.contract import ProcessGroup
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
@@ -29,36 +30,11 @@ LEAST_ROUNDS = 3
 Call = Callable[[], None]
 
 
-def _nothing() -> None:
-    return
+_JOINED: dict[Rank, ProcessGroup] = {}  # joining is for the life of a process
 
 
-@dataclass(frozen=True)
-class Joined:
-    """The processes that are joined: `control` carries the numbers that are no part of a step."""
-
-    rank: Rank
-    backend: str
-    control: Any
-
-    def agree(self, number: int) -> int:
-        """Return every process the number of rank 0."""
-        found = torch.tensor([number], dtype=torch.int64)
-        dist.broadcast(found, 0, group=self.control)
-        return int(found.item())
-
-    def gather(self, value: object) -> list[Any]:
-        """Return every process the values of all, in the order of ranks."""
-        found: list[Any] = [None] * self.rank.size
-        dist.all_gather_object(found, value, group=self.control)
-        return found
-
-
-_JOINED: dict[Rank, Joined] = {}  # joining is for the life of a process
-
-
-def join(rank: Rank, device: torch.device) -> Joined:
-    """Return the joined processes; the first call waits until all are there."""
+def join(rank: Rank, device: torch.device) -> ProcessGroup:
+    """Return what joins the processes; the first call waits until all are there."""
     if rank not in _JOINED:
         backend = "nccl" if device.type == "cuda" else "gloo"
         theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
@@ -76,7 +52,19 @@ def join(rank: Rank, device: torch.device) -> Joined:
             world_size=rank.size,
             device_id=device if device.type == "cuda" else None,
         )
-        _JOINED[rank] = Joined(rank, backend, dist.new_group(backend="gloo"))
+        control = dist.new_group(backend="gloo")  # of the numbers that are no part of a step
+
+        def agree(number: int) -> int:
+            found = torch.tensor([number], dtype=torch.int64)
+            dist.broadcast(found, 0, group=control)
+            return int(found.item())
+
+        def gather(value: object) -> list[Any]:
+            found: list[Any] = [None] * rank.size
+            dist.all_gather_object(found, value, group=control)
+            return found
+
+        _JOINED[rank] = ProcessGroup(rank.rank, rank.size, backend, agree, gather)
     return _JOINED[rank]
 
 
@@ -114,14 +102,16 @@ class Spread:
 
     network: nn.Module
     weights: Sequence[Tensor]
-    exchange: Call = _nothing
-    publish: Call = _nothing
+    exchange: Call = lambda: None
+    publish: Call = lambda: None
     updates: bool = True
     quiet: Callable[[], contextlib.AbstractContextManager[None]] | None = None
     timed: bool = True
 
 
-def _allreduce(module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap: bool) -> Spread:
+def _allreduce(
+    module: fx.GraphModule, group: ProcessGroup, watch: Stopwatch, overlap: bool
+) -> Spread:
     """DDP, which exchanges buckets during the backward pass; or the same buckets after it."""
     weights = list(module.parameters())
     if overlap:
@@ -136,17 +126,19 @@ def _allreduce(module: fx.GraphModule, joined: Joined, watch: Stopwatch, overlap
             for bucket in buckets:
                 flat = _flat(bucket)
                 dist.all_reduce(flat)
-                _hand_out(flat.div_(joined.rank.size), bucket)
+                _hand_out(flat.div_(group.size), bucket)
 
     return Spread(module, weights, exchange)
 
 
-def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, _: bool) -> Spread:
+def _parameter_server(
+    module: fx.GraphModule, group: ProcessGroup, watch: Stopwatch, _: bool
+) -> Spread:
     """Rank 0 holds the weights and computes, too: it takes gradients, updates, sends weights."""
     weights = list(module.parameters())
     buckets = _buckets(weights)
-    others = range(1, joined.rank.size)
-    is_zero = joined.rank.is_zero
+    others = range(1, group.size)
+    is_zero = group.is_zero
 
     def exchange() -> None:
         with watch.running():
@@ -159,7 +151,7 @@ def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, 
                 for other in others:
                     dist.recv(theirs, other)
                     flat += theirs
-                _hand_out(flat.div_(joined.rank.size), bucket)
+                _hand_out(flat.div_(group.size), bucket)
 
     def publish() -> None:
         with watch.running(), torch.no_grad():
@@ -176,7 +168,7 @@ def _parameter_server(module: fx.GraphModule, joined: Joined, watch: Stopwatch, 
     return Spread(module, weights, exchange, publish, updates=is_zero)
 
 
-def _sharded(module: fx.GraphModule, _: Joined, __: Stopwatch, overlap: bool) -> Spread:
+def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:
     """FSDP2 in units, each gathered while the one before computes; or the whole network as one.
 
     A unit is gathered before its forward and again before its backward pass, and its gradients are
@@ -248,7 +240,7 @@ def _own_weights(whole: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) -> 
     unit.recompile()
 
 
-STRATEGIES: dict[str, Callable[[fx.GraphModule, Joined, Stopwatch, bool], Spread]] = {
+STRATEGIES: dict[str, Callable[[fx.GraphModule, ProcessGroup, Stopwatch, bool], Spread]] = {
     "independent": lambda module, *_: Spread(module, list(module.parameters())),
     "allreduce": _allreduce,
     "sharded": _sharded,
@@ -294,20 +286,20 @@ def all_reduce_s(
     A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
     0 ends when `budget_s` is spent, after three rounds at the least.
     """
-    joined = join(ranks.here(), device)
+    group = join(ranks.here(), device)
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     counts = dict.fromkeys(sizes, 1)
     began, rounds = perf_counter(), 0
-    while joined.agree(rounds <= LEAST_ROUNDS or perf_counter() - began < budget_s):
+    while group.agree(rounds <= LEAST_ROUNDS or perf_counter() - began < budget_s):
         for size, tensor in tensors.items():
-            count = joined.agree(counts[size])
+            count = group.agree(counts[size])
             sync()
             start = perf_counter()
             for _ in range(count):
                 dist.all_reduce(tensor)
             sync()
-            taken = max(joined.gather(perf_counter() - start)) / count
+            taken = max(group.gather(perf_counter() - start)) / count
             counts[size] = max(1, round(SAMPLE_S / taken))
             if rounds:  # the first one is warm-up, and says how many are a sample
                 times[size].append(taken)

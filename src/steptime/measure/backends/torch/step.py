@@ -18,9 +18,9 @@ from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import Take, Waited, input_of
 from steptime.measure.backends.torch.module import initial_values, join_recurrent_weights, module_of
-from steptime.measure.backends.torch.parallel import Joined, Spread, Stopwatch
+from steptime.measure.backends.torch.parallel import Spread, Stopwatch
 from steptime.measure.backends.torch.profile import annotate
-from steptime.measure.contract import Arrays, Feed, Options
+from steptime.measure.contract import Arrays, Feed, Options, ProcessGroup
 
 Network = Callable[..., Tensor]
 
@@ -61,18 +61,15 @@ def assemble(
     graph: Graph,
     workload: Workload,
     options: Options,
-    joined: Joined | None,
+    group: ProcessGroup | None,
     watch: Stopwatch,
     feed: Feed | None = None,
     own: nn.Module | None = None,
 ) -> Assembled:
-    """Return the parts of a step by name; replicas share weights, not inputs.
-
-    A module of its `own` is run in place of the graph's, on the inputs of that.
-    """
+    """Return the step of a graph, or of its `own` module; replicas share weights, not inputs."""
     device, types = torch_device.find(options.device), precision(workload.dtype)
     training = workload.phase == "train"
-    own_seed = options.seed + (joined.rank.rank if joined else 0)
+    own_seed = options.seed + (group.rank if group else 0)
     torch.manual_seed(own_seed)  # dropout draws from it
     inputs_alone = replace(graph, weights=(), buffers=())
     values = initial_values(inputs_alone if own else graph, device, options.seed)
@@ -89,9 +86,9 @@ def assemble(
 
     inputs = [values[name] for name in graph.inputs]
     spread = Spread(module, list(module.parameters()))
-    if joined and training:
+    if group and training:
         how = torch_parallel.STRATEGIES[options.strategy]
-        spread = how(module, joined, watch, options.overlap)
+        spread = how(module, group, watch, options.overlap)
     network: Network = spread.network
     if options.compile:
         network = torch.compile(network, dynamic=False)
