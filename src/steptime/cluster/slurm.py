@@ -265,24 +265,17 @@ def _run(command: Sequence[str]) -> str:
         where = "Slurm's commands must be on the PATH"
         raise InputError(f"{command[0]} is not here: {where}") from None
     except subprocess.TimeoutExpired:
-        raise contract.SchedulerError(
-            f"{command[0]}: Slurm did not answer within {LIMIT_S:g} s"
-        ) from None
+        why = f"Slurm did not answer within {LIMIT_S:g} s"
+        raise contract.SchedulerError(f"{command[0]}: {why}") from None
     if done.returncode == 0:
         return done.stdout
-    raise error_of(command[0], done.stderr, done.returncode)
-
-
-def error_of(command: str, said: str, code: int) -> Exception:
-    """Return the error, of one line, for what a command of Slurm's printed when it failed."""
     for pattern, text in AWAY:
-        if away := re.search(pattern, said):
-            return contract.SchedulerError(
-                f"{command}: Slurm does not answer: {text.format(away[1])}"
-            )
-    first = next((line.strip() for line in said.splitlines() if line.strip()), f"exit {code}")
-    plain = re.sub(r"^(\w+: )?(error: )?", "", first)
-    return InputError(f"{command}: {plain}")
+        if away := re.search(pattern, done.stderr):
+            why = f"Slurm does not answer: {text.format(away[1])}"
+            raise contract.SchedulerError(f"{command[0]}: {why}")
+    lines = (line.strip() for line in done.stderr.splitlines() if line.strip())
+    plain = re.sub(r"^(\w+: )?(error: )?", "", next(lines, f"exit {done.returncode}"))
+    raise InputError(f"{command[0]}: {plain}")
 
 
 SCHEDULER = contract.Scheduler(

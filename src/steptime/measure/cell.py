@@ -42,7 +42,11 @@ def measure_cell(
     graph = build(workload)
     _refuse(graph, workload, options, request)
     with ExitStack() as held:
-        given = _input(graph, workload, options, held)
+        given = None
+        if options.input == "dataset":
+            replicas = workload.plan.data
+            given = _sources().open(graph, workload, options, ranks.here().rank, replicas)
+            held.callback(given.feed.close)
         read_resident = machine.resident_memory_meter()
         feed = given.feed if given else None
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
@@ -112,16 +116,6 @@ def _sources() -> Any:
     from steptime.measure.data.sources import Sources
 
     return Sources()
-
-
-def _input(graph: Graph, workload: Workload, options: Options, held: ExitStack) -> Any:
-    """Return the opened data set with its feed, closed with `held`; None where there is none."""
-    if options.input != "dataset":
-        return None
-    rank, replicas = ranks.here().rank, workload.plan.data
-    given = _sources().open(graph, workload, options, rank, replicas)
-    held.callback(given.feed.close)
-    return given
 
 
 def _timed(

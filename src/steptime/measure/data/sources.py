@@ -48,11 +48,6 @@ def place(stage_to: str) -> Path:
     return Path(tempfile.gettempdir())
 
 
-def leave(dataset: DataSet, _: str) -> Staged:
-    """Leave a data set where it is."""
-    return Staged(dataset, None)
-
-
 def copy(dataset: DataSet, stage_to: str) -> Staged:
     """Copy a data set into a new folder and check the copy; it goes with this process.
 
@@ -104,7 +99,10 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[s
     return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
 
 
-STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {"shared": leave, "local": copy}
+STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {
+    "shared": lambda dataset, _: Staged(dataset, None),
+    "local": copy,
+}
 """What each word of `STAGINGS` does with a data set, given where copies go."""
 
 _Mark = tuple[object, ...]

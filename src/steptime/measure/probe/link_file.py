@@ -35,11 +35,6 @@ class Fit:
     bytes_per_s: float
     errors: tuple[float, ...]
 
-    @property
-    def median_error(self) -> float:
-        """The median error of the formula."""
-        return median(map(abs, self.errors))
-
 
 def ring_s(size_bytes: float, processes: int, latency_s: float, bytes_per_s: float) -> float:
     """Return the seconds of an all-reduce of `size_bytes` by a ring, as this module's page says."""
@@ -79,7 +74,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "note": (
             "what a ring all-reduce needs of a link to take the measured times; median "
-            f"error {found.median_error:.0%}, {worst[1]:+.0%} at {size(worst[0])}"
+            f"error {median(map(abs, found.errors)):.0%}, {worst[1]:+.0%} at {size(worst[0])}"
         ),
         "GB_per_s": found.bytes_per_s / GB,
     }

@@ -40,7 +40,10 @@ def module_of(
     lines = fx.Graph()
     nodes = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
     for name in (*graph.weights, *graph.buffers):
-        nodes[name] = _attribute(lines, root, name, values[name])
+        place = f"{_identifier(name)}_{len(lines.nodes)}"  # two names may be one as identifiers
+        is_weight = isinstance(values[name], nn.Parameter)
+        (root.register_parameter if is_weight else root.register_buffer)(place, values[name])
+        nodes[name] = lines.get_attr(place)
 
     def node(call: Call, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
         run = call.function
@@ -63,15 +66,6 @@ def module_of(
 def _identifier(name: str) -> str:
     text = re.sub(r"\W", "_", name)
     return text if text[:1].isalpha() else f"_{text}"
-
-
-def _attribute(lines: fx.Graph, root: nn.Module, name: str, value: Tensor) -> fx.Node:
-    place = f"{_identifier(name)}_{len(lines.nodes)}"  # two names may be one as identifiers
-    if isinstance(value, nn.Parameter):
-        root.register_parameter(place, value)
-    else:
-        root.register_buffer(place, value)
-    return lines.get_attr(place)
 
 
 def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, Tensor]:
