@@ -148,7 +148,7 @@ def test_one_thread_is_bound_to_one_core() -> None:
         assert record.env["threads"] == 1
         (cpu,) = record.env["cpus"]
         if hasattr(os, "sched_getaffinity"):
-            assert os.sched_getaffinity(worker.pid) == {cpu}
+            assert os.sched_getaffinity(worker.pids[0]) == {cpu}
 
 
 @pytest.mark.parametrize(
