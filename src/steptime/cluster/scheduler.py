@@ -30,8 +30,7 @@ class SchedulerError(OutsideError):
 class Need:
     """What all cells of a job need alike: resources, the processes of a cell, cores of each.
 
-    With `by_launcher` the scheduler's own launcher starts the processes; else the first starts the
-    others on its node.
+    On several nodes the scheduler's own launcher starts the processes, else the first the others.
     """
 
     request: ResourceRequest
@@ -47,11 +46,6 @@ class Need:
     def processes_per_node(self) -> int:
         """Processes of one cell on one node, a GPU each where there are GPUs."""
         return -(-self.replicas // self.nodes)
-
-    @property
-    def by_launcher(self) -> bool:
-        """Whether a cell needs several nodes."""
-        return self.nodes > 1
 
     @property
     def text(self) -> str:

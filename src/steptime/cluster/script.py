@@ -40,7 +40,7 @@ def script(
         ),
         *(_or_end(f"{{ {line}\n}}", f"{RUN_FIRST_FAILED}: {line}") for line in request.run_first),
         f'echo "{READY}"',
-        f'exec {f"{launcher} " if need.by_launcher else ""}{task} "$(($1 + {index}))"',
+        f'exec {f"{launcher} " if need.nodes > 1 else ""}{task} "$(($1 + {index}))"',
     ]
     return "\n".join(lines) + "\n"
 

@@ -162,14 +162,14 @@ def _flags(need: contract.Need, name: str, folder: str) -> list[str]:
     """Return sbatch's flags; what the user wrote in `flags` comes last and wins."""
     request = need.request
     each = need.processes_per_node
-    cores = need.cores * (1 if need.by_launcher else each)
+    cores = need.cores * (1 if need.nodes > 1 else each)
     flags = {
         "job-name": name,
         "output": f'"{folder.replace("%", "%%")}/logs/%A_%a.out"',
         "open-mode": "append",
         **picked(request, "partition account qos constraint nodelist"),
         "nodes": str(need.nodes),
-        "ntasks-per-node": str(each if need.by_launcher else 1),
+        "ntasks-per-node": str(each if need.nodes > 1 else 1),
         "cpus-per-task": "" if request.exclusive else str(cores),
         "gres": f"gpu:{request.gpu[0]}:{each}" if request.gpu[0] else "",
         "mem": f"{round(request.memory_GB * 1e9 / 2**20)}M" if request.memory_GB else "",

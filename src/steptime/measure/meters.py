@@ -10,12 +10,13 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.procfs import read_text
@@ -153,50 +154,44 @@ def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     return nvml.nvmlDeviceGetHandleByIndex(int(name))
 
 
-class Recording:
-    """Joules of some meters while a block runs, read by a thread; `seconds` is its length.
+@dataclass
+class Recorded:
+    """Joules of a block and its seconds; without meaning after the `failure` of a meter."""
 
-    `failure` says why a meter failed meanwhile; `joules` is then without meaning.
-    """
+    joules: float = 0.0
+    seconds: float = 0.0
+    failure: str = ""
 
-    def __init__(self, found: Sequence[Meter], clock: Clock = time.perf_counter) -> None:
-        self.joules = 0.0
-        self.seconds = 0.0
-        self.failure = ""
-        self._meters = found
-        self._clock = clock
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Self:
-        """Take the first reading; raises `AbsentError` where that fails."""
-        self._values, self._at_s = [meter.read() for meter in self._meters], self._clock()
-        self._thread.start()
-        return self
+@contextmanager
+def recording(found: Sequence[Meter], clock: Clock = time.perf_counter) -> Iterator[Recorded]:
+    """Read meters by a thread while a block runs; raises `AbsentError` where they fail at once."""
+    made, ended = Recorded(), threading.Event()
+    values, at_s = [meter.read() for meter in found], clock()
 
-    def __exit__(self, *_: object) -> None:
-        """Take the last reading."""
-        self._ended.set()
-        self._thread.join()
-        self._add()
-
-    def _run(self) -> None:
-        while not self._ended.wait(EVERY_S):
-            self._add()
-
-    def _add(self) -> None:
+    def add() -> None:
+        nonlocal values, at_s
         try:
-            values, at_s = [meter.read() for meter in self._meters], self._clock()
-            elapsed_s = at_s - self._at_s
-            self.joules += sum(
-                rise_j(meter, before, after, elapsed_s)
-                for meter, before, after in zip(self._meters, self._values, values, strict=True)
-            )
+            now, now_s = [meter.read() for meter in found], clock()
+            made.joules += sum(map(rise_j, found, values, now, repeat(now_s - at_s)))
         except AbsentError as error:
-            self.failure = self.failure or str(error)
+            made.failure = made.failure or str(error)
             return
-        self.seconds += elapsed_s
-        self._values, self._at_s = values, at_s
+        made.seconds += now_s - at_s
+        values, at_s = now, now_s
+
+    def run() -> None:
+        while not ended.wait(EVERY_S):
+            add()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        ended.set()
+        thread.join()
+        add()
 
 
 def take_energy(
@@ -214,7 +209,7 @@ def take_energy(
     try:
         found = find()
         sync()
-        with Recording(found, clock) as recording:
+        with recording(found, clock) as made:
             began_s, done = clock(), 0
             while not done or clock() - began_s < least_s:
                 for _ in range(steps):
@@ -224,8 +219,8 @@ def take_energy(
     except AbsentError as error:
         return Energy(None, None, str(error))
     name = " + ".join(meter.name for meter in found)
-    if recording.failure:
-        return Energy(None, None, recording.failure)
-    if not recording.joules:
-        return Energy(None, None, f"{name} stood still for {recording.seconds:.3g} s")
-    return Energy(recording.joules / done, recording.joules / recording.seconds, name)
+    if made.failure:
+        return Energy(None, None, made.failure)
+    if not made.joules:
+        return Energy(None, None, f"{name} stood still for {made.seconds:.3g} s")
+    return Energy(made.joules / done, made.joules / made.seconds, name)

@@ -196,16 +196,16 @@ def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
-    choice = replace(one.choice, given=_settings(chosen), batch=None, where=one.place)
+    choice = replace(one.choice, given=_settings(chosen), batch=None)
     workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
     request: ResourceRequest | None = chosen.get("request")
     if request and chosen["threads"] is None:
         chosen = {**chosen, "threads": request.cpus or (None if request.exclusive else 1)}
     if request and request.cpus and (chosen["threads"] or 0) > request.cpus:
         threads = f"{chosen['threads']} threads on cpus = {request.cpus}"
-        raise InputError(f"{one.place}: {threads}: a thread needs a core of its own")
+        raise InputError(f"{one.choice.where}: {threads}: a thread needs a core of its own")
     if "stack" in chosen:
-        named = registry.stack(chosen["stack"], one.place)
+        named = registry.stack(chosen["stack"], one.choice.where)
         chosen = {**chosen, "backend": named.backend, "compile": named.compile}
         stack = named.name if named.source else ""
     else:

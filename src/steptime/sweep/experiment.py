@@ -107,10 +107,9 @@ _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceReq
 
 @dataclass(frozen=True)
 class Axes:
-    """One network of an experiment: its choice and place, axes (for a cluster `request`, too)."""
+    """One network of an experiment and the values of its axes (for a cluster `request`, too)."""
 
     choice: Choice
-    place: str
     values: Mapping[str, Sequence[Any]]
 
 
@@ -231,5 +230,5 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
                 values[name] = _values(choice.given[name], f"{place}: {name}")
             elif parameter.sweep and not chosen.named:
                 values[name] = _values(parameter.sweep, f"{place}: {name}")
-        axes.append(Axes(choice, place, values))
+        axes.append(Axes(choice, values))
     return axes

@@ -19,7 +19,7 @@ from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.launch.local import Failure, WorkerDiedError
+from steptime.launch.local import Failure, OnEvent, Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.predict.method import stack_option
@@ -72,11 +72,7 @@ def attempt(
 
 
 def measure_cell(
-    workers: Workers,
-    cell: Cell,
-    how: How,
-    round_: int = 0,
-    on_event: Callable[[Mapping[str, Any]], object] | None = None,
+    workers: Workers, cell: Cell, how: How, round_: int = 0, on_event: OnEvent = None
 ) -> Record:
     """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
 
@@ -85,13 +81,7 @@ def measure_cell(
     records = []
     for _ in range(how.runs):
         worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
-        key = key_of(worker)
-        try:
-            answer = worker.ask(_request(cell, how, key, round_), how.time_limit_s, on_event)
-        except WorkerDiedError as died:
-            workers.close()
-            return _unmeasured(cell, key, how, round_, died.failure)
-        record = record_from_json(answer)
+        (record,) = _asked(workers, worker, cell, how, round_, on_event, do="measure")
         if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
@@ -100,9 +90,25 @@ def measure_cell(
     return _joined(records)
 
 
-def _request(cell: Cell, how: How, key: WorkerKey, round_: int) -> dict[str, Any]:
-    return {
-        "do": "measure",
+def profile_cell(workers: Workers, cell: Cell, how: How, trace: str = "") -> list[Record]:
+    """Return a record for each op of a cell's step under the profiler, or one of what failed."""
+    worker = workers.get(*processes_of(cell))
+    return _asked(workers, worker, cell, how, 0, None, do="profile", trace=trace)
+
+
+def _asked(
+    workers: Workers,
+    worker: Worker,
+    cell: Cell,
+    how: How,
+    round_: int,
+    on_event: OnEvent,
+    **do: str,
+) -> list[Record]:
+    """Return the records that a worker answers with, or the one that says how it died."""
+    key = key_of(worker)
+    request = {
+        **do,
         "workload": workload_to_json(cell.workload),
         "options": asdict(cell.options),
         "platform": key.platform,
@@ -110,17 +116,12 @@ def _request(cell: Cell, how: How, key: WorkerKey, round_: int) -> dict[str, Any
         **picked(how, "parts energy runs"),
         "round": round_,
     }
-
-
-def profile_cell(workers: Workers, cell: Cell, how: How, trace: str = "") -> list[Record]:
-    """Return a record for each op of a cell's step under the profiler, or one of what failed."""
-    worker = workers.get(*processes_of(cell))
-    request = _request(cell, how, key_of(worker), 0) | {"do": "profile", "trace": trace}
     try:
-        return list(map(record_from_json, worker.ask(request, how.time_limit_s)["records"]))
+        answer = worker.ask(request, how.time_limit_s, on_event)
     except WorkerDiedError as died:
         workers.close()
-        return [_unmeasured(cell, key_of(worker), how, 0, died.failure)]
+        return [_unmeasured(cell, key, how, round_, died.failure)]
+    return list(map(record_from_json, answer.get("records", [answer])))
 
 
 def _method(cell: Cell, key: WorkerKey, runs: int) -> Method:
@@ -144,9 +145,7 @@ def unmeasured(
         workload=cell.workload,
         platform=platform,
         quantities={},
-        status=failure.status,
-        cause=failure.cause,
-        note=failure.note,
+        **picked(failure, "status cause note"),
         env=env,
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

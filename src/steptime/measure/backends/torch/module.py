@@ -41,8 +41,10 @@ def module_of(
     nodes = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
     for name in (*graph.weights, *graph.buffers):
         place = f"{_identifier(name)}_{len(lines.nodes)}"  # two names may be one as identifiers
-        is_weight = isinstance(values[name], nn.Parameter)
-        (root.register_parameter if is_weight else root.register_buffer)(place, values[name])
+        if isinstance(value := values[name], nn.Parameter):
+            root.register_parameter(place, value)
+        else:
+            root.register_buffer(place, value)
         nodes[name] = lines.get_attr(place)
 
     def node(call: Call, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
