@@ -4,7 +4,7 @@ What the job printed is asked first, then what the scheduler still remembers.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from steptime.cluster.resources import UNKNOWN, platform_of
 from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
@@ -53,39 +53,31 @@ def outputs(submission: Submission, task: int) -> list[str]:
     return text.split(BEGUN)[1:] if BEGUN in text else [text] if text else []
 
 
-@dataclass(frozen=True)
-class TaskOutcome:
-    """How a task ended: the cause of what it left undone, the scheduler's word, what it began."""
-
-    cause: str
-    exit: JobExit | None
-    began: tuple[str, ...]
-
-    def failure(self, trial: Trial) -> Failure:
-        """Return why a trial has no record; only the one in flight can have been too large."""
-        in_flight = self.began[-1:] == (trial.id,)
-        when = "while it was measured" if in_flight else "before it was begun"
-        job, said = (f"job {end.job}", f" ({end.text})") if (end := self.exit) else ("its job", "")
-        for_memory = self.cause == FOR_MEMORY
-        status = "oom" if for_memory and in_flight else "failed"
-        cause = "killed" if for_memory else self.cause
-        return Failure(status, cause, f"{job} ended {when}{said}")
-
-
-def outcome_of(submission: Submission, task: int, ended: JobExit | None) -> TaskOutcome:
-    """Return how a task ended, as far as its output and the scheduler (`ended`) tell it.
+def failures_of(
+    submission: Submission, task: int, ended: JobExit | None
+) -> Callable[[Trial], Failure]:
+    """Return what says why a trial of a task has no record, by its output and the scheduler.
 
     One that printed nothing and left the queue never began: what waits can only be cancelled, and
-    a scheduler may forget such a task at once.
+    a scheduler may forget such a task at once. Only what was in flight can have been too large.
     """
-    printed = outputs(submission, task)
-    began = submission.begun(task)
+    printed, in_flight = outputs(submission, task), submission.begun(task)[-1:]
     said = cause_of_output(printed[-1], submission.scheduler) if printed else ""
     by_state = ended.cause if ended else ""
     if by_state == "crashed" and printed and READY not in printed[-1]:
         by_state = BAD_SCRIPT  # what comes before the first cell ended the script
     never = "" if printed or task in submission.restarts else NEVER_BEGAN
-    return TaskOutcome(said or by_state or never or VANISHED, ended, tuple(began))
+    cause = said or by_state or never or VANISHED
+    job, state = (f"job {ended.job}", f" ({ended.text})") if ended else ("its job", "")
+
+    def failure(trial: Trial) -> Failure:
+        began = in_flight == [trial.id]
+        note = f"{job} ended {'while it was measured' if began else 'before it was begun'}{state}"
+        if cause == FOR_MEMORY:
+            return Failure("oom" if began else "failed", "killed", note)
+        return Failure("failed", cause, note)
+
+    return failure
 
 
 def failure_record(trial: Trial, how: How, failure: Failure) -> Record:

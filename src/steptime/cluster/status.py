@@ -12,7 +12,7 @@ from typing import Any
 
 from steptime import store
 from steptime.cluster import submission as files
-from steptime.cluster.outcome import failure_record, outcome_of
+from steptime.cluster.outcome import failure_record, failures_of
 from steptime.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.causes import again
@@ -149,13 +149,10 @@ def _failures(states: Iterable[CellState]) -> dict[str, Failure]:
         since = min(one.sent_at for one in every).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
         exits = scheduler_of(every[0].scheduler).ended(jobs, since)
     ends = {
-        (folder, number): outcome_of(one, number, exits.get(one.sent[number]))
+        (folder, number): failures_of(one, number, exits.get(one.sent[number]))
         for (folder, number), one in tasks.items()
     }
-    return {
-        one.trial.id: ends[one.submission.folder, one.task.number].failure(one.trial)
-        for one in lost
-    }
+    return {one.trial.id: ends[one.submission.folder, one.task.number](one.trial) for one in lost}
 
 
 def cancel(out: Path) -> list[str]:

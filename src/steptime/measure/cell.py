@@ -13,9 +13,9 @@ from steptime.core.record import Quantity
 from steptime.core.workload import Workload
 from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
-from steptime.measure.disturbance import Watch
+from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
-from steptime.measure.process_group import Pace, group_watch, shared_results
+from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
@@ -55,7 +55,9 @@ def measure_cell(
         found = Measurement()
         how: dict[str, Any] = {
             "timer": pace.take if pace else prepared.timer,
-            "watch": group_watch(pace) if pace else Watch(),
+            "watch": Watch(
+                {**COUNTERS, "comm_s": lambda: lambda: pace.comm_s} if pace else COUNTERS
+            ),
             "waited": prepared.waited,
             "started": lambda first_s, rest_s: tell(
                 "stepping", first_step_s=first_s, rest_s=rest_s

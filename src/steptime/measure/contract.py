@@ -3,7 +3,8 @@
 A backend is a module, named in `measure/registry.py` or by an entry point of its package, with
 
 * `prepare(graph, workload, options, feed=None) -> Prepared`, given the forward graph, and where
-  steps take their input from if it is a data set,
+  steps take their input from if it is a data set; raises `InputError` for a device that is not
+  here, `UnsupportedError` for what cannot be run, `OutOfMemoryError` where values do not fit,
 * `RUNS`, the table of the op kinds that it can run,
 * `PHASES`, those that it runs if these are not both, training and inference,
 * `STRATEGIES`, those in which it can run several replicas, empty for none,

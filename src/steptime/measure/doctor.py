@@ -44,6 +44,7 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
     """
     found = cpus.cores(root)
     listed = cpus.caches(root)
+    who = machine.output("who", limit_s=2.0)
     report: dict[str, Any] = {
         "steptime": __version__,
         "python": sys.version.partition(" ")[0],
@@ -65,7 +66,9 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
         "user_devices": _user_devices(),
         "clock_resolution_s": clock_resolution_s(),
         "load": machine.load(),
-        "users": _users(),
+        "users": None
+        if who is None
+        else len({line.split()[0] for line in who.splitlines() if line}),
     }
     report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
     lacks = {
@@ -141,13 +144,6 @@ def _user_devices() -> dict[str, Any]:
         told = ("date", "backend", "version", "threads", "driver")
         found["calibration"] = {k: v for k, v in probed.calibration.items() if k in told}
     return {**report, "probe": found, "reason": ""}
-
-
-def _users() -> int | None:
-    listed = machine.output("who", limit_s=2.0)
-    return (
-        None if listed is None else len({line.split()[0] for line in listed.splitlines() if line})
-    )
 
 
 def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,6 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity
 from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup
-from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.timing import Samples, Step
 
 MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
@@ -59,11 +58,6 @@ class Pace:
         taken = self.group.gather((perf_counter() - began, self._read()))
         self.comm_s += fmean(comm for _, comm in taken)
         return max(float(elapsed) for elapsed, _ in taken)
-
-
-def group_watch(pace: Pace) -> Watch:
-    """Return a watch that counts the seconds of exchange, too."""
-    return Watch({**COUNTERS, "comm_s": lambda: lambda: pace.comm_s})
 
 
 def shared_results(

@@ -156,9 +156,8 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
     for index in watched(_indices(axes, experiment, where), "cells"):
         one, chosen = _chosen(axes, index)
         cell = _cell(one, chosen, fixed)
-        mark = hash(
-            (cell.workload.key, cell.backend, cell.options, cell.request)
-        )  # 10^7 keys would not fit
+        # 10^7 keys would not fit
+        mark = hash((cell.workload.key, cell.backend, cell.options, cell.request))
         if mark in seen:
             continue
         seen.add(mark)

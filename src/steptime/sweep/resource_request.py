@@ -22,17 +22,10 @@ def _text(is_good: Callable[[str], object], what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Name = Annotated[
-    str, _text(re.compile(r"[\w.+-]*").fullmatch, "a name has letters, digits and _.+-")
-]
+_NAME, _TIME = re.compile(r"[\w.+-]*"), re.compile(r"((?:\d+-)?\d{1,3}(?::\d{2}){0,2})?")
+Name = Annotated[str, _text(_NAME.fullmatch, "a name has letters, digits and _.+-")]
 Line = Annotated[str, _text(str.isprintable, "a text on one line")]
-Time = Annotated[
-    str,
-    _text(
-        re.compile(r"((?:\d+-)?\d{1,3}(?::\d{2}){0,2})?").fullmatch,
-        "a time such as 30, 2:00:00 or 1-12:00:00",
-    ),
-]
+Time = Annotated[str, _text(_TIME.fullmatch, "a time such as 30, 2:00:00 or 1-12:00:00")]
 Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
 
 

@@ -164,12 +164,8 @@ class Sources:
         """Return the data set as it is staged, and count the cells that have used its copy."""
         original = find(options.data)
         states = ((str(path.absolute()), path.stat()) for path in original.files.values())
-        # another file, or one that was written again, is another copy
-        mark = (
-            options.staging,
-            options.stage_to,
-            *((path, state.st_size, state.st_mtime_ns) for path, state in states),
-        )
+        written = ((path, state.st_size, state.st_mtime_ns) for path, state in states)
+        mark = (options.staging, options.stage_to, *written)  # a changed file is copied again
         found = self._opened.get(mark)
         if found is None or not all(path.is_file() for path in found.dataset.files.values()):
             found = STAGES[options.staging](original, options.stage_to)

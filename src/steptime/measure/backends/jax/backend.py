@@ -134,11 +134,7 @@ class Running:
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
-    """Return the step of a forward graph, compiled for its devices, with its values there.
-
-    Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
-    that cannot be run, `OutOfMemoryError` where the weights and inputs do not fit.
-    """
+    """Return the step of a forward graph, compiled for its devices, with its values there."""
     replicas = workload.plan.data
     devices = jax_device.find(options.device, replicas)
     contract.check_plan("jax", STRATEGIES, workload, options)

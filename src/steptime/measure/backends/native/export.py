@@ -47,7 +47,10 @@ def export(
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
         why = " ".join(str(error).split())[:300] or type(error).__name__
         program = _exported(network, inputs, None)
-    tied = _tied(module)
+    first: dict[int, str] = {}
+    weights = module.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(id(one), name) for name, one in weights}
+    tied = {name: other for name, other in names.items() if other != name}
     said = {ABOUT: json.dumps({**about, "inputs": inputs, "tied": tied, "static": why})}
     with replacing(path) as part:
         new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
@@ -72,16 +75,6 @@ def _exported(network: nn.Module, inputs: Mapping[str, Any], batch: int | None) 
         return torch.export.export(
             network, tuple(by_place), by_name, dynamic_shapes=dynamic, strict=False
         )
-
-
-def _tied(module: nn.Module) -> dict[str, str]:
-    """Return the second names of weights that have two."""
-    first: dict[int, str] = {}
-    tied = {}
-    for name, one in module.named_parameters(remove_duplicate=False):
-        if first.setdefault(id(one), name) != name:
-            tied[name] = first[id(one)]
-    return tied
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,11 +77,7 @@ translated = contract.translating(meant)
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
-    """Return the step of an inference graph, optimized for its device, its values there.
-
-    Raises `InputError` for a device that is not here, `UnsupportedError` for training and for a
-    kind, type or plan that cannot be run, `OutOfMemoryError` where the values do not fit.
-    """
+    """Return the step of an inference graph, optimized for its device, its values there."""
     kind, number = _find(options.device)
     _check(workload, options, kind)
     values = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)

@@ -66,12 +66,7 @@ def prepare(
     feed: contract.Feed | None = None,
     own: nn.Module | None = None,
 ) -> contract.Prepared:
-    """Return the step of a forward graph, ready on its device: weights, inputs, optimizer made.
-
-    A module of its `own` is run in place of the graph's.
-    Raises `InputError` for a device that is not here, `UnsupportedError` for a kind, type or plan
-    that cannot be run, `OutOfMemoryError` where the weights and inputs do not fit.
-    """
+    """Return the step of a forward graph, or of a module of its `own`, ready on its device."""
     device = torch_device.find(options.device)
     types = precision(workload.dtype)
     _check(workload, options, types, device)
