@@ -17,6 +17,7 @@ from steptime.measure import ranks, synthetic
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch import step as torch_step
 from steptime.measure.contract import Options
+from steptime.measure.infeed import Stopwatch
 
 RATES = {"sgd": 0.1, "momentum": 0.1, "adam": 0.01}  # so large that five steps change much
 
@@ -32,7 +33,7 @@ def assembled(
     workload = make_workload(read_model(model), batch, optimizer=optimizer, replicas=rank.size)
     joined = torch_parallel.join(rank, torch.device("cpu")) if rank.size > 1 else None
     options = Options(strategy=strategy if joined else "", overlap=overlap)
-    watch = torch_parallel.Stopwatch(lambda: None)
+    watch = Stopwatch()
     return torch_step.assemble(build(workload), workload, options, joined, watch)
 
 

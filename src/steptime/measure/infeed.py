@@ -9,24 +9,38 @@ from steptime.measure.contract import KilledError
 HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
 
 
+class Stopwatch:
+    """Seconds spent in what it times, the device (`sync`) waited for before and after."""
+
+    def __init__(
+        self, sync: Callable[[], object] = lambda: None, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self._sync, self._clock, self._spent_s = sync, clock, 0.0
+
+    def timed(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return `run` on this watch."""
+
+        def timed() -> None:
+            self._sync()
+            began = self._clock()
+            run()
+            self._sync()
+            self._spent_s += self._clock() - began
+
+        return timed
+
+    def read(self) -> float:
+        """Return the seconds since the last reading."""
+        since, self._spent_s = self._spent_s, 0.0
+        return since
+
+
 def clocked(
     take: Callable[[], None], clock: Callable[[], float] = perf_counter
 ) -> tuple[Callable[[], None], Callable[[], float]]:
     """Return `take` on a clock, and what gives the seconds spent in it since last asked."""
-    spent_s = 0.0
-
-    def timed() -> None:
-        nonlocal spent_s
-        began = clock()
-        take()
-        spent_s += clock() - began
-
-    def waited() -> float:
-        nonlocal spent_s
-        since, spent_s = spent_s, 0.0
-        return since
-
-    return timed, waited
+    watch = Stopwatch(clock=clock)
+    return watch.timed(take), watch.read
 
 
 _LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K|exited unexpect)")

@@ -191,7 +191,12 @@ def profile_of(events: Sequence[Event]) -> Profile:
         event for held in tracks.values() for event in held if event.name.startswith(STEP)
     )
     if kernels:
-        ran = [_Piece(k.start, k.end, _launcher(k, launched)) for k in kernels]
+        ran = []
+        for kernel in kernels:  # what launched it, or one of its own name where nothing says so
+            number = -1 if kernel.correlation is None else kernel.correlation
+            found = launched.get(number, _Context(0.0))
+            context = found if found.op else replace(found, op=kernel.name)
+            ran.append(_Piece(kernel.start, kernel.end, context))
     else:
         stepping = {event.track for event in marks} or computed.keys()
         ran = pieces[max(stepping, key=lambda track: computed.get(track, 0.0))]
@@ -210,12 +215,6 @@ def profile_of(events: Sequence[Event]) -> Profile:
             profile.add(_part(piece.context, owners), step, (piece.end - start) * US)
             until = piece.end
     return profile
-
-
-def _launcher(kernel: Event, launched: dict[int, _Context]) -> _Context:
-    """Return what launched a kernel, or one of its own name where the trace does not say."""
-    found = launched.get(-1 if kernel.correlation is None else kernel.correlation, _Context(0.0))
-    return found if found.op else replace(found, op=kernel.name)
 
 
 def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> Part:

@@ -1,5 +1,6 @@
 """From what a probe measured to a device file: the ceilings, and the curves they were read from."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,12 +40,15 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"probe: {lack}; give it a larger budget")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     taken = platform in catalog.device_names(own=False)
+    points = [point for curve in streams.values() for point in _rates(curve)]
+    out = FAR_OUT_OF_CACHE * (answer["cache_bytes"] or math.inf)  # else the largest arrays
+    far = [rate for work, rate in points if work >= out] or [max(points)[1]]
     table: dict[str, Any] = {
         "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
         "source": _source(answer),
         "note": "; ".join((COUNTED, *_doubts(answer, streams))),
-        "memory_GB_per_s": _out_of_cache_per_s(streams, answer["cache_bytes"]) / GB,
+        "memory_GB_per_s": max(far) / GB,
     }
     if answer["memory_bytes"]:
         table["memory_GB"] = answer["memory_bytes"] / GB
@@ -67,13 +71,6 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return the work of each case of a curve, and how much that is a second of its least time."""
     return [(work, work / least) for work, least in zip(curve["work"], curve["min_s"], strict=True)]
-
-
-def _out_of_cache_per_s(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
-    """Return the most bytes a second of arrays far out of the last cache, else of the largest."""
-    points = [point for curve in streams.values() for point in _rates(curve)]
-    far = [rate for work, rate in points if cache_bytes and work >= FAR_OUT_OF_CACHE * cache_bytes]
-    return max(far) if far else max(points)[1]
 
 
 def _source(answer: Mapping[str, Any]) -> str:

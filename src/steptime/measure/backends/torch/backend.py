@@ -22,10 +22,10 @@ from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
-from steptime.measure.backends.torch.parallel import STRATEGIES, Spread, Stopwatch
+from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
 from steptime.measure.backends.torch.profile import trace_of
 from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
-from steptime.measure.infeed import HOST_CLOCK, loader_death
+from steptime.measure.infeed import HOST_CLOCK, Stopwatch, loader_death
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "prepare"]
 

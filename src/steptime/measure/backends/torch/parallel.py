@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, cast
@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
 from steptime.measure.contract import ProcessGroup
+from steptime.measure.infeed import Stopwatch
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
@@ -68,28 +69,6 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
     return _JOINED[rank]
 
 
-class Stopwatch:
-    """Seconds that this process spent exchanging; the device has nothing else to do meanwhile."""
-
-    def __init__(self, sync: Call) -> None:
-        self._sync = sync
-        self._seconds = 0.0
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Add the time of a block."""
-        self._sync()
-        began = perf_counter()
-        yield
-        self._sync()
-        self._seconds += perf_counter() - began
-
-    def read(self) -> float:
-        """Return the seconds since the last reading."""
-        found, self._seconds = self._seconds, 0.0
-        return found
-
-
 @dataclass(frozen=True)
 class Spread:
     """A network whose replicas stay together.
@@ -122,13 +101,12 @@ def _allreduce(
     buckets = _buckets(weights)
 
     def exchange() -> None:
-        with watch.running():
-            for bucket in buckets:
-                flat = _flat(bucket)
-                dist.all_reduce(flat)
-                _hand_out(flat.div_(group.size), bucket)
+        for bucket in buckets:
+            flat = _flat(bucket)
+            dist.all_reduce(flat)
+            _hand_out(flat.div_(group.size), bucket)
 
-    return Spread(module, weights, exchange)
+    return Spread(module, weights, watch.timed(exchange))
 
 
 def _parameter_server(
@@ -141,31 +119,30 @@ def _parameter_server(
     is_zero = group.is_zero
 
     def exchange() -> None:
-        with watch.running():
-            for bucket in buckets:
-                flat = _flat(bucket)
-                if not is_zero:
-                    dist.send(flat, 0)
-                    continue
-                theirs = torch.empty_like(flat)
-                for other in others:
-                    dist.recv(theirs, other)
-                    flat += theirs
-                _hand_out(flat.div_(group.size), bucket)
+        for bucket in buckets:
+            flat = _flat(bucket)
+            if not is_zero:
+                dist.send(flat, 0)
+                continue
+            theirs = torch.empty_like(flat)
+            for other in others:
+                dist.recv(theirs, other)
+                flat += theirs
+            _hand_out(flat.div_(group.size), bucket)
 
+    @torch.no_grad()
     def publish() -> None:
-        with watch.running(), torch.no_grad():
-            for bucket in buckets:
-                flat = torch.cat([weight.reshape(-1) for weight in bucket])
-                if is_zero:
-                    for other in others:
-                        dist.send(flat, other)
-                    continue
-                dist.recv(flat, 0)
-                for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
-                    weight.copy_(part)
+        for bucket in buckets:
+            flat = torch.cat([weight.reshape(-1) for weight in bucket])
+            if is_zero:
+                for other in others:
+                    dist.send(flat, other)
+                continue
+            dist.recv(flat, 0)
+            for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+                weight.copy_(part)
 
-    return Spread(module, weights, exchange, publish, updates=is_zero)
+    return Spread(module, weights, watch.timed(exchange), watch.timed(publish), updates=is_zero)
 
 
 def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:

@@ -18,9 +18,10 @@ from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import Take, Waited, input_of
 from steptime.measure.backends.torch.module import initial_values, join_recurrent_weights, module_of
-from steptime.measure.backends.torch.parallel import Spread, Stopwatch
+from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.backends.torch.profile import annotate
 from steptime.measure.contract import Arrays, Feed, Options, ProcessGroup
+from steptime.measure.infeed import Stopwatch
 
 Network = Callable[..., Tensor]
 
