@@ -25,10 +25,17 @@ pytestmark = pytest.mark.jax
 def compiled(graph: Graph, optimizer: str = "") -> Any:
     import jax
 
-    from steptime.measure.backends.jax.program import output_of, specs_of, training_step
+    import numpy as np
+
+    from steptime.measure.backends.jax.program import carry_of, output_of, training_step
 
     jax.config.update("jax_enable_x64", True)
-    carry, inputs = specs_of(graph, optimizer)
+    values = {
+        name: np.zeros(graph.tensors[name].shape, jax.numpy.dtype(graph.tensors[name].dtype))
+        for name in (*graph.inputs, *graph.weights, *graph.buffers)
+    }
+    carry = carry_of(graph, optimizer, values)
+    inputs = {name: values[name] for name in graph.inputs}
     program = training_step(graph, optimizer) if optimizer else output_of(graph)
     return jax.jit(program).lower(carry, inputs).compile()
 
