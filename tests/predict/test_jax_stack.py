@@ -24,7 +24,6 @@ pytestmark = pytest.mark.jax
 
 def compiled(graph: Graph, optimizer: str = "") -> Any:
     import jax
-
     import numpy as np
 
     from steptime.measure.backends.jax.program import carry_of, output_of, training_step
