@@ -56,8 +56,7 @@ def on_each_node(
 ) -> tuple[Collection[Cell], list[str]]:
     """Return the cells, those with `nodes = "each"` once for each node, and what is left out.
 
-    Left out are nodes on which no job starts now. Raises `InputError` where none is left, and for a
-    cell of several nodes.
+    Left out are nodes where no job starts. Raises `InputError` for none, or a cell of several.
     """
     asked = {cell.request for cell in cells if cell.request and cell.request.nodes}
     if not asked:

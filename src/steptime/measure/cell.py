@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,7 @@ def measure_cell(
 ) -> Measurement:
     """Return what a backend measures of a workload; nothing for a rank that only takes part.
 
-    Raises what says that it cannot be run: `UnsupportedError`, `OutOfMemoryError`, and the errors
-    of its input.
+    Raises `UnsupportedError`, `OutOfMemoryError`, and the errors of its input.
     """
     if workload.file and not Path(workload.file).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
@@ -44,8 +43,10 @@ def measure_cell(
     with ExitStack() as held:
         given = None
         if options.input == "dataset":
-            replicas = workload.plan.data
-            given = _sources().open(graph, workload, options, ranks.here().rank, replicas)
+            from steptime.measure.data.sources import OF_THIS_PROCESS  # with numpy
+
+            replicas, rank = workload.plan.data, ranks.here().rank
+            given = OF_THIS_PROCESS.open(graph, workload, options, rank, replicas)
             held.callback(given.feed.close)
         read_resident = machine.resident_memory_meter()
         feed = given.feed if given else None
@@ -110,14 +111,6 @@ def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping
             "a sharded training is not examined: no process has its weights": sharded,
         }
     )
-
-
-@cache
-def _sources() -> Any:
-    """Return the data sets of this process; numpy, which reads them, is not loaded before."""
-    from steptime.measure.data.sources import Sources
-
-    return Sources()
 
 
 def _timed(

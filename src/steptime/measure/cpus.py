@@ -139,8 +139,7 @@ def choose_cpus(
 ) -> tuple[int, ...]:
     """Return `threads` allowed CPUs: different physical cores first, one socket before the next.
 
-    They are those of one `process` of several on this machine, which share none. Raises
-    `InputError` for fewer than one thread, or more than there are allowed CPUs.
+    They are those of one `process` of several here, which share none. Raises as `check_cpus`.
     """
     check_cpus(threads, processes, root)
     allowed = _allowed(root)

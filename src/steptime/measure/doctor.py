@@ -191,6 +191,8 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
     platform = f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})"
     probe = devices["probe"]
+    users, share = report["users"], report["load"]
+    load = "unknown" if share is None else f"{share:.0%} of the CPUs in the last minute"
     calibrated = (probe or {}).get("calibration", {})
     rows = [
         ("steptime", f"{report['steptime']}, Python {report['python']}"),
@@ -207,7 +209,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("last probe", f"{probe['name']}, {probe['source']}" if probe else "none"),
         ("calibrated", calibrated.get("date", "never: steptime calibrate")),
         ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
-        ("load", _load_text(report)),
+        ("load", load if users is None else f"{load}, users logged in: {users}"),
     ]
     rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]
     return rows
@@ -237,9 +239,3 @@ def _gpu_text(gpus: list[dict[str, str]] | None) -> str:
     return "; ".join(
         f"{g['name']}, {g['memory.total']}, driver {g['driver_version']}" for g in gpus
     )
-
-
-def _load_text(report: Mapping[str, Any]) -> str:
-    load, users = report["load"], report["users"]
-    known = "unknown" if load is None else f"{load:.0%} of the CPUs in the last minute"
-    return known if users is None else f"{known}, users logged in: {users}"

@@ -30,8 +30,7 @@ BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
 class Memory:
     """Main memory in bytes; None is unknown, with `reason`; a limit of None is none.
 
-    `usable_bytes` is what a run can still take: the smaller of what is available and what the
-    control group leaves.
+    `usable_bytes` is the smaller of what is available and what the control group leaves.
     """
 
     total_bytes: int | None

@@ -104,8 +104,7 @@ def _microjoules(path: Path) -> float:
 def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
     """Return the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
 
-    The counter of energy (Volta and later), else power. Raises `AbsentError` where NVML has
-    neither, and where it cannot be said which GPU it is.
+    The counter of energy (Volta and later), else power. Raises `AbsentError`, saying why.
     """
     try:
         nvml.nvmlInit()

@@ -60,8 +60,7 @@ class Part(NamedTuple):
 class Profile:
     """The seconds of each part by step, and of the steps; `device` says whose time it is.
 
-    What parts of a step leave of it ran on no op: the host's work, and gaps. Parts that overlap
-    count once.
+    What parts leave of a step ran on no op: the host's work, and gaps. Overlaps count once.
     """
 
     steps: list[float]

@@ -51,8 +51,7 @@ class Asked:
 def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> Predicted:
     """Write predictions of all steps in a folder, measured or published, that it lacks.
 
-    Raises `InputError` for a folder that is no store or in use, without steps, and for an unknown
-    method or option.
+    Raises `InputError` for a folder that is no store, in use or without steps, an unknown method.
     """
     found = Predicted()
     known = store.load(folder, warn)
@@ -96,8 +95,7 @@ def predict_space(
 ) -> Predicted:
     """Write predictions of workloads at places that a folder lacks; all if it is new.
 
-    With `must_fit` those that do not fit are left out. Raises `InputError` for a folder that is no
-    store or in use, and for an unknown method or option.
+    With `must_fit` those that do not fit are left out. Raises `InputError` as `predict_folder`.
     """
     found = Predicted()
 

@@ -26,11 +26,7 @@ class WorkerKey:
 
 
 def worker_key(backend: str, options: Options) -> WorkerKey | None:
-    """Return the key of a worker that was not started; None where only the worker itself knows it.
-
-    That is so on an accelerator, under a launcher of several processes, and where the framework is
-    not installed. Raises `InputError` for an unknown backend and threads that are not here.
-    """
+    """Return the key of a worker that was not started; None where only that itself knows it."""
     version = registry.version(backend)
     if options.device != "cpu" or version is None or ranks.here().size > 1:
         return None

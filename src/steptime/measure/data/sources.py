@@ -174,3 +174,6 @@ class Sources:
             found = replace(found, facts={**found.facts, "cells": cells})
         self._opened[mark] = found
         return found
+
+
+OF_THIS_PROCESS = Sources()

@@ -80,7 +80,7 @@ def probe(
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
     chosen = [one for one in dtypes or DTYPES if one != "tf32" or facts.has_tf32]
-    samples = sample(_cases(partial(_prepared, backend, options), facts, chosen), budget_s)
+    curves, skipped = sample(_cases(partial(_prepared, backend, options), facts, chosen), budget_s)
     on_cpu = options.device == "cpu"
     return {
         "backend": name,
@@ -95,8 +95,8 @@ def probe(
         "budget_s": budget_s,
         "wall_s": time.perf_counter() - started,
         "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "curves": {group: dict(curve) for group, curve in samples.curves.items()},
-        "skipped": dict(samples.skipped),
+        "curves": curves,
+        "skipped": skipped,
     }
 
 

@@ -49,12 +49,7 @@ class _Visited:
         return self.calls * min(self.samples)
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Curves by group (a column a list, one entry a case), and why cases are absent."""
-
-    curves: Mapping[str, Mapping[str, list[Any]]]
-    skipped: Mapping[str, list[str]]
+Curves = dict[str, dict[str, list[Any]]]  # by group: columns, one entry a case
 
 
 class RefusedError(Exception):
@@ -63,8 +58,8 @@ class RefusedError(Exception):
 
 def sample(
     cases: Iterable[Case], budget_s: float, clock: Callable[[], float] = time.perf_counter
-) -> Samples:
-    """Time the cases within the budget in seconds, and return their curves.
+) -> tuple[Curves, dict[str, list[str]]]:
+    """Time the cases within the budget in seconds, and return their curves, and why some lack.
 
     The cases of a group come in ascending order of work. Each group has its share of the budget.
     Its `SMALLEST` cases, and those of no more work than the first, are sampled at least once,
@@ -94,7 +89,7 @@ def sample(
         if not ready:
             break
         _visit(min(ready, key=lambda v: len(v.samples)), left_s, clock)
-    return Samples({name: _curve(name, visited) for name in groups}, skipped)
+    return {name: _curve(name, visited) for name in groups}, skipped
 
 
 def _visit(visited: _Visited, left_s: dict[str, float], clock: Callable[[], float]) -> None:
