@@ -6,7 +6,8 @@ What the job printed is asked first, then what the scheduler still remembers.
 import re
 from collections.abc import Callable
 
-from steptime.cluster.resources import UNKNOWN, platform_of
+from steptime import catalog
+from steptime.cluster.resources import UNKNOWN
 from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
 from steptime.cluster.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
 from steptime.cluster.submission import Submission, Trial
@@ -87,4 +88,5 @@ def failure_record(trial: Trial, how: How, failure: Failure) -> Record:
     env = {"cell": trial.id, "round": trial.round, "budget_s": how.budget_s}
     if cell.request and cell.request.node:
         env["host"] = cell.request.node
-    return unmeasured(cell, unknown, platform_of(cell.options.gpu), failure, env)
+    gpu = cell.options.gpu
+    return unmeasured(cell, unknown, catalog.platform_of(gpu) or gpu or UNKNOWN, failure, env)

@@ -39,11 +39,6 @@ def device_of(gpu: str) -> Device | None:
     return catalog.device(name) if name else None
 
 
-def platform_of(gpu: str) -> str:
-    """Return the platform that was asked for, as far as the name of the GPU tells it."""
-    return catalog.platform_of(gpu) or gpu or UNKNOWN
-
-
 def need_of(cell: Cell) -> Need:
     """Return what a cell needs of a cluster."""
     request = cell.request or ResourceRequest()

@@ -15,10 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, cast
 
 from steptime.core.errors import InputError
 from steptime.measure import registry
@@ -143,7 +143,7 @@ class _Process:
         self._errors.close()
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """One worker process, or one for each replica that is a process, which answer as one.
 
     `greeting` says platform and framework. `variables` are set beside those of this process.
@@ -249,9 +249,6 @@ class Worker:
             process.close_input()
         for process in self._processes:
             process.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

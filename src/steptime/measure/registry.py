@@ -49,9 +49,7 @@ BACKENDS: Mapping[str, Row] = {
         compiling="always optimizes the whole graph",
     ),
 }
-GONE = {
-    "numpy": "it was a reference for values, which the tests keep; measure with torch",
-}
+GONE = {"numpy": "it was a reference for values, which the tests keep; measure with torch"}
 
 
 def stack(name: str, where: str = "") -> Stack:

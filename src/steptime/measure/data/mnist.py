@@ -52,20 +52,19 @@ def write(source: Path, out: Path) -> dict[str, Any]:
         raise InputError(f"--out '{out}': is no folder")
     packed = source / FILES
     source = packed if packed.is_dir() else source
-    files, counts = {}, {}
+    files = {}
     for part, (name, rows) in CSV.items():
         table = _read(source / name, rows)
         images = table[:, 1:].reshape(-1, SIDE, SIDE)
         files[f"{part}-images-idx3-ubyte"] = idx_bytes(images)
         files[f"{part}-labels-idx1-ubyte"] = idx_bytes(table[:, 0])
-        counts[part] = len(table)
         for file in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
             if hashlib.sha256(files[file]).hexdigest() != PUBLISHED[file]:
                 raise BadDataError(f"{source / name}: does not give the published {file}")
     out.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         (out / file).write_bytes(content)
-    images_of = {"train": counts["train"], "test": counts["t10k"]}
+    images_of = {"train": CSV["train"][1], "test": CSV["t10k"][1]}
     return {"source": str(source), "images": images_of, "sha256": PUBLISHED}
 
 
