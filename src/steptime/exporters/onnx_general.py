@@ -107,8 +107,7 @@ def pointwise(
     return write(b, *operands, **limits)
 
 
-def reduce(b: Nodes, x: str, function: str, axes: tuple[int, ...], keep: bool = False) -> str:
-    """Return `x` reduced over `axes`."""
+def _reduce(b: Nodes, x: str, function: str, axes: tuple[int, ...], keep: bool = False) -> str:
     if function.startswith("arg"):
         kind = {"argmax": "ArgMax", "argmin": "ArgMin"}[function]
         return b.add(kind, x, axis=axes[0], keepdims=keep)
@@ -126,8 +125,7 @@ def pad(b: Nodes, x: str, pads: tuple[int, ...], mode: str = "constant", value: 
     return b.add("Pad", x, b.ints(*pads[::2], *pads[1::2]), *what, mode=known)
 
 
-def topk(b: Nodes, x: str, k: int, axis: int, largest: bool = True) -> tuple[str, ...]:
-    """Return the largest or smallest along an axis, and their places."""
+def _topk(b: Nodes, x: str, k: int, axis: int, largest: bool = True) -> tuple[str, ...]:
     return b.add_several("TopK", 2, x, b.ints(k), axis=axis, largest=largest)
 
 
@@ -140,10 +138,9 @@ def flip(b: Nodes, x: str, axes: tuple[int, ...]) -> str:
 _MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 
 
-def resize2d(
+def _resize2d(
     b: Nodes, x: str, size: tuple[int, int], mode: str, align_corners: bool = False
 ) -> str:
-    """Return an image of another size."""
     between = "align_corners" if align_corners else "half_pixel"
     how: dict[str, Any] = {"mode": _MODES[mode], "coordinate_transformation_mode": between}
     if mode == "nearest":
@@ -154,18 +151,18 @@ def resize2d(
 
 KINDS: dict[str, Write] = {
     "pointwise": pointwise,
-    "reduce": reduce,
+    "reduce": _reduce,
     "broadcast": lambda b, x, shape: b.add("Expand", x, b.ints(*shape)),
     "tile": lambda b, x, times: b.add("Tile", x, b.ints(*times)),
     "pad": pad,
     "gather": lambda b, x, indices, axis: b.add("Gather", x, indices, axis=axis),
     "gather_elements": lambda b, x, at, axis: b.add("GatherElements", x, at, axis=axis),
-    "topk": topk,
+    "topk": _topk,
     "cumsum": lambda b, x, axis, reverse=False: b.add(
         "CumSum", x, b.number(axis, "int64"), reverse=reverse
     ),
     "flip": flip,
-    "resize2d": resize2d,
+    "resize2d": _resize2d,
     "group_norm": lambda b, *inputs, groups: b.add(
         "GroupNormalization", *inputs, num_groups=groups, epsilon=EPSILON
     ),

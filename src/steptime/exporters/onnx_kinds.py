@@ -27,8 +27,7 @@ def reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> str:
     return b.add("Reshape", x, b.ints(*new))
 
 
-def linear(b: Nodes, x: str, w: str, bias: str | None = None) -> str:
-    """Return `x w^T`, and the bias."""
+def _linear(b: Nodes, x: str, w: str, bias: str | None = None) -> str:
     if len(b.shape(x)) == 2:
         return b.add("Gemm", x, w, *([bias] if bias else []), transB=1)
     y = b.add("MatMul", x, b.add("Transpose", w, perm=(1, 0)))
@@ -61,8 +60,7 @@ def _along(b: Nodes, vector: str, axis: int, rank: int) -> str:
     return b.add("Unsqueeze", vector, b.ints(*range(1, after + 1))) if after else vector
 
 
-def bias(b: Nodes, x: str, bias: str, axis: int = -1) -> str:
-    """Return `x` with the bias added along an axis."""
+def _bias(b: Nodes, x: str, bias: str, axis: int = -1) -> str:
     return b.add("Add", x, _along(b, bias, axis, len(b.shape(x))))
 
 
@@ -99,8 +97,7 @@ def _windows(
     return {**how, "dilations": dilation, "group": groups}
 
 
-def conv2d(b: Nodes, *inputs: str, **window: Any) -> str:
-    """Return the convolution, with its bias if that is a third input."""
+def _conv2d(b: Nodes, *inputs: str, **window: Any) -> str:
     return b.add("Conv", *inputs, **_windows(b, inputs, **window))
 
 
@@ -147,23 +144,20 @@ def avg_pool2d(
     return b.add("AveragePool", x, **how, pads=(0, 0, *over))
 
 
-def upsample2d(b: Nodes, x: str, scale: Pair) -> str:
-    """Return an image of which each element is repeated."""
+def _upsample2d(b: Nodes, x: str, scale: Pair) -> str:
     how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
     sizes = b.ints(*scale)
     scales = b.add("Cast", b.add("Concat", b.ints(1, 1), sizes, axis=0), to=TYPES["float32"])
     return b.add("Resize", x, "", scales, **how, nearest_mode="floor")
 
 
-def batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
-    """Return the norm by running statistics."""
+def _batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
     if training:
         raise NoOnnxError(f"{b.op.name}: ONNX is written of inference; batch_norm trains here")
     return b.add("BatchNormalization", *inputs, epsilon=EPSILON)
 
 
-def silu(b: Nodes, x: str, beta: float = 1.0) -> str:
-    """Return `x sigmoid(beta x)`."""
+def _silu(b: Nodes, x: str, beta: float = 1.0) -> str:
     inner = x if beta == 1 else b.add("Mul", x, b.number(beta, b.output.dtype))
     return b.add("Mul", x, b.add("Sigmoid", inner))
 
@@ -181,7 +175,7 @@ def _mask(b: Nodes, size: Pair, causal: bool, window: int) -> str:
     return b.add("Where", seen, b.number(0.0, dtype), b.number(-math.inf, dtype))
 
 
-def attention(
+def _attention(
     b: Nodes,
     q: str,
     k: str,
@@ -210,7 +204,7 @@ def attention(
     return b.add("Attention", q, k, v, b.add("Unsqueeze", mask, b.ints(0)) if more else mask, **how)
 
 
-def rotary(b: Nodes, x: str, table: str, head_width: int, inverse: bool = False) -> str:
+def _rotary(b: Nodes, x: str, table: str, head_width: int, inverse: bool = False) -> str:
     """Return `x` with each feature of a head and that half a head further turned as a pair."""
     (batch, length, width), turned = b.shape(x), b.shape(table)[1]
     cos, sin = b.add_several("Split", 2, table, axis=-1, num_outputs=2)
@@ -250,7 +244,7 @@ _ACTIVATIONS: dict[str, Write] = {
     "relu": node("Relu"),
     "gelu": node("Gelu"),
     "gelu_tanh": node("Gelu", approximate="tanh"),
-    "silu": silu,
+    "silu": _silu,
 }
 
 
@@ -284,8 +278,7 @@ def experts(
     return b.add("Reshape", total, b.ints(*b.shape(x)))
 
 
-def cross_entropy(b: Nodes, logits: str, labels: str) -> str:
-    """Return the mean loss over labels that are not ignored."""
+def _cross_entropy(b: Nodes, logits: str, labels: str) -> str:
     scores = b.add("Reshape", logits, b.ints(-1, b.shape(logits)[-1]))
     flat = b.add("Reshape", labels, b.ints(-1))
     return b.add("SoftmaxCrossEntropyLoss", scores, flat, ignore_index=IGNORED_LABEL)
@@ -294,19 +287,19 @@ def cross_entropy(b: Nodes, logits: str, labels: str) -> str:
 WHOLE = {"experts": "steptime.experts"}  # kinds that are functions, by the domain of these
 KINDS: dict[str, Write] = {
     **onnx_general.KINDS,
-    "linear": linear,
+    "linear": _linear,
     "matmul": matmul,
-    "bias": bias,
+    "bias": _bias,
     "reduce_sum": reduce_sum,
     "mean": node("ReduceMean", keepdims=0),
     "expand": expand,
-    "conv2d": conv2d,
+    "conv2d": _conv2d,
     "conv_transpose2d": conv_transpose2d,
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,
     "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
-    "upsample2d": upsample2d,
-    "batch_norm": batch_norm,
+    "upsample2d": _upsample2d,
+    "batch_norm": _batch_norm,
     "layer_norm": node("LayerNormalization", epsilon=EPSILON),
     "rms_norm": node("RMSNormalization", epsilon=EPSILON),
     "local_response_norm": lambda b, x, size, alpha, beta, k: b.add(
@@ -316,7 +309,7 @@ KINDS: dict[str, Write] = {
     "sigmoid": node("Sigmoid"),
     "tanh": node("Tanh"),
     "gelu": lambda b, x, tanh=False: b.add("Gelu", x, approximate="tanh" if tanh else "none"),
-    "silu": silu,
+    "silu": _silu,
     "softmax": node("Softmax", axis=-1),
     "add": node("Add"),
     "sub": node("Sub"),
@@ -336,12 +329,12 @@ KINDS: dict[str, Write] = {
         "Split", len(sizes), x, b.ints(*sizes), axis=axis
     ),
     "embedding": lambda b, ids, w: b.add("Gather", w, ids),
-    "attention": attention,
-    "rotary": rotary,
+    "attention": _attention,
+    "rotary": _rotary,
     "experts": experts,
     "rnn": recurrent("rnn"),
     "lstm": recurrent("lstm"),
     "gru": recurrent("gru", linear_before_reset=1),
-    "cross_entropy": cross_entropy,
+    "cross_entropy": _cross_entropy,
 }
 TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis

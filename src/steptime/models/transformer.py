@@ -113,39 +113,36 @@ def _numbers(text: str) -> str:
 
 def check(p: Mapping[str, Any]) -> str | None:
     """Return what does not fit together, or None."""
-    head, heads, turned = p["head_width"], p["heads"], p["rotary_width"]
+    head, heads, turned, positions = p["head_width"], p["heads"], p["rotary_width"], p["positions"]
+    decoded, first = p["decoder_layers"], p["first_position"]
+    other_heads = p["decoder_heads"] != heads and p["width"] % p["decoder_heads"]
+    latent = p["latent_q"] or p["latent_kv"]
+    less = f" less {first}" if first else ""
+    misturned = (
+        f"rotary positions need an even head width, not {turned}"
+        if turned == head
+        else f"rotary_width {turned} is not an even part of the head width {head}"
+    )
     faults = (
         (not head, f"width {p['width']} does not divide into {heads} heads"),
         (heads % p["kv_heads"], f"heads {heads} do not share {p['kv_heads']} kv_heads"),
+        (positions == "rotary" and (turned % 2 or turned > head), misturned),
         (
-            p["positions"] == "rotary" and (turned % 2 or turned > head),
-            f"rotary positions need an even head width, not {turned}"
-            if turned == head
-            else f"rotary_width {turned} is not an even part of the head width {head}",
-        ),
-        (
-            p["positions"] == "learned"
+            positions == "learned"
             and p["stem"] == "words"
-            and p["max_length"] < p["length"] + p["first_position"],
-            f"length {p['length']} is larger than max_length {p['max_length']}"
-            + (f" less {p['first_position']}" if p["first_position"] else ""),
+            and p["max_length"] < p["length"] + first,
+            f"length {p['length']} is larger than max_length {p['max_length']}{less}",
         ),
         (
             p["stem"] == "patches" and p["image"] % p["patch"],
             f"image {p['image']} does not divide into patches of {p['patch']}",
         ),
         (
-            p["decoder_layers"]
-            and (
-                p["kind"] == "decoder"
-                or (p["decoder_heads"] != heads and p["width"] % p["decoder_heads"])
-            ),
+            decoded and (p["kind"] == "decoder" or other_heads),
             f"a decoder of {p['decoder_heads']} heads reads an encoder of width {p['width']}",
         ),
         (
-            p["decoder_layers"]
-            and p["positions"] == "learned"
-            and p["target_rows"] < p["target_length"] + p["first_position"],
+            decoded and positions == "learned" and p["target_rows"] < p["target_length"] + first,
             f"target_length {p['target_length']} is larger than target_rows {p['target_rows']}",
         ),
         (
@@ -153,7 +150,7 @@ def check(p: Mapping[str, Any]) -> str | None:
             f"experts_per_token {p['experts_per_token']} of {p['experts']} experts",
         ),
         (
-            p["latent_kv"] and (p["positions"] != "rotary" or p["kv_heads"] != heads),
+            p["latent_kv"] and (positions != "rotary" or p["kv_heads"] != heads),
             "latent_kv needs rotary positions and kv_heads as many as heads",
         ),
         (
@@ -161,7 +158,7 @@ def check(p: Mapping[str, Any]) -> str | None:
             f"latent_kv needs a rotary_width below the head width {head}",
         ),
         (
-            p["merged_qkv"] and (p["latent_q"] or p["latent_kv"] or p["key_bias"] != p["qkv_bias"]),
+            p["merged_qkv"] and (latent or p["key_bias"] != p["qkv_bias"]),
             "merged_qkv needs key_bias as qkv_bias, and neither latent_q nor latent_kv",
         ),
     )
@@ -194,10 +191,7 @@ FAMILY = Family(
             "kind of norm",
             choices=("layer", "rms"),
             aliases={
-                "layernorm": "layer",
-                "layer_norm": "layer",
-                "rmsnorm": "rms",
-                "rms_norm": "rms",
+                f"{kind}{norm}": kind for kind in ("layer", "rms") for norm in ("norm", "_norm")
             },
         ),
         "activation": _detail(

@@ -17,8 +17,7 @@ from steptime.importers.keras.layer import Layer, Lower, Value
 from steptime.ops.table import require
 
 
-def dense(at: Layer, x: Value) -> Value:
-    """Return a linear layer over the last axis."""
+def _dense(at: Layer, x: Value) -> Value:
     units = at.whole("units")
     w = at.weight("kernel", units, at.shape(x)[-1])
     return at.ended(at.do(lowering.linear, x, w, bias=at.chosen("use_bias", "bias", units)))
@@ -53,9 +52,7 @@ def einsum_dense(at: Layer, x: Value) -> Value:
 PADDINGS = ("valid", "same", "causal")
 
 
-def convolution(axes: int, depthwise: bool = False, separable: bool = False) -> Lower:
-    """Return what lowers a convolution over so many axes."""
-
+def _convolution(axes: int, depthwise: bool = False, separable: bool = False) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         image = at.image(x)
         require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
@@ -109,9 +106,7 @@ def transposed(axes: int) -> Lower:
     return lower
 
 
-def pool(kind: Literal["max", "avg"], axes: int) -> Lower:
-    """Return what lowers pooling over so many axes."""
-
+def _pool(kind: Literal["max", "avg"], axes: int) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         image, kernel = at.image(x), at.sizes("pool_size", axes, 2)
         stride = at.sizes("strides", axes) if at.config.get("strides") else kernel
@@ -123,9 +118,7 @@ def pool(kind: Literal["max", "avg"], axes: int) -> Lower:
     return lower
 
 
-def global_pool(function: str) -> Lower:
-    """Return what lowers pooling over the whole image."""
-
+def _global_pool(function: str) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         image, keep = at.image(x), at.flag("keepdims")
         axes = tuple(range(2, len(at.b.shape(image))))
@@ -187,8 +180,7 @@ def average(at: Layer, *values: Value) -> Value:
     return at.each("mul", merge("add")(at, *values), 1 / len(values), at="/mean")
 
 
-def concatenate(at: Layer, *values: Value) -> Value:
-    """Return tensors joined along an axis."""
+def _concatenate(at: Layer, *values: Value) -> Value:
     rank = len(at.shape(values[0]))
     axis = at.whole("axis", -1, -rank)
     tensors, first = at.alike(values)
@@ -198,23 +190,11 @@ def concatenate(at: Layer, *values: Value) -> Value:
     return Value(lowering.concat(at.b, [str(x) for x in tensors], place, at.name), first)
 
 
-def reshape(at: Layer, x: Value) -> Value:
-    """Return another shape of the same elements; `target_shape` leaves the batch out."""
+def _reshape(at: Layer, x: Value) -> Value:
     target = at.config.get("target_shape")
     if not isinstance(target, list) or any(type(n) is not int for n in target):
         raise at.refuse(f"target_shape is a list of whole numbers, not {target}")
     return at.do(lowering.reshape, x, (at.shape(x)[0], *target))
-
-
-def flatten(at: Layer, x: Value) -> Value:
-    """Return `[n, ...] -> [n, rest]`."""
-    n, *rest = at.shape(x)
-    return at.do(lowering.reshape, x, (n, math.prod(rest)))
-
-
-def permute(at: Layer, x: Value) -> Value:
-    """Return axes in another order, counted from 1."""
-    return at.do(lowering.transpose, x, (0, *at.sizes("dims", len(at.shape(x)) - 1)))
 
 
 def repeat(at: Layer, x: Value) -> Value:
@@ -242,9 +222,7 @@ def padding(key: str, axes: int, sign: int) -> Lower:
     return lower
 
 
-def upsample(axes: int) -> Lower:
-    """Return what lowers up-sampling."""
-
+def _upsample(axes: int) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         image, times = at.image(x), at.sizes("size", axes, 2)
         mode = at.word("interpolation", "nearest", ("nearest", "bilinear", "bicubic"))
@@ -254,8 +232,7 @@ def upsample(axes: int) -> Lower:
     return lower
 
 
-def dropout(at: Layer, x: Value) -> Value:
-    """Return `x` with a share dropped in training."""
+def _dropout(at: Layer, x: Value) -> Value:
     rate = at.number("rate", at.number("drop_path_rate"))
     return Value(lowering.dropout(at.b, x.name, rate, at.name), x.first)
 
@@ -267,8 +244,7 @@ def augmentation(at: Layer, x: Value) -> Value:
     return x
 
 
-def resizing(at: Layer, x: Value) -> Value:
-    """Return an image of another size."""
+def _resizing(at: Layer, x: Value) -> Value:
     mode = at.word("interpolation", "bilinear", ("nearest", "bilinear", "bicubic"))
     if at.flag("crop_to_aspect_ratio") or at.flag("pad_to_aspect_ratio"):
         raise at.refuse("resizing that crops or pads")
@@ -276,8 +252,7 @@ def resizing(at: Layer, x: Value) -> Value:
     return at.of_image(lowering.resize(at.b, at.image(x), size, mode, at.name))
 
 
-def embedding(at: Layer, x: Value) -> Value:
-    """Return a row of a table for each number."""
+def _embedding(at: Layer, x: Value) -> Value:
     ids = at.last(x)
     if lowering.is_float(at.b, ids):
         ids = lowering.cast(at.b, ids, "int64", f"{at.name}/ids")
@@ -291,21 +266,21 @@ VARIED = (
 )
 LAYERS: dict[str, Lower] = {
     **norms.LAYERS,
-    "Dense": dense,
+    "Dense": _dense,
     "EinsumDense": einsum_dense,
-    "Conv1D": convolution(1),
-    "Conv2D": convolution(2),
+    "Conv1D": _convolution(1),
+    "Conv2D": _convolution(2),
     "Conv1DTranspose": transposed(1),
     "Conv2DTranspose": transposed(2),
-    "DepthwiseConv1D": convolution(1, depthwise=True),
-    "DepthwiseConv2D": convolution(2, depthwise=True),
-    "SeparableConv1D": convolution(1, separable=True),
-    "SeparableConv2D": convolution(2, separable=True),
-    "Conv3D": convolution(3),
-    **{f"MaxPooling{n}D": pool("max", n) for n in (1, 2, 3)},
-    **{f"AveragePooling{n}D": pool("avg", n) for n in (1, 2, 3)},
-    **{f"GlobalMaxPooling{n}D": global_pool("max") for n in (1, 2, 3)},
-    **{f"GlobalAveragePooling{n}D": global_pool("mean") for n in (1, 2, 3)},
+    "DepthwiseConv1D": _convolution(1, depthwise=True),
+    "DepthwiseConv2D": _convolution(2, depthwise=True),
+    "SeparableConv1D": _convolution(1, separable=True),
+    "SeparableConv2D": _convolution(2, separable=True),
+    "Conv3D": _convolution(3),
+    **{f"MaxPooling{n}D": _pool("max", n) for n in (1, 2, 3)},
+    **{f"AveragePooling{n}D": _pool("avg", n) for n in (1, 2, 3)},
+    **{f"GlobalMaxPooling{n}D": _global_pool("max") for n in (1, 2, 3)},
+    **{f"GlobalAveragePooling{n}D": _global_pool("mean") for n in (1, 2, 3)},
     "Activation": lambda at, x: at.activated(x, at.config.get("activation"), at.name),
     "ReLU": relu,
     "LeakyReLU": function_of("leaky_relu", "negative_slope", 0.3),
@@ -319,19 +294,21 @@ LAYERS: dict[str, Lower] = {
     "Minimum": merge("minimum"),
     "Average": average,
     "CustomScaleLayer": scaled_sum,
-    "Concatenate": concatenate,
-    "Reshape": reshape,
-    "Flatten": flatten,
-    "Permute": permute,
+    "Concatenate": _concatenate,
+    "Reshape": _reshape,
+    "Flatten": lambda at, x: at.do(lowering.reshape, x, (at.shape(x)[0], -1)),
+    "Permute": lambda at, x: at.do(
+        lowering.transpose, x, (0, *at.sizes("dims", len(at.shape(x)) - 1))
+    ),
     "RepeatVector": repeat,
     **{f"ZeroPadding{n}D": padding("padding", n, 1) for n in (1, 2, 3)},
     **{f"Cropping{n}D": padding("cropping", n, -1) for n in (1, 2, 3)},
-    **{f"UpSampling{n}D": upsample(n) for n in (1, 2)},
-    **dict.fromkeys(("Dropout", *(f"SpatialDropout{n}D" for n in (1, 2, 3))), dropout),
-    **dict.fromkeys(("GaussianDropout", "AlphaDropout", "StochasticDepth"), dropout),
+    **{f"UpSampling{n}D": _upsample(n) for n in (1, 2)},
+    **dict.fromkeys(("Dropout", *(f"SpatialDropout{n}D" for n in (1, 2, 3))), _dropout),
+    **dict.fromkeys(("GaussianDropout", "AlphaDropout", "StochasticDepth"), _dropout),
     **dict.fromkeys(("ActivityRegularization", "Identity"), lambda at, x: x),
     **{f"Random{name}": augmentation for name in VARIED},
     "GaussianNoise": augmentation,
-    "Resizing": resizing,
-    "Embedding": embedding,
+    "Resizing": _resizing,
+    "Embedding": _embedding,
 }

@@ -43,11 +43,6 @@ def layer_norm(at: Layer, x: Value) -> Value:
     return at.do(lowering.layer_norm, y, weight=gamma, bias=beta, axes=len(axes))
 
 
-def rms_norm(at: Layer, x: Value) -> Value:
-    """Return root-mean-square norm over the last axis."""
-    return at.do(lowering.rms_norm, x, weight=at.weight("scale", at.shape(x)[-1]))
-
-
 def group_norm(at: Layer, x: Value) -> Value:
     """Return group norm; -1 groups are as many as channels."""
     y, turned = _channels_first(at, x)
@@ -86,18 +81,16 @@ def normalization(at: Layer, x: Value) -> Value:
     return at.each("div", at.each("sub", Value(y), mean, at="/centre"), variance)
 
 
-def layer_scale(at: Layer, x: Value) -> Value:
-    """Return `x` times a trained number a channel."""
-    gamma = at.weight("gamma", at.whole("projection_dim"))
-    return at.each("mul", Value(at.last(x)), gamma)
-
-
 LAYERS: dict[str, Lower] = {
     "BatchNormalization": batch_norm,
     "LayerNormalization": layer_norm,
-    "RMSNormalization": rms_norm,
+    "RMSNormalization": lambda at, x: at.do(
+        lowering.rms_norm, x, weight=at.weight("scale", at.shape(x)[-1])
+    ),
     "GroupNormalization": group_norm,
     "Rescaling": rescaling,
     "Normalization": normalization,
-    "LayerScale": layer_scale,
+    "LayerScale": lambda at, x: at.each(
+        "mul", Value(at.last(x)), at.weight("gamma", at.whole("projection_dim"))
+    ),
 }

@@ -23,9 +23,7 @@ def _whole_list(at: Layer, key: str) -> list[int] | None:
     return found  # type: ignore[no-any-return]
 
 
-def reduction(function: str) -> Lower:
-    """Return what lowers a reduction over axes."""
-
+def _reduction(function: str) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         axes = _whole_list(at, "axis")
         return at.do(lowering.reduce, function, x, axes, keep=at.flag("keepdims"))
@@ -33,33 +31,20 @@ def reduction(function: str) -> Lower:
     return lower
 
 
-def transpose(at: Layer, x: Value) -> Value:
-    """Return axes in another order, the opposite one where none is said."""
+def _transpose(at: Layer, x: Value) -> Value:
     order = _whole_list(at, "axes") or list(range(len(at.shape(x))))[::-1]
     return at.do(lowering.transpose, x, order)
 
 
-def reshape(at: Layer, x: Value) -> Value:
-    """Return another shape, the batch's size as it is here."""
-    return at.do(lowering.reshape, x, _whole_list(at, "newshape") or [])
-
-
-def expand_dims(at: Layer, x: Value) -> Value:
-    """Return an axis of size 1 more."""
+def _expand_dims(at: Layer, x: Value) -> Value:
     for axis in _whole_list(at, "axis") or []:
         x = at.do(lowering.unsqueeze, x, axis)
     return Value(at.last(x))
 
 
-def squeeze(at: Layer, x: Value) -> Value:
-    """Return axes of size 1 less."""
+def _squeeze(at: Layer, x: Value) -> Value:
     axes, every = _whole_list(at, "axis"), [i for i, n in enumerate(at.shape(x)) if n == 1]
     return at.do(lowering.squeeze, x, every if axes is None else axes)
-
-
-def stack(at: Layer, *values: Value) -> Value:
-    """Return tensors joined along a new axis."""
-    return at.do(lowering.stack, [at.last(one) for one in values], at.whole("axis", 0, -8))
 
 
 def split(at: Layer, x: Value) -> list[Value]:
@@ -109,12 +94,14 @@ OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
     "HardSilu": function_of("hard_swish"),
     "Relu6": lambda at, x: at.activated(x, "relu6", at.name),
     **{name: LAYERS[name] for name in ("Softmax", "Concatenate")},
-    **{name.title(): reduction(name) for name in ("mean", "max", "min", "sum", "prod")},
-    "Transpose": transpose,
-    "Reshape": reshape,
-    "ExpandDims": expand_dims,
-    "Squeeze": squeeze,
-    "Stack": stack,
+    **{name.title(): _reduction(name) for name in ("mean", "max", "min", "sum", "prod")},
+    "Transpose": _transpose,
+    "Reshape": lambda at, x: at.do(lowering.reshape, x, _whole_list(at, "newshape") or []),
+    "ExpandDims": _expand_dims,
+    "Squeeze": _squeeze,
+    "Stack": lambda at, *values: at.do(
+        lowering.stack, [*map(at.last, values)], at.whole("axis", 0, -8)
+    ),
     "Split": split,
     "GetItem": get_item,
 }

@@ -36,9 +36,7 @@ def _ran(at: Layer, x: Value, cell: str) -> tuple[str, str]:
     return made, lowering.select(at.b, made, 1, -1, f"{at.name}/last")
 
 
-def recurrent(cell: str) -> Lower:
-    """Return what lowers a recurrent layer."""
-
+def _recurrent(cell: str) -> Lower:
     def lower(at: Layer, x: Value, *states: Value, **how: Any) -> Value:
         if states or how:
             raise at.refuse("a first state of its own")
@@ -87,7 +85,7 @@ def time_distributed(at: Layer, x: Value) -> Value:
     return at.do(lowering.reshape, made, (n, steps, *at.b.shape(made)[1:]), at="/joined")
 
 
-def attention(at: Layer, *values: Value, **how: Any) -> Value:
+def _attention(at: Layer, *values: Value, **how: Any) -> Value:
     """Return attention of several heads: query, value, and key if that is not the value."""
     causal, mask = how.pop("use_causal_mask", False), how.pop("attention_mask", None)
     if mask is not None or not isinstance(causal, bool) or at.config.get("sliding_window"):
@@ -132,8 +130,8 @@ def dot_attention(at: Layer, *values: Value, **how: Any) -> Value:
 
 LAYERS: dict[str, Lower] = {
     "Attention": dot_attention,
-    **{name: recurrent(cell) for name, cell in CELLS.items()},
+    **{name: _recurrent(cell) for name, cell in CELLS.items()},
     "Bidirectional": bidirectional,
     "TimeDistributed": time_distributed,
-    **dict.fromkeys(("MultiHeadAttention", "GroupQueryAttention"), attention),
+    **dict.fromkeys(("MultiHeadAttention", "GroupQueryAttention"), _attention),
 }

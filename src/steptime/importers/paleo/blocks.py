@@ -23,6 +23,18 @@ _RESERVED = ("grad", "saved", "update")
 _COMPARED_NAMES = 1_000
 
 
+def fault(layer: str, message: str) -> InputError:
+    """Return the error of one layer."""
+    return InputError(f"layer {shorten(layer)}: {message}")
+
+
+def key(layer: str, keys: Mapping[str, Any], name: str) -> Any:
+    """Return a value that a layer must have; raises `InputError` where it is missing."""
+    if name not in keys:
+        raise fault(layer, f"the key '{name}' is missing")
+    return keys[name]
+
+
 @dataclass(frozen=True)
 class Entry:
     """One layer of the file: its full name, the file's `keys`, the full names of its parents.
@@ -36,6 +48,14 @@ class Entry:
     parents: tuple[str, ...] = ()
     split: int | None = None
     splits: int = 1
+
+    def fault(self, message: str) -> InputError:
+        """Return an error that names the layer."""
+        return fault(self.name, message)
+
+    def key(self, name: str) -> Any:
+        """Return a value that the layer must have; raises `InputError` where it is missing."""
+        return key(self.name, self.keys, name)
 
 
 @dataclass(frozen=True)
@@ -65,18 +85,6 @@ class _Names:
     parallel_blocks: set[str] = field(default_factory=set)
     known: set[str] = field(default_factory=set)
     references: int = 0
-
-
-def fault(layer: str, message: str) -> InputError:
-    """Return the error of one layer."""
-    return InputError(f"layer {shorten(layer)}: {message}")
-
-
-def key(layer: str, keys: Mapping[str, Any], name: str) -> Any:
-    """Return a value that a layer must have; raises `InputError` where it is missing."""
-    if name not in keys:
-        raise fault(layer, f"the key '{name}' is missing")
-    return keys[name]
 
 
 def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
@@ -181,7 +189,7 @@ def _inner(block: str, keys: Mapping[str, Any]) -> dict[str, Any]:
 def _add(names: _Names, entry: Entry, references: tuple[_Reference, ...]) -> None:
     names.references += len(references)
     if len(names.entries) >= MOST_LAYERS or names.references > MOST_REFERENCES:
-        raise fault(entry.name, f"the network has more than {MOST_LAYERS} layers or parents")
+        raise entry.fault(f"the network has more than {MOST_LAYERS} layers or parents")
     given = () if entry.type == "Input" else references
     names.entries[entry.name] = (entry, given)
 
@@ -195,7 +203,7 @@ def _resolved(names: _Names) -> Iterator[Entry]:
             result = _find(names, reference, entry)
             count += len(result)
             if count > MOST_REFERENCES:
-                raise fault(entry.name, f"the network has more than {MOST_REFERENCES} parents")
+                raise entry.fault(f"the network has more than {MOST_REFERENCES} parents")
             parents.extend(result)
         yield Entry(entry.name, entry.type, entry.keys, tuple(parents), entry.split, entry.splits)
 
@@ -204,7 +212,7 @@ def _find(names: _Names, reference: _Reference, entry: Entry) -> tuple[str, ...]
     """Return the layers that a reference means, looked for from its own namespace outwards."""
     base, mark, which = reference.text.partition("@")
     if mark and not base:
-        raise fault(entry.name, f"parent {shorten(reference.text)} names no layer")
+        raise entry.fault(f"parent {shorten(reference.text)} names no layer")
     for scope in reversed(reference.scopes):
         if scope + base in names.known:
             return _meant(names, reference, scope + base, which if mark else None, entry)
@@ -219,23 +227,21 @@ def _meant(
 ) -> tuple[str, ...]:
     splits = names.split_layers.get(name)
     if which is not None and splits is None:
-        raise fault(entry.name, f"parent {shorten(reference.text)}: '{name}' is not split")
+        raise entry.fault(f"parent {shorten(reference.text)}: '{name}' is not split")
     if which == "all" and splits is not None:
         return tuple(f"{name}@{k}" for k in range(splits))
     if which == "self":
         if reference.split is None or not name.startswith(reference.scope):
-            raise fault(
-                entry.name,
+            raise entry.fault(
                 f"parent {shorten(reference.text)}: @self has a meaning only inside its own block",
             )
         return (f"{name}@{reference.split}",)
     if which is not None:
         if f"{name}@{which}" not in names.entries:
-            raise fault(entry.name, f"parent {shorten(reference.text)}: write @self or @all")
+            raise entry.fault(f"parent {shorten(reference.text)}: write @self or @all")
         return (f"{name}@{which}",)
     if splits is not None or name in names.parallel_blocks:
-        raise fault(
-            entry.name,
+        raise entry.fault(
             f"parent {shorten(reference.text)} is split: name a layer of the block, with @all"
             + (" or @self" if reference.split is not None else ""),
         )

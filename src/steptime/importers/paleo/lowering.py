@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from steptime.core.errors import shorten, unknown
 from steptime.core.graph import Layer
 from steptime.core.windows import same_padding
-from steptime.importers.paleo.blocks import Entry, fault
+from steptime.importers.paleo.blocks import Entry
 from steptime.layers import image
 from steptime.ops.builder import Builder
 
@@ -61,7 +61,7 @@ def has_bias(e: Entry, width: int) -> bool:
         return bool(value)
     shape = [n // e.splits for n in value if type(n) is int] if isinstance(value, list) else []
     if shape != [width]:
-        raise fault(e.name, f"bias must be true, false or [filters], not {shorten(value)}")
+        raise e.fault(f"bias must be true, false or [filters], not {shorten(value)}")
     return True
 
 
@@ -143,7 +143,7 @@ def elementwise(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
     for name, tensor in zip(e.parents, x, strict=True):
         if b.shape(tensor) != first:
             pair = [list(channels_last(shape)) for shape in (b.shape(tensor), first)]
-            raise fault(e.name, f"{pair[0]} of {shorten(name)} is not the shape {pair[1]}")
+            raise e.fault(f"{pair[0]} of {shorten(name)} is not the shape {pair[1]}")
     y = x[0]
     for i, other in enumerate(x[1:], 1):
         y = b.op("add", y, other, name=e.name if i == len(x) - 1 else f"{e.name}/{i}")
@@ -159,6 +159,6 @@ def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
         return x[0]
     shape = b.shape(x[0])
     if len(shape) != 4:
-        raise fault(e.name, f"needs [n, h, w, c], but its parent has {len(shape)} dimensions")
+        raise e.fault(f"needs [n, h, w, c], but its parent has {len(shape)} dimensions")
     w = b.weight(f"{e.name}/w", (shape[1], 1, 1, 1))
     return _bias(b, b.op("conv2d", x[0], w, name=e.name, groups=shape[1]), e.name)

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
 from steptime.importers import Source
-from steptime.importers.paleo.blocks import Entry, expand, fault
+from steptime.importers.paleo.blocks import Entry, expand
 from steptime.importers.paleo.layers import TYPES, UNKNOWN, LayerType
 from steptime.importers.paleo.lowering import rows
 from steptime.importers.paleo.shapes import Batch, Shape
@@ -80,7 +80,7 @@ def _check_parents(entry: Entry) -> None:
     count = len(entry.parents)
     if not least <= count <= most:
         wanted = "one parent" if most == 1 else "parents"
-        raise fault(entry.name, f"type {shorten(entry.type)} has {wanted}, not {count}")
+        raise entry.fault(f"type {shorten(entry.type)} has {wanted}, not {count}")
 
 
 def _type(entry: Entry) -> LayerType:

@@ -14,7 +14,7 @@ from steptime.core.errors import shorten
 from steptime.core.graph import Layer
 from steptime.core.ranges import LARGEST
 from steptime.core.windows import positions, same_padding
-from steptime.importers.paleo.blocks import Entry, fault, key
+from steptime.importers.paleo.blocks import Entry
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -29,50 +29,48 @@ class Batch:
     size: int
 
 
-def checked(layer: str, shape: Sequence[int], what: str) -> Shape:
+def checked(e: Entry, shape: Sequence[int], what: str) -> Shape:
     """Return `shape` if it has at most 2^53 elements."""
     if math.prod(shape) > LARGEST:
-        raise fault(layer, f"{what} {shorten(list(shape))} has more than 2^53 elements")
+        raise e.fault(f"{what} {shorten(list(shape))} has more than 2^53 elements")
     return tuple(shape)
 
 
-def _size(layer: str, what: str, value: Any, least: int = 1) -> int:
+def _size(e: Entry, what: str, value: Any, least: int = 1) -> int:
     if type(value) is not int or not least <= value <= LARGEST:
-        raise fault(
-            layer, f"{what} must be whole numbers from {least} to 2^53, not {shorten(value)}"
-        )
+        raise e.fault(f"{what} must be whole numbers from {least} to 2^53, not {shorten(value)}")
     return value
 
 
 def _sizes(e: Entry, name: str, ranks: tuple[int, ...], least: int = 1) -> Shape:
-    value = key(e.name, e.keys, name)
+    value = e.key(name)
     if not isinstance(value, list) or len(value) not in ranks:
         count = " or ".join(str(rank) for rank in ranks)
-        raise fault(e.name, f"{name} must be a list of {count} numbers, not {shorten(value)}")
-    return tuple(_size(e.name, name, size, least) for size in value)
+        raise e.fault(f"{name} must be a list of {count} numbers, not {shorten(value)}")
+    return tuple(_size(e, name, size, least) for size in value)
 
 
 def _window(e: Entry, name: str) -> Pair:
     """Return (height, width) of `[1, height, width, 1]`."""
     first, height, width, last = _sizes(e, name, (4,))
     if (first, last) != (1, 1):
-        raise fault(e.name, f"{name} must be [1, height, width, 1], not {shorten(e.keys[name])}")
+        raise e.fault(f"{name} must be [1, height, width, 1], not {shorten(e.keys[name])}")
     return height, width
 
 
 def _padding(e: Entry) -> Padding:
-    value = key(e.name, e.keys, "padding")
+    value = e.key("padding")
     if value in ("VALID", "SAME"):
         return str(value)
     if isinstance(value, list) and len(value) == 2:
-        height, width = (_size(e.name, "padding", side, 0) for side in value)
+        height, width = (_size(e, "padding", side, 0) for side in value)
         return height, width
-    raise fault(e.name, f"padding must be VALID, SAME or [height, width], not {shorten(value)}")
+    raise e.fault(f"padding must be VALID, SAME or [height, width], not {shorten(value)}")
 
 
 def _image(e: Entry, shape: Shape) -> Shape:
     if len(shape) != 4:
-        raise fault(e.name, f"needs [n, h, w, c], but its parent gives {list(shape)}")
+        raise e.fault(f"needs [n, h, w, c], but its parent gives {list(shape)}")
     return shape
 
 
@@ -91,30 +89,30 @@ def _slid(e: Entry, shape: Shape, kernel: Pair, strides: Pair, padding: Padding)
             sides = (0, 0) if isinstance(padding, str) else (padding[i], padding[i])
         new.append(positions(size, kernel[i], strides[i], sides))
     if min(new) < 1:
-        raise fault(e.name, f"a window {list(kernel)} does not fit into {list(shape)}")
+        raise e.fault(f"a window {list(kernel)} does not fit into {list(shape)}")
     return new[0], new[1]
 
 
 def _filter(e: Entry) -> tuple[Pair, int, int]:
     """Return kernel, and the third and fourth size of a filter; the third may be -1."""
-    value = key(e.name, e.keys, "filter")
+    value = e.key("filter")
     if not isinstance(value, list) or len(value) != 4:
-        raise fault(e.name, f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
+        raise e.fault(f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
     kh, kw, third, fourth = value
-    kernel = _size(e.name, "filter", kh), _size(e.name, "filter", kw)
-    third = -1 if type(third) is int and third == -1 else _size(e.name, "filter", third)
-    return kernel, third, _size(e.name, "filter", fourth)
+    kernel = _size(e, "filter", kh), _size(e, "filter", kw)
+    third = -1 if type(third) is int and third == -1 else _size(e, "filter", third)
+    return kernel, third, _size(e, "filter", fourth)
 
 
 def _divided(e: Entry, filters: int) -> int:
     """Return the filters of one split."""
     if filters < e.splits:
-        raise fault(e.name, f"{filters} filters cannot be divided by {e.splits} splits")
+        raise e.fault(f"{filters} filters cannot be divided by {e.splits} splits")
     return filters // e.splits
 
 
 def _layer(e: Entry, kind: str, inputs: Shape, outputs: Sequence[int], **more: Any) -> Layer:
-    new = checked(e.name, outputs, "output")
+    new = checked(e, outputs, "output")
     return Layer(e.name, kind, e.type, e.parents, inputs, new, split=e.split, **more)
 
 
@@ -129,10 +127,10 @@ def convolution(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     shape = _image(e, parents[0])
     kernel, c_in, c_out = _filter(e)
     if c_in not in (-1, shape[3]):
-        raise fault(e.name, f"its filter takes {c_in} channels, its parent gives {shape[3]}")
+        raise e.fault(f"its filter takes {c_in} channels, its parent gives {shape[3]}")
     c_out = _divided(e, c_out)
     window = _sliding(e, kernel)
-    weights = checked(e.name, (*kernel, shape[3], c_out), "filter")
+    weights = checked(e, (*kernel, shape[3], c_out), "filter")
     outputs = (shape[0], *_slid(e, shape, **window), c_out)
     return _layer(e, "conv", shape, outputs, **window, parameters=math.prod(weights) + c_out)
 
@@ -145,30 +143,29 @@ def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     shape = _image(e, parents[0])
     n, *size, channels = _sizes(e, "output_shape", (4,))
     if batch.size == batch.file and n != shape[0]:
-        raise fault(e.name, f"output_shape has batch {n}, its parent has {shape[0]}")
+        raise e.fault(f"output_shape has batch {n}, its parent has {shape[0]}")
     kernel, c_out, c_in = _filter(e)
     if c_out not in (-1, channels):
-        raise fault(e.name, f"its filter gives {c_out} channels, output_shape has {channels}")
+        raise e.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
     if c_in != shape[3]:
-        raise fault(e.name, f"its filter takes {c_in} channels, its parent gives {shape[3]}")
+        raise e.fault(f"its filter takes {c_in} channels, its parent gives {shape[3]}")
     outputs = (shape[0], *size, _divided(e, channels))
     window = _sliding(e, kernel)
     back = _slid(e, outputs, **window)
     if back != shape[1:3]:
-        raise fault(
-            e.name,
+        raise e.fault(
             f"its convolution leads from {list(outputs)} to {list(back)}, "
             f"not to the {list(shape[1:3])} of its parent",
         )
-    weights = checked(e.name, (*kernel, outputs[3], c_in), "filter")
+    weights = checked(e, (*kernel, outputs[3], c_in), "filter")
     return _layer(e, "deconv", shape, outputs, **window, parameters=math.prod(weights) + c_in)
 
 
 def inner_product(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     """`num_outputs` m: the input seen as `[n, k]` `-> [n, m]`; k*m + m parameters."""
-    width = _divided(e, _size(e.name, "num_outputs", key(e.name, e.keys, "num_outputs")))
+    width = _divided(e, _size(e, "num_outputs", e.key("num_outputs")))
     inputs = (parents[0][0], math.prod(parents[0][1:]))
-    weights = checked(e.name, (inputs[1], width), "weights")
+    weights = checked(e, (inputs[1], width), "weights")
     outputs = (inputs[0], width)
     return _layer(e, "inner_product", inputs, outputs, parameters=math.prod(weights) + width)
 
@@ -183,25 +180,24 @@ def pooling(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
 
 def dropout(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     """`dropout_keep_prob`, the share of elements that is kept."""
-    keep = key(e.name, e.keys, "dropout_keep_prob")
+    keep = e.key("dropout_keep_prob")
     if type(keep) not in (int, float) or not 0 < keep <= 1:
-        raise fault(e.name, f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}")
+        raise e.fault(f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}")
     return _layer(e, "dropout", parents[0], parents[0])
 
 
 def concatenate(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     """`dim`, the axis along which the parents' sizes add up."""
     first = parents[0]
-    dim = key(e.name, e.keys, "dim")
+    dim = e.key("dim")
     if type(dim) is not int or not -len(first) <= dim < len(first):
-        raise fault(e.name, f"dim must be an axis of {list(first)}, not {shorten(dim)}")
+        raise e.fault(f"dim must be an axis of {list(first)}, not {shorten(dim)}")
     dim %= len(first)
     for name, shape in zip(e.parents, parents, strict=True):
         if len(shape) != len(first) or any(
             shape[i] != first[i] for i in range(len(first)) if i != dim
         ):
-            raise fault(
-                e.name,
+            raise e.fault(
                 f"{list(shape)} of {shorten(name)} does not fit to {list(first)} along axis {dim}",
             )
     joined = sum(shape[dim] for shape in parents)
@@ -210,10 +206,10 @@ def concatenate(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
 
 def reshape(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     """`output_shape` of as many elements; one -1 is filled in, and the file's batch replaced."""
-    value = key(e.name, e.keys, "output_shape")
+    value = e.key("output_shape")
     if not isinstance(value, list) or len(value) not in (2, 3, 4):
-        raise fault(e.name, f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
-    sizes = [-1 if type(s) is int and s == -1 else _size(e.name, "output_shape", s) for s in value]
+        raise e.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
+    sizes = [-1 if type(s) is int and s == -1 else _size(e, "output_shape", s) for s in value]
     if sizes[0] == batch.file:
         sizes[0] = batch.size
     size = math.prod(parents[0])
@@ -221,28 +217,28 @@ def reshape(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     if sizes.count(-1) == 1 and size % known == 0:
         sizes[sizes.index(-1)] = size // known
     if -1 in sizes or math.prod(sizes) != size:
-        raise fault(e.name, f"{list(parents[0])} cannot be seen as {shorten(value)}")
+        raise e.fault(f"{list(parents[0])} cannot be seen as {shorten(value)}")
     return _layer(e, "other", parents[0], sizes)
 
 
 def upsampling(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     """`ksize`, by which height and width are multiplied: `[1, h, w, 1]`, `[h, w]` or a number."""
     n, h, w, c = _image(e, parents[0])
-    value = key(e.name, e.keys, "ksize")
+    value = e.key("ksize")
     if isinstance(value, list) and len(value) == 4:
         scale = _window(e, "ksize")
     elif isinstance(value, list):
         height, width = _sizes(e, "ksize", (2, 4))
         scale = height, width
     else:
-        scale = (_size(e.name, "ksize", value),) * 2
+        scale = (_size(e, "ksize", value),) * 2
     return _layer(e, "other", parents[0], (n, h * scale[0], w * scale[1], c), kernel=scale)
 
 
 def softmax(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
     """`[n, num_classes]`; without `num_classes` the last size of the input."""
     classes = e.keys.get("num_classes")
-    width = parents[0][-1] if classes is None else _size(e.name, "num_classes", classes)
+    width = parents[0][-1] if classes is None else _size(e, "num_classes", classes)
     return _layer(e, "other", parents[0], (parents[0][0], width))
 
 
