@@ -179,9 +179,8 @@ def choice_of(table: object, where: str) -> Choice:
     given: dict[str, Any] = dict(table)
     names = [given.pop(key) for key in ("family", "model") if key in given]
     if len(names) != 1:
-        or_layers = (
-            " (or 'layers', a network of Paleo's)" if where.lower().endswith(".json") else ""
-        )
+        is_json = where.lower().endswith(".json")
+        or_layers = " (or 'layers', a network of Paleo's)" if is_json else ""
         raise InputError(f"{where}: give one of 'family' and 'model'{or_layers}")
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")

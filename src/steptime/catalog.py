@@ -238,9 +238,7 @@ def write_user_link(table: Mapping[str, Any]) -> Path:
 
 
 def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
-    """Write a device in datasheet units as the user's NAME.toml and return its path.
-
-    It becomes `local` unless told otherwise.
+    """Write a device in datasheet units as the user's NAME.toml, `local` or not; return its path.
 
     Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
     shipped device, or the folder cannot be written to.

@@ -64,9 +64,9 @@ def sweep(
         asked |= {"--force": force, "--launcher": launcher != HERE, "--shard": shard}
         options.refuse(asked, "{} is for measuring, and the file says measure = false")
         return _predicted_only(experiment, str(file), out)
-    request = request_of(
-        experiment, str(file), out, rounds, runs, tuple(statuses), force, try_all, shard, launcher
-    )
+    told = {"rounds": rounds, "runs": runs, "try_all": try_all}
+    experiment = experiment.model_copy(update={name: one for name, one in told.items() if one})
+    request = request_of(experiment, str(file), out, tuple(statuses), force, shard, launcher)
     if launcher == HERE:
         return run_here(request)
     return _preview(request, launcher) if dry_run else send(request, launcher)
@@ -89,11 +89,8 @@ def request_of(
     experiment: Experiment,
     where: str,
     out: Path,
-    rounds: int | None = None,
-    runs: int | None = None,
     retry: tuple[str, ...] = (),
     force: bool = False,
-    try_all: bool = False,
     shard: str | None = None,
     launcher: str = HERE,
 ) -> Request:
@@ -105,18 +102,12 @@ def request_of(
         _check_input(experiment)
     else:
         part, remarks = on_each_node(part, scheduler_of(launcher))
-    how = How(
-        **picked(experiment, "budget_s time_limit_s parts"),
-        runs=runs or experiment.runs,
-        try_all=try_all or experiment.try_all,
-    )
     return Request(
         cells=part,
         out=out,
-        how=how,
-        rounds=rounds or experiment.rounds,
+        how=How(**picked(experiment, "budget_s time_limit_s parts runs try_all")),
         predict_on=tuple(experiment.predict),
-        **picked(experiment, "name link by_op"),
+        **picked(experiment, "name link by_op rounds"),
         must_fit=must_fit,
         retry=retry,
         force=force,

@@ -77,9 +77,7 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
 
-        return "".join(f"<p>{one}</p>" for one in self.sentences) + "".join(
-            map(html, self.tables())
-        )
+        return "".join([*(f"<p>{one}</p>" for one in self.sentences), *map(html, self.tables())])
 
 
 def why(
@@ -246,11 +244,11 @@ def _with_help(made: Diagnosis, asked: Asked) -> Diagnosis:
     found = helps(asked)
     faster = [row for row in found if row["speedup"] >= WORTH]
     shown = [f"{row['change']} ({row['speedup']:.3g}x)" for row in faster[: SHOWN + 1]]
-    alike = (
-        ", were the unexplained to shrink alike" if made.shares.get(UNEXPLAINED, 0) > 0.5 else ""
-    )
-    words = f"Would help, in examples a second by the model{alike}: {', '.join(shown)}."
-    line = words if shown else "Nothing that the model knows would make it 2 % faster."
+    line = "Nothing that the model knows would make it 2 % faster."
+    if shown:
+        dark = made.shares.get(UNEXPLAINED, 0) > 0.5
+        alike = ", were the unexplained to shrink alike" if dark else ""
+        line = f"Would help, in examples a second by the model{alike}: {', '.join(shown)}."
     return replace(made, help=found, sentences=[*made.sentences, line])
 
 

@@ -9,9 +9,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.build import Choice, make_workload, read_model
 from steptime.core.errors import InputError, shorten
@@ -82,20 +81,15 @@ def read(source: Source) -> Found:
         lists = json.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no JSON: {shorten(str(error))[1:-1]}") from None
-    records: list[Record] = []
-    unread: list[Unread] = []
-    for place, found in _points(_checked(lists), source.name):
-        if isinstance(found, Record):
-            records.append(found)
-        else:
-            unread.append(Unread(source.name, place, found))
+    found = list(_points(_checked(lists), source.name))
+    records = [one for _, one in found if isinstance(one, Record)]
+    unread = [Unread(source.name, at, one) for at, one in found if isinstance(one, str)]
     return Found(tuple(records), tuple(unread))
 
 
 def _checked(lists: Mapping[str, Any]) -> Lists:
-    for name, values in lists.items():
-        if not isinstance(values, list):
-            raise InputError(f"{shorten(name)} is no list")
+    if strange := next((name for name in lists if not isinstance(lists[name], list)), None):
+        raise InputError(f"{shorten(strange)} is no list")
     found = {"labels": [], "err_jobs": [], "states": [], **lists}
     for names in (FAILURES, [name for name in found if name not in FAILURES]):
         if len({len(found[name]) for name in names}) > 1:
@@ -103,8 +97,7 @@ def _checked(lists: Mapping[str, Any]) -> Lists:
     return found
 
 
-@dataclass(frozen=True)
-class _Machine:
+class _Machine(NamedTuple):
     platform: str
     dtype: str
     cores: int
@@ -177,8 +170,7 @@ def _point(
     except InputError as error:
         return text[:200], str(error)
     env: dict[str, Any] = {"source_entry": text, "cores": machine.cores}
-    absent = [name for name, quantity in held.items() if quantity is None]
-    if absent:
+    if absent := [name for name, quantity in held.items() if quantity is None]:
         env["not_given"] = absent
     return text, Record(
         origin="published",
@@ -244,12 +236,11 @@ def network(label: str, file: str = "") -> tuple[Choice, int]:
         found = PATTERNS[form].fullmatch(label)
         if not found:
             continue
-        fields = found.groupdict()
-        text = model.format(**fields)
+        text = model.format(**found.groupdict())
         if detail:
             named = [word for word in words if word in re.split(r"[_/.-]", file.lower())]
             if not named:
                 raise InputError(f"{label}: the file's name does not say the {detail}")
             text += f",{detail}={named[0]}"
-        return read_model(text), int(fields["batch"])
+        return read_model(text), int(found["batch"])
     raise InputError(f"is no label of ParaDnn's: {shorten(label)}")
