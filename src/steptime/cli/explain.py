@@ -70,21 +70,13 @@ def explain(
     )
     ends = " to ".join(seconds(end or 0.0) for end in (times.low_s, times.high_s))
     reached = f"what kernels, power and host reach{', convolutions in TF32' if narrow else ''}"
+    change_s = times.step_s - steps[-1].step_s
+    told = [(one.correction, one.step_s, one.change_s, one.meaning) for one in steps]
+    told += [("calibrated", times.step_s, change_s, f"{reached}: {ends}")]
     rows = [
-        {
-            **picked(step, "correction step_s meaning"),
-            "change": _signed(step.change_s) if i else None,
-        }
-        for i, step in enumerate(steps)
+        {"correction": name, "step_s": took, "change": _signed(more) if i else None, "meaning": why}
+        for i, (name, took, more, why) in enumerate(told)
     ]
-    rows.append(
-        {
-            "correction": "calibrated",
-            "step_s": times.step_s,
-            "change": _signed(times.step_s - steps[-1].step_s),
-            "meaning": f"{reached}: {ends}",
-        }
-    )
     table = Table(
         columns("correction", "step_s=step", "change", "meaning=what is right"),
         rows,
