@@ -83,7 +83,10 @@ def alone(trained: list[Found]) -> dict[str, list[Any]]:
     import torch
 
     from replica import assembled, whole
+    from steptime.measure import synthetic
+    from steptime.measure.backends.torch import parallel
 
+    rate, bucket_bytes = synthetic.LEARNING_RATE, parallel.BUCKET_BYTES  # `assembled` sets them
     learned = {}
     for network, optimizer in CASES:
         one = assembled(NETWORKS[network], optimizer, 2 * BATCH, "", True)
@@ -99,6 +102,7 @@ def alone(trained: list[Found]) -> dict[str, list[Any]]:
             one.step()
         after = learned[f"{network} {optimizer}"] = [whole(weight) for weight in one.spread.weights]
         assert _largest(before, after) > 1e-2
+    synthetic.LEARNING_RATE, parallel.BUCKET_BYTES = rate, bucket_bytes
     return learned
 
 
