@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def option(takes: str, meaning: str, default: Any = ..., **more: Any) -> Any:
-    """Return an option that `takes` what it says, after its names where these are not its own.
+    """Return an option that takes a value: `FILE`, or under names of its own `--out -o FILE`.
 
-    Its own name is that of the parameter, whose default it is: `tensor` is `--tensor`. In
-    `Annotated`, for a type that commands share, it has names: `--out -o FILE`.
+    Without names it has that of the parameter: `--tensor` for `tensor`. It is the parameter's
+    default, or in `Annotated` for several commands.
     """
     words = takes.split()
     names = [word for word in words if word.startswith("-")]
@@ -103,9 +103,7 @@ Dtype = Annotated[
 ]
 Optimizer = Annotated[str, option("--optimizer NAME", "sgd, momentum, rmsprop or adam.")]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
-Settings = Annotated[
-    list[str] | None, option("--option NAME=VALUE", "An option of the method; repeatable.")
-]
+Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
 Prices = Annotated[
     Path | None,
     option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
@@ -121,13 +119,10 @@ Set = Annotated[
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
-Backend = Annotated[
-    str, option("--backend NAME", "torch, jax, onnxruntime, or one that a package adds.")
-]
+Backend = Annotated[str, option("NAME", "torch, jax, onnxruntime, or one that a package adds.")]
 Place = Annotated[str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
 Threads = Annotated[
-    int | None,
-    option("--threads K", "CPU threads. Default: all cores.", parser=whole_number),
+    int | None, option("K", "CPU threads. Default: all cores.", parser=whole_number)
 ]
 
 
