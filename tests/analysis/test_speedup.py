@@ -325,7 +325,7 @@ def test_a_picture_of_very_many_draws_some_by_chance() -> None:
     told = {"step_s": Quantity(value=1.0), "flop": Quantity(value=1e9)}
     records = [step("old", 1 + at, 1.0, quantities=told) for at in range(40)]
     data = Data.of(records)
-    rows, number = data.drawn("measured_s > 0", 15)
+    rows, number = data.drawn(("batch",), "measured_s > 0", 15)
     assert (len(rows), number) == (15, 40)
     assert [row["batch"] for row in rows] == sorted(row["batch"] for row in rows)
-    assert len(data.drawn("measured_s > 0", 40)[0]) == 40
+    assert len(data.drawn((), "measured_s > 0", 40)[0]) == 40

@@ -19,12 +19,13 @@ from steptime.analysis import cache, flat, results_sql
 from steptime.analysis.row import UNKNOWN, Row
 from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
-from steptime.core.record import Record
+from steptime.core.record import ORIGINS, Record
 from steptime.core.units import seconds
 
 if TYPE_CHECKING:
     import numpy as np
 
+WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
 
 
@@ -88,33 +89,34 @@ class Data:
 
         `interval_95` is the 95 % interval of its measured step in words, None where unknown.
         """
-        shown = ", ".join(("name", *results_sql.COLUMNS, "label", *results_sql.PLACES))
-        return self.of_results(f"SELECT {shown} FROM results")  # names of columns
+        return self.of_results(WHOLE)
 
-    def of_results(self, sql: str, *values: Any) -> list[Row]:
-        """Return whole rows of `results`, as `rows` does, with their `interval_95`."""
-        rows = self.rows(sql, *values)
+    def of_results(self, columns: Iterable[str], rest: str = "", *values: Any) -> list[Row]:
+        """Return columns of `results` and `interval_95`; `rest` is the SQL behind its name."""
+        ends = ("measured_low_s", "measured_high_s")
+        told = dict.fromkeys(one for one in (*columns, *ends) if one != "interval_95")
+        rows = self.rows(f"SELECT {', '.join(told)} FROM results {rest}", *values)
         for row in rows:
-            low, high = row["measured_low_s"], row["measured_high_s"]
+            low, high = map(row.get, ends)
             row["interval_95"] = None if low is None else f"{seconds(low)} to {seconds(high)}"
         return rows
 
-    def drawn(self, where: str, most: int, line: str = "label") -> tuple[list[Row], int]:
-        """Return the rows of `results` for which a condition holds, and the number of lines.
+    def drawn(
+        self, columns: Iterable[str], where: str, most: int, line: str = "label"
+    ) -> tuple[list[Row], int]:
+        """Return columns of `results` where a condition holds, their `line`, the number of lines.
 
         A line is what has one value of the expression `line`, by default a row. Of more than `most`
         lines the rows are of some, chosen by chance.
         """
-        told = f"(SELECT *, {line} AS line, row_number() OVER () AS nth FROM results WHERE {where})"
         chosen = self.rows(
-            "SELECT of_line, count(*) OVER () AS number FROM "
-            f"(SELECT DISTINCT hash(line) AS of_line FROM {told}) ORDER BY of_line LIMIT {most}"
+            "SELECT of_line, count(*) OVER () AS number FROM (SELECT DISTINCT "
+            f"hash({line}) AS of_line FROM results WHERE {where}) ORDER BY of_line LIMIT {most}"
         )
         number = chosen[0]["number"] if chosen else 0
         lines = ", ".join(str(one["of_line"]) for one in chosen)
-        some = f"WHERE hash(line) IN ({lines})" if number > most else ""
-        rows = self.of_results(f"SELECT * EXCLUDE (nth) FROM {told} {some} ORDER BY nth")
-        return rows, number
+        some = f" AND hash({line}) IN ({lines})" if number > most else ""
+        return self.of_results((*columns, f"{line} AS line"), f"WHERE {where}{some}"), number
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
@@ -185,15 +187,19 @@ class Data:
         """The columns of both tables that are hyperparameters of networks."""
         return list(self._tables.param_columns.values())
 
-    @cached_property
+    @property
     def source(self) -> str:
         """One line for captions: how measured, predicted or published, where, and when."""
-        return self.source_of("true")
+        return self.source_of(*ORIGINS)
 
-    def source_of(self, where: str) -> str:
-        """Return that line of the records for which a condition over `flat` holds."""
+    def source_of(self, *origins: str) -> str:
+        """Return that line of the records of these origins."""
+        return _line([row for row in self._told if row["origin"] in origins])
+
+    @cached_property
+    def _told(self) -> list[Row]:
         told = "origin, method, method_version, platform, taken_at[:10] AS day"
-        return _line(self.rows(f"SELECT DISTINCT {told} FROM flat WHERE {where}"))
+        return self.rows(f"SELECT DISTINCT {told} FROM flat")
 
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
@@ -201,6 +207,7 @@ class Data:
 
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
+        self._told  # noqa: B018  # asked once, not by each
         found, tables = copy(self), copy(self._tables)
         tables.connection = tables.connection.cursor()
         vars(found)["_tables"] = tables
@@ -217,7 +224,7 @@ class Data:
 
 
 def _line(told: Sequence[Row]) -> str:
-    parts = [_methods(told, origin) for origin in ("measured", "predicted", "published")]
+    parts = [_methods(told, origin) for origin in ORIGINS]
     where = sorted({row["platform"] for row in told if row["platform"]})
     shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
     days = sorted({row["day"] for row in told if row["day"]})

@@ -100,15 +100,20 @@ def device_bars(data: Data, most: int = 60) -> list[Row]:
     of another file is left out. Of more than `most` models those come first that ran in several
     places; `models` says how many there are.
     """
-    places = "count(DISTINCT (num_gpu, gpu_type, staged_from)) > 1"
-    found = data.rows(
-        f"WITH bars AS (FROM ({ROWS}) WHERE status = 'ok' AND duplicate_of IS NULL "
-        "AND mean_speed_corrected > 0), chosen AS (SELECT model, count(*) OVER () AS models "
-        f"FROM bars GROUP BY model ORDER BY {places} DESC, min(place) LIMIT ?) "
-        "SELECT * EXCLUDE (place) FROM bars JOIN chosen USING (model) ORDER BY place",
+    bars = (
+        f"FROM ({ROWS}) WHERE status = 'ok' AND duplicate_of IS NULL AND mean_speed_corrected > 0"
+    )
+    at = "hash(num_gpu, gpu_type, staged_from)"
+    chosen = data.rows(
+        f"SELECT model, count(*) OVER () AS models {bars} GROUP BY model "
+        f"ORDER BY min({at}) = max({at}), min(place) LIMIT ?",
         most,
     )
-    return [row | _bar(row) | {"settings": _settings(row)} for row in found]
+    found = data.rows(f"{bars} AND model IN ? ORDER BY place", [one["model"] for one in chosen])
+    return [
+        row | _bar(row) | {"settings": _settings(row), "models": chosen[0]["models"]}
+        for row in found
+    ]
 
 
 def _settings(row: Row) -> Row:

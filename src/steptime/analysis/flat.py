@@ -70,7 +70,7 @@ _FLAT = f"""
         step.low AS stated_low, step.high AS stated_high,
         CASE WHEN samples IS NULL THEN NULL WHEN len(list_distinct(run)) > 1 THEN 'between-runs'
             ELSE 'within-run' END AS step_s_interval,
-        list_min(samples) AS step_s_min, mean AS step_s_mean,
+        list_min(samples) AS step_s_min, list_max(samples) AS step_s_max, mean AS step_s_mean,
         list_aggregate(samples, 'quantile_cont', 0.05) AS step_s_p5,
         list_aggregate(samples, 'quantile_cont', 0.95) AS step_s_p95,
         len(samples) AS samples_n, if(samples IS NULL, NULL,

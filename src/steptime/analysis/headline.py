@@ -5,7 +5,7 @@ The sentences stand at the top of a report, too.
 
 from steptime.analysis import results_sql
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.data import Data
+from steptime.analysis.data import WHOLE, Data
 from steptime.analysis.errors import WORST
 from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
@@ -24,7 +24,7 @@ def results_table(data: Data) -> Table:
     """
     total = data.rows("SELECT count(*) AS n FROM results")[0]["n"]
     is_cut = data.most is not None and total > data.most
-    told = data.of_results("SELECT * FROM results LIMIT ?", data.most) if is_cut else data.results
+    told = data.of_results(WHOLE, "LIMIT ?", data.most) if is_cut else data.results
     more = f"... and {total - len(told):,} more; --json or --format csv has all" if is_cut else ""
     rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in told]
     differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]

@@ -9,7 +9,8 @@ from steptime.analysis.statistics import MISS, SEED, two_sided_t
 from steptime.analysis.warmup import Floats
 
 DRAWS = 2000  # of the bootstrap
-BLOCKS = 2000  # of rows, that it draws from: each row alone where there are no more
+BLOCKS = 500  # of rows, that it draws from
+MOST_ALONE = 2000  # rows: of no more, it draws each row alone
 FOLDS = 5
 MOST_FOLDED = 20_000  # rows
 RIDGE = 1.0  # on standardised weights, of winners that a plane tells apart
@@ -57,7 +58,7 @@ def fitted(x: Floats, y: Floats, draws: int = 0) -> dict[str, Any]:
     found = {"weight": made[0], "r2": float(r2[0]) if sound[0] else 0.0}
     if draws:
         rng = np.random.default_rng(SEED)
-        pieces = np.array_split(rng.permutation(table), min(len(y), BLOCKS))
+        pieces = np.array_split(rng.permutation(table), len(y) if len(y) <= MOST_ALONE else BLOCKS)
         moments = np.stack([piece.T @ piece for piece in pieces]).reshape(len(pieces), -1)
         drawn = _drawn(len(pieces), draws) @ moments
         made, r2, sound = _solved(drawn.reshape(draws, *[table.shape[1]] * 2))
@@ -167,10 +168,15 @@ def marks_of(columns: int) -> Any:
     return rng.integers(1, 2**63, columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
+def keys_of(codes: Ranks) -> Any:
+    """Return a number for each row, equal where all levels are."""
+    return codes.astype(np.uint64) @ marks_of(codes.shape[1])
+
+
 def neighbours(codes: Ranks, values: Floats, of: Any) -> tuple[Floats, Floats]:
     """Return the least and greatest known value one level beside each of rows `of`, else NaN."""
     marks, known = marks_of(codes.shape[1]), np.flatnonzero(~np.isnan(values))
-    keys = codes.astype(np.uint64) @ marks
+    keys = keys_of(codes)
     known = known[np.argsort(keys[known])]
     wanted = np.stack([keys[of] + mark for mark in (*marks, *(~marks + np.uint64(1)))])
     at = known[np.searchsorted(keys[known], wanted).clip(max=len(known) - 1)]

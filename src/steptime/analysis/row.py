@@ -58,6 +58,10 @@ OF_CELL = (  # what a pair takes from the last record of its cell
     *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
     *("optimizer", "platform", "workload_key"),
 )
+OF_LABEL = (  # columns of `flat` of which `facts_of` makes what `labels` needs
+    *("family", "params", "plan", "dtype", "phase", "optimizer", "batch", "strategy", "overlap"),
+    *("method", "method_version", "method_options", "platform", "host", *HOW),
+)
 MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction")  # ends of quantities
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
 

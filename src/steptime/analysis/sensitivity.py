@@ -1,7 +1,7 @@
 """Which hyperparameters a number depends on: regressions, exact pairs, winners, failed cells."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def sensitivity_table(
     of = of or _usual(data, USUAL_PAIRED if against else USUAL)
     made: list[tuple[list[Row], Row]] = []
     few = []
-    for place, found in _networks(data, of, platform, against, family, method):
+    for place, found in _networks(data, of, platform, against, family, method, wanted or ()):
         one = Networks(found, wanted, (*data.hyperparameters, "batch"), scale == "log")
         if (told := one.told(order, against is not None)) is None:
             few.append({**place, "networks": int((~one.lost).sum())})
@@ -96,10 +96,12 @@ def _networks(
     against: str | None,
     family: str | None,
     method: str | None,
+    wanted: Collection[str],
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Yield families and places with their networks: hyperparameters, `y`, and whether it failed.
 
-    With `against`, `y` is the ratio to that platform, the other way round where less is better.
+    With `against`, `y` is the ratio to that platform, the other way round where less is better. How
+    steps ran is left out where all ran so and it is not `wanted`.
     """
     tables = {table: list(data.columns(table)) for table in ("results", "records")}
     table = next((one for one, held in tables.items() if of in held), None)
@@ -129,6 +131,15 @@ def _networks(
             raise InputError(f"--against {against}: name another with --platform ({known})")
         platform = platform or others[0]
     chosen = {"family": family, "platform": platform, "method": method}
+    steps = [name for name in dict.fromkeys((*NETWORK, *STEP)) if name in tables[table]]
+    varies = ", ".join(
+        f'min("{one}") IS DISTINCT FROM max("{one}") OR count("{one}") NOT IN (0, count(*)) '
+        f'AS "{one}"' for one in steps if one != "batch"
+    )  # fmt: skip
+    varying = {
+        row.pop("family"): {name for name, one in row.items() if one}
+        for row in data.rows(f"SELECT family, {varies} FROM {table} WHERE {where} GROUP BY 1")  # noqa: S608
+    }
     ratio = ("a / b" if of.endswith(MORE_IS_BETTER) else "b / a") if against else "a"
     for row in places:
         if any(one not in (None, row[name]) for name, one in chosen.items()):
@@ -137,7 +148,9 @@ def _networks(
         there = [one for one in places if (one["family"], one["platform"]) == at]
         several = any(one["dtypes"] > 1 for one in (row, *there))
         told = (*data.hyperparameters, *(NETWORK if against else STEP), *["dtype"] * several)
-        names = ", ".join(f'"{name}"' for name in dict.fromkeys(told) if name in tables[table])
+        always = {*data.hyperparameters, "batch", *wanted, *varying[row["family"]]}
+        shown = (name for name in dict.fromkeys(told) if name in always and name in tables[table])
+        names = ", ".join(f'"{name}"' for name in shown)
         anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
         found = data.arrays(
             f"SELECT {names}, {ratio} AS y FROM (SELECT {names}, "  # noqa: S608
@@ -182,6 +195,7 @@ class Networks:
         self.names = [n for n in self.columns if wanted is None or n.partition("=")[0] in wanted]
         ranks = [np.unique(held, return_inverse=True)[1] for held in self.columns.values()]
         self.codes = np.stack(ranks or [np.zeros(len(self.y), int)], axis=1)
+        self.keys = regression.keys_of(self.codes)
         if log and (self.y <= 0).any():
             raise InputError("--scale log: not all numbers are above 0; leave it out")
 
@@ -263,8 +277,11 @@ class Networks:
         """Return what doubling a hyperparameter changes, all others equal, and that by level."""
         at, values, doubles = list(self.columns).index(name), self.columns[name], "=" not in name
         ok = np.flatnonzero(~self.lost & (self.y > 0) & ((values > 0) | (not doubles)))
-        marks, rank = regression.marks_of(self.codes.shape[1]), self.codes[:, at]
-        rest = np.delete(self.codes, at, 1).astype(np.uint64) @ np.delete(marks, at)
+        mark, rank = regression.marks_of(self.codes.shape[1])[at], self.codes[:, at]
+        rest = self.keys - rank.astype(np.uint64) * mark  # alike in all else
+        ok = ok[np.argsort(rest[ok])]
+        alike = rest[ok[:-1]] == rest[ok[1:]]
+        ok = ok[np.r_[alike, False] | np.r_[False, alike]]
         ok = ok[np.lexsort((rank[ok], rest[ok]))]
         a, b = (side[(rest[ok[:-1]] == rest[ok[1:]])] for side in (ok[:-1], ok[1:]))
         told: Row = {"effect_of": DOUBLING if doubles else "having it", "effect_pairs": len(a)}

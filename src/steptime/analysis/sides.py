@@ -5,7 +5,7 @@ that differ in nothing but the column that is compared. A level is a value of th
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -62,6 +62,7 @@ class Sides:
     ) -> None:
         self.data, self.quantity, self._is_by_options = data, quantity, not kin
         self._facts: dict[int, Row] = {}
+        self._where, self.same = where, set[str]()
         records = self._records(level, cell, where, apart, kin)
         named = data.rows(
             f"SELECT DISTINCT {level} AS level, {KEY.format('level')} AS key FROM flat"
@@ -237,13 +238,15 @@ class Sides:
     def columns(self, names: Sequence[str]) -> Columns:
         """Return columns of `records` of each group, as its last record says them.
 
-        `flop_` is what is known of its network [FLOP], `examples_` what all replicas work on.
+        `flop_` is what is known of its network [FLOP], `examples_` what all replicas work on. Of
+        what all records say alike, which is not read one by one, the names are in `same`.
         """
         flop = "coalesce(numbers['flop'], TRY_CAST(others['published_flop'] AS DOUBLE))"
         made = {"flop_": "counted.flop", "examples_": "examples"}
-        told = ", ".join(
-            f"{made.get(one) or self.data.expression(one)} AS {flat.name(one)}" for one in names
-        )
+        own = {one: self.data.expression(one) for one in names if one not in made}
+        same = self._alike(own)
+        told = {one: sql for one, sql in (made | own).items() if one in {*names} - same.keys()}
+        shown = "".join(f", {sql} AS {flat.name(one)}" for one, sql in told.items())
         counted = (
             f"LEFT JOIN (SELECT workload_key, max({flop}) AS flop FROM flat WHERE scope = '' "
             "GROUP BY 1) counted USING (workload_key) "
@@ -251,10 +254,30 @@ class Sides:
         self.data.lend(
             "asked", {"place_": self._seq[self._ends - 1], "id": np.arange(len(self._ends))}
         )
-        return self.data.arrays(
-            f"SELECT {told} FROM asked JOIN flat ON seq = place_ "
+        found = self.data.arrays(
+            f"SELECT id AS id_{shown} FROM asked JOIN flat ON seq = place_ "
             f"{counted if 'flop_' in names else ''}ORDER BY id"
         )
+        self.same |= same.keys()
+        return {
+            one: found[one] if one in found else np.full(len(self._ends), same[one])
+            for one in names
+        }
+
+    def _alike(self, columns: Mapping[str, str]) -> dict[str, Any]:
+        """Return the columns, of SQL, of which all records say one value, and this value."""
+        ends = (f"min({one}) AS a{at}, max({one}) AS b{at}, count({one}) AS n{at}"
+                for at, one in enumerate(columns.values()))  # fmt: skip
+        (of,) = self.data.rows(
+            f"SELECT {', '.join(('count(*) AS number', *ends))} FROM flat WHERE {self._where}"
+        )
+        return {
+            name: value
+            if isinstance(value := of[f"a{at}"], int | float)
+            else np.array(value, object)
+            for at, name in enumerate(columns)
+            if of[f"a{at}"] == of[f"b{at}"] and of[f"n{at}"] in (0, of["number"])
+        }
 
     def pooled(self, ids: Iterable[int]) -> dict[int, Row]:
         """Return of groups, by id, their machines as `host`, and the median of good `step_s`."""

@@ -75,8 +75,9 @@ def speedup_table(
     saturated, there = saturations(data, ups) if quantity in RATES else ([], np.zeros(0, bool))
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
-    rows = _rows(ups, shown_, by, there)
-    low, high = (_rows(ups, at, by, there) for at in (order[:EXTREMES], order[::-1][:EXTREMES]))
+    n = min(EXTREMES, len(order))
+    told = _rows(ups, np.r_[order[:n], order[::-1][:n], shown_], by, there)
+    low, high, rows = told[:n], told[n : 2 * n], told[2 * n :]
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
         "by": medians(ups, x),
@@ -238,13 +239,13 @@ def _tree(ups: Ups) -> list[Row]:
     best = order[starts[many]]
     clear = best[np.isin(ups.outcome[best], ("won", "lost"))]
     clear = clear[:: -(-len(clear) // MOST_DRAWN) or 1]
-    of = {name: list(map(plain, ups.of(name)[clear].tolist())) for name in ups.features}
+    of = {name: list(map(plain, ups.of(name)[clear].tolist())) for name in ups.varying}
     told = list(map(str, zip(*of.values(), strict=True)))
     place = sorted(range(len(clear)), key=told.__getitem__)  # in whatever order they were recorded
     clear = clear[place]
     won = ups.outcome[clear] == "won"
     names = np.where(won, ups.level[clear], ups.against).tolist()
-    features = {name: [of[name][at] for at in place] for name in ups.varying}
+    features = {name: [column[at] for at in place] for name, column in of.items()}
     return [vars(leaf) | {"rows": sum(leaf.wins.values())} for leaf in leaves(features, names)]
 
 

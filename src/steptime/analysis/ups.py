@@ -21,6 +21,7 @@ from steptime.analysis.warmup import Floats
 
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
+WORK = ("flop_", "examples_")
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 
 
@@ -28,7 +29,8 @@ OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 class Ups:
     """Speed-ups as columns: ids `a` and `b` of the groups of a pair, its speed-up and verdict.
 
-    `features` are those of all groups, None or NaN where unknown, which tell networks apart.
+    `features` are those of all groups, None or NaN where unknown, which tell networks apart, `work`
+    what `Sides.columns` calls `WORK`.
     """
 
     sides: Sides
@@ -38,6 +40,7 @@ class Ups:
     up: Floats
     verdict: NDArray[Any]
     features: Mapping[str, NDArray[Any]]
+    work: Mapping[str, Floats]
 
     def __len__(self) -> int:
         return len(self.up)
@@ -66,7 +69,8 @@ class Ups:
     @cached_property
     def varying(self) -> list[str]:
         """The features in which pairs differ."""
-        return [name for name in self.features if len(values_of(self.of(name))) > 1]
+        told = (name for name in self.features if name not in self.sides.same)
+        return [name for name in told if len(values_of(self.of(name))) > 1]
 
     def of(self, name: str) -> NDArray[Any]:
         """Return a feature of each pair."""
@@ -104,12 +108,14 @@ def speedups(data: Data, sides: Sides, first: str, by: str, more_is_better: bool
     if not len(a):
         return None
     told = dict.fromkeys(["batch", *data.hyperparameters, *OF_NETWORK, *HOW])
-    features = sides.columns([name for name in told if name not in (by, "dtype")])
+    of = sides.columns([*(name for name in told if name not in (by, "dtype")), *WORK])
+    features = {name: column for name, column in of.items() if name not in WORK}
+    work = {name: of[name] for name in WORK}
     words = np.full(len(a), None, object)
     sampled = np.isfinite(value[a]) & sides.groups["pooled"][a] & sides.groups["pooled"][b]
     words[sampled] = compared(sides.estimate(a[sampled]), sides.estimate(b[sampled]))["verdict"]
     up = value[b] / value[a] if more_is_better else value[a] / value[b]
-    return Ups(sides, first, a, b, up, words, features)
+    return Ups(sides, first, a, b, up, words, features, work)
 
 
 def distribution(ups: Ups) -> Row:
@@ -155,11 +161,10 @@ def medians(ups: Ups, x: str | None) -> Row:
 def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
     """Return of each level whose speed saturates where, in how many speed-ups; and which groups."""
     of = ups.sides.groups
-    counted_ = ups.sides.columns(["flop_", "examples_", "replicas"])
     large = LARGE if ups.up.max() > LARGE else float(np.quantile(ups.up, 0.75))
-    examples = counted_["examples_"]
+    flop, examples = ups.work["flop_"], ups.work["examples_"]
     speed = examples / of["value"] if ups.sides.quantity == "step_s" else of["value"]
-    flop, batch = counted_["flop_"], examples / counted_["replicas"]
+    batch = examples / ups.features.get("replicas", 1)
     found: list[Row] = []
     there = np.zeros(len(speed), bool)
     for level in in_order(ups.sides.levels):

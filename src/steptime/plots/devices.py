@@ -55,7 +55,7 @@ def chart(data: Data) -> style.Spec:
     seen = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
     said = f"Error bars: {errors or 'none, as no uncertainty is known'}."
-    caption = [SPEED, said, *left_out, data.source_of("origin <> 'predicted'")]
+    caption = [SPEED, said, *left_out, data.source_of("measured", "published")]
     return style.finish("Speed by number of devices", caption, points, **view)
 
 

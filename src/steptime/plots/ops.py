@@ -60,7 +60,7 @@ def chart(data: Data) -> style.Spec:
     select = {"input": "select", "options": list(shown_first), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
-        [*caption, data.source_of("origin = 'predicted' AND scope <> ''")],
+        [*caption, data.source_of("predicted")],
         [*corners, *drawn, *heads],
         params=[{"name": "network", "value": heads[0]["panel"], "bind": select}],
         transform=[{"filter": "datum.panel == network"}],

@@ -10,6 +10,7 @@ MOST_BARS = 300  # points with intervals
 INSIDE = "SELECT count(*) FROM results WHERE ratio BETWEEN ? AND ?"
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
 ENDS = ("predicted_low_s", "predicted_high_s")
+FIELDS = f"family {' '.join((*TIMES, *ENDS))}"
 TOOLTIP = columns(
     *("label=network", "measured_s=measured step", "interval_95", "predicted_s=predicted step"),
     *("ratio", "platform"),
@@ -21,10 +22,11 @@ def chart(data: Data) -> style.Spec:
 
     One platform has a colour a family, several have a colour a platform.
     """
-    shown, number = data.drawn("ratio IS NOT NULL", style.MOST_DRAWN)
+    columns_ = style.needed(FIELDS, TOOLTIP)
+    shown, number = data.drawn(columns_, "ratio IS NOT NULL", style.MOST_DRAWN)
     if not shown:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
-    points = [style.point(row, f"family {' '.join((*TIMES, *ENDS))}", TOOLTIP) for row in shown]
+    points = [style.point(row, FIELDS, TOOLTIP) for row in shown]
     few = len(points) <= MOST_BARS
     several = len({point["platform"] for point in points}) > 1
     colour = style.told_by("platform" if several else "family", points)["color"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from steptime.analysis.data import Data
-from steptime.analysis.row import facts_of, grouped, labels
+from steptime.analysis.row import OF_LABEL, facts_of, grouped, labels
 from steptime.core.record import Record
 from steptime.core.units import seconds
 from steptime.plots import EmptyPlotError, style
@@ -13,14 +13,11 @@ WIDTH, GAP = 215, 84
 KINDS = {"quiet": "circle", "disturbed": "cross"}
 SAID = "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
 GROUPS = """
-    SELECT g.*, f.* FROM (
-        SELECT folder_rank, min(place) AS first, max(place) AS place, count(*) OVER () AS groups,
-            list(place) AS places, max(list_max(samples)) AS slowest, min(step_s_min) AS fastest
-        FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples_n > 0
-        GROUP BY folder_rank, hash(workload_key, platform, method, method_version, method_options)
-        ORDER BY slowest / fastest DESC, first LIMIT ?
-    ) g JOIN (SELECT * EXCLUDE (samples, run, sampled) FROM flat) f USING (folder_rank, place)
-    ORDER BY slowest / fastest DESC, first
+    SELECT folder_rank, min(place) AS first, max(seq) AS seq, count(*) OVER () AS groups,
+        list(place) AS places, max(step_s_max) AS slowest, min(step_s_min) AS fastest
+    FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples_n > 0
+    GROUP BY folder_rank, hash(workload_key, platform, method, method_version, method_options)
+    ORDER BY slowest / fastest DESC, first LIMIT ?
 """
 X = style.number("sample", "", format="d", grid=False, tickCount=4)
 X["scale"] = {"nice": False, "padding": 8}
@@ -32,6 +29,14 @@ def chart(data: Data) -> style.Spec:
     found = data.rows(GROUPS, style.MOST_PANELS)
     if not found:
         raise EmptyPlotError("samples: no record here holds samples of a step")
+    told = {
+        row["seq"]: row
+        for row in data.rows(
+            f"SELECT seq, {', '.join(OF_LABEL)} FROM flat WHERE seq IN ?",  # noqa: S608  # ours
+            [row["seq"] for row in found],
+        )
+    }
+    found = [row | told[row["seq"]] for row in found]
     names = labels([facts_of(row) for row in found])
     several = len({row["platform"] for row in found}) > 1
     full: dict[str, list[style.Row]] = {}
@@ -56,7 +61,7 @@ def chart(data: Data) -> style.Spec:
     caption = [
         SAID + (left_out if len(found) < total else ""),
         "Disturbed: other work took the processor during the sample.",
-        data.source_of("origin = 'measured'"),
+        data.source_of("measured"),
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}

@@ -220,6 +220,11 @@ def point(row: Row, fields: str, told: Sequence[Column]) -> Row:
     return {field: row[field] for field in fields.split()} | texts(row, told)
 
 
+def needed(fields: str, told: Sequence[Column]) -> list[str]:
+    """Return the columns of rows of which `point` makes marks."""
+    return [*fields.split(), *(one.key for one in told)]
+
+
 def tooltip(told: Iterable[str | Column]) -> list[Spec]:
     """Return tooltips of text fields under their own names, `_` shown as a space."""
     fields = (one.heading if isinstance(one, Column) else one for one in told)

@@ -10,10 +10,7 @@ from steptime.plots import EmptyPlotError, style
 
 MOST_DRAWN = 240  # lines
 MOST_LINES = 24  # with names of their own
-LINE = (  # what a label says but for the batch
-    "coalesce(rtrim(replace(replace(label || ',', ', batch ' || batch || ',', ','), "
-    "' batch ' || batch || ',', ' '), ', '), label)"
-)
+LINE = "coalesce(replace(label, ' batch ' || batch, ''), label)"
 TOOLTIP = columns(
     *("label=network", "batch", "examples_per_s=examples/s", "measured_s=measured step"),
     *("interval_95", "platform"),
@@ -22,7 +19,9 @@ TOOLTIP = columns(
 
 def chart(data: Data) -> style.Spec:
     """Return measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
-    rows, number = data.drawn("examples_per_s > 0", MOST_DRAWN, LINE)
+    rows, number = data.drawn(
+        style.needed("family", TOOLTIP), "examples_per_s > 0", MOST_DRAWN, LINE
+    )
     if not rows:
         raise EmptyPlotError("throughput: no record here holds a measured time of a step")
     lines = grouped(map(_point, rows), itemgetter("family", "line"))
@@ -68,6 +67,6 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
 
 
 def _point(row: style.Row) -> style.Row:
-    line = row["line"].removeprefix(row["family"]).strip().removeprefix(", ") or row["family"]
-    told = {"line": line, "speed": row["examples_per_s"], "batch": row["batch"]}
+    line = row["line"].replace(",,", ",").removeprefix(row["family"]).strip(", ")
+    told = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
     return style.point(row, "family", TOOLTIP) | told

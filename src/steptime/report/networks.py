@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
+from steptime.analysis.data import WHOLE, Data
 from steptime.analysis.row import Row, by_run, grouped, settings_of
 from steptime.analysis.warmup import Floats, find_warm_up
 from steptime.core.record import Record
@@ -47,7 +47,7 @@ COLUMNS = columns(  # settings are spare: they stand where rows differ, measures
 PUBLISHED = columns("measured_s=published step")[0]
 SORTED_BY = {"interval_95": "measured_low_s"}
 URGENCY = """
-    SELECT * FROM results ORDER BY
+    ORDER BY
         status IS NULL OR status = 'ok', abs(ln(ratio::DOUBLE)) DESC NULLS LAST,
         measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST
     LIMIT ?
@@ -61,7 +61,7 @@ def most_telling(data: Data, most: int) -> Sequence[Row]:
     slowest.
     """
     ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
-    return data.results if number <= most else data.of_results(URGENCY, most)
+    return data.results if number <= most else data.of_results(WHOLE, URGENCY, most)
 
 
 def told(rows: Sequence[Row]) -> list[Column]:
