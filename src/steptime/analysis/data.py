@@ -97,8 +97,9 @@ class Data:
         told = dict.fromkeys(one for one in (*columns, *ends) if one != "interval_95")
         rows = self.rows(f"SELECT {', '.join(told)} FROM results {rest}", *values)
         for row in rows:
-            low, high = map(row.get, ends)
-            row["interval_95"] = None if low is None else f"{seconds(low)} to {seconds(high)}"
+            low, high = (row[end] for end in ends)
+            known = low is not None and high is not None
+            row["interval_95"] = f"{seconds(low)} to {seconds(high)}" if known else None
         return rows
 
     def drawn(

@@ -44,7 +44,6 @@ PREDICTED = {
     "peak_flop_per_s": "peak_flop_per_s",
     "memory_bytes_per_s": "memory_bytes_per_s",
 }
-_ALIKE = ", ".join(f"any_value({one}) AS {one}" for one in OF_CELL)
 _SAID = ("batch", "devices", "method_version", "method_options")
 _TOLD = ", ".join(f"coalesce(t.{one}, p.{one}) AS {one}" for one in OF_CELL)
 _LAST = ", ".join(
@@ -65,16 +64,13 @@ VIEWS = {
         SELECT * FROM whole ANTI JOIN (FROM whole WHERE origin = 'measured') USING (cell)
         WHERE origin = 'published' AND duplicate_of IS NULL AND (stepped OR status <> 'ok')
     """,
-    "tries": f"""
-        SELECT cell, min(place) AS t, list(place ORDER BY place) AS tried, {_ALIKE},
-            {", ".join(f"arg_max_null({one}, place) AS {one}" for one in (*_SAID, "origin"))},
-            {", ".join(f"arg_max_null({one}, rank) AS {one}" for one in LAST)},
-            any_value(stack) AS stack, list(host ORDER BY place) FILTER (host <> '') AS hosts,
+    "grouped": """
+        SELECT cell, min(place) AS t, max(place) AS last, max(rank) AS best,
+            list(place ORDER BY place) AS tried, any_value(stack) AS stack,
+            list(host ORDER BY place) FILTER (host <> '') AS hosts,
             count(samples_n) FILTER (good) AS sampled,
             any_value(estimate) FILTER (good AND samples IS NOT NULL) AS one,
             max(numbers['step_s']) FILTER (good AND samples_n > 0) AS only_s,
-            arg_max_null(if(good, numbers['step_s'], NULL), rank) AS stated_s,
-            arg_max_null(examples, place) AS examples,
             min(step_s_min) FILTER (good) AS measured_min_s,
             sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good) AS mean,
             coalesce(sum(runs) FILTER (good), 0)::BIGINT AS runs,
@@ -82,6 +78,13 @@ VIEWS = {
             sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
             max(numbers['peak_memory_bytes']) FILTER (status = 'ok') AS measured_memory_bytes
         FROM tried GROUP BY cell, hash(tried.method, tried.method_version, tried.method_options)
+    """,
+    "tries": f"""
+        SELECT g.* EXCLUDE (last, best), if(b.good, b.numbers['step_s'], NULL) AS stated_s,
+            {", ".join(f"l.{one}" for one in (*OF_CELL, *_SAID, "origin", "examples"))},
+            {", ".join(f"b.{one}" for one in LAST)}
+        FROM grouped AS g JOIN tried AS l ON l.cell = g.cell AND l.place = g.last
+            JOIN tried AS b ON b.cell = g.cell AND b.rank = g.best
     """,
     "pooled": """
         SELECT cell, t, flatten(list(samples ORDER BY place)) AS every,
@@ -92,12 +95,12 @@ VIEWS = {
         GROUP BY ALL
     """,
     "predictions": f"""
-        SELECT cell, any_value(method) AS predicted_by, any_value(stack) AS stack, min(place) AS p,
-            max(place) AS predicted_at, {_ALIKE},
-            {", ".join(f"arg_max_null({one}, place) AS {one}" for one in _SAID)},
-            {", ".join(f"arg_max_null({made}, place) AS {one}" for one, made in PREDICTED.items())},
-            {", ".join(f"arg_max_null(if(status = 'ok', NULL, {w}), place) AS {w}" for w in WHY)}
-        FROM whole WHERE origin = 'predicted' GROUP BY cell, hash(method, whole.stack)
+        SELECT l.cell, l.method AS predicted_by, l.stack, p, place AS predicted_at,
+            {", ".join(f"l.{one}" for one in (*OF_CELL, *_SAID))},
+            {", ".join(f"l.{made} AS {one}" for one, made in PREDICTED.items())},
+            {", ".join(f"if(l.status = 'ok', NULL, l.{one}) AS {one}" for one in WHY)}
+        FROM whole AS l JOIN (SELECT cell, min(place) AS p, max(place) AS place FROM whole
+            WHERE origin = 'predicted' GROUP BY cell, hash(method, whole.stack)) USING (cell, place)
     """,
     "pairs": f"""
         SELECT t.t, p, {_TOLD}, {_BOTH}, {_LAST},
@@ -151,6 +154,7 @@ PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
 ORDER = "ORDER BY folder_rank, first, t, p"
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 PLACE = "hash(folder_rank, t, p) AS place"
+OF_PARAM = "param "  # what the names of columns of hyperparameters begin with, where stored
 UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
 OF_NAME = (  # what a network is named by
     *("folder_rank", "family", "params", "dtype", "phase", "optimizer", "plan", "batch"),
@@ -185,7 +189,13 @@ def _view(
     )
 
 
-def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) -> None:
+def store(
+    connection: DuckDBPyConnection,
+    params: Mapping[str, str],
+    path: Path,
+    scratch: Path,
+    size: int,
+) -> None:
     """Write the rows with their names, without intervals, as Parquet: what needs all records."""
     cache.watched(connection, "CREATE TEMP TABLE held AS FROM tries", "networks", size)
     connection.execute("CREATE OR REPLACE VIEW tries AS FROM held")
@@ -196,9 +206,10 @@ def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) 
     )
     connection.execute("DROP VIEW tries; DROP TABLE held")
     _named(connection)
+    told = "".join(f", {made} AS {flat.name(OF_PARAM + one)}" for one, made in params.items())
     cache.watched(
         connection,
-        f"COPY (FROM named {ORDER}) TO "
+        f"COPY (SELECT * EXCLUDE (params, plan){told} FROM named {ORDER}) TO "
         f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)",
         "names of results",
         size,
@@ -207,6 +218,7 @@ def store(connection: DuckDBPyConnection, path: Path, scratch: Path, size: int) 
 
 def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: Path) -> None:
     """Let the view `results` read what `store` has written."""
+    params = {one: flat.name(OF_PARAM + one) for one in params}
     _view(connection, params, f"read_parquet({flat.text(str(path))})", "")
 
 

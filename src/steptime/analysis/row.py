@@ -6,6 +6,7 @@ carry their unit; None is unknown. `labels` names rows by all in which they diff
 
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import isnan
 from operator import itemgetter
 from statistics import median
@@ -73,8 +74,13 @@ def facts_of(row: Mapping[str, Any]) -> Row:
 
 def settings_in(row: Mapping[str, Any]) -> Row:
     """Return what a row of `flat` is of, as `settings_of` a workload."""
-    params = {name: json.loads(value) for name, value in row["params"].items()}
-    return _settings(params, row, json.loads(row["plan"]))
+    params = {name: _valued(value) for name, value in row["params"].items()}
+    return _settings(params, row, _valued(row["plan"]))
+
+
+@lru_cache(1 << 14)
+def _valued(text: str) -> Any:
+    return json.loads(text)
 
 
 def settings_of(workload: Workload) -> Row:

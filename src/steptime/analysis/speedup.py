@@ -76,8 +76,8 @@ def speedup_table(
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
-    told = _rows(ups, np.r_[order[:n], order[::-1][:n], shown_], by, there)
-    low, high, rows = told[:n], told[n : 2 * n], told[2 * n :]
+    every = _rows(ups, np.r_[order[:n], order[::-1][:n], shown_], by, there)
+    low, high, rows = every[:n], every[n : 2 * n], every[2 * n :]
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
         "by": medians(ups, x),
@@ -240,7 +240,7 @@ def _tree(ups: Ups) -> list[Row]:
     clear = best[np.isin(ups.outcome[best], ("won", "lost"))]
     clear = clear[:: -(-len(clear) // MOST_DRAWN) or 1]
     of = {name: list(map(plain, ups.of(name)[clear].tolist())) for name in ups.varying}
-    told = list(map(str, zip(*of.values(), strict=True)))
+    told = [str([column[at] for column in of.values()]) for at in range(len(clear))]
     place = sorted(range(len(clear)), key=told.__getitem__)  # in whatever order they were recorded
     clear = clear[place]
     won = ups.outcome[clear] == "won"

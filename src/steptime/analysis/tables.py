@@ -72,7 +72,7 @@ class Tables:
 
     def _store(self, scratch: Path) -> Callable[[Path], None]:
         size = sum(Path(file).stat().st_size for file in self.files)
-        return lambda path: results_sql.store(self.connection, path, scratch, size)
+        return lambda path: results_sql.store(self.connection, self._typed, path, scratch, size)
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""
