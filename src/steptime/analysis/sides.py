@@ -272,7 +272,7 @@ class Sides:
             f"SELECT {', '.join(('count(*) AS number', *ends))} FROM flat WHERE {self._where}"
         )
         return {
-            name: value
+            name: float(value)
             if isinstance(value := of[f"a{at}"], int | float)
             else np.array(value, object)
             for at, name in enumerate(columns)
