@@ -197,6 +197,11 @@ class Data:
         """Return that line of the records of these origins."""
         return _line([row for row in self._told if row["origin"] in origins])
 
+    @property
+    def origins(self) -> set[str]:
+        """The origins of the records."""
+        return {row["origin"] for row in self._told}
+
     @cached_property
     def _told(self) -> list[Row]:
         told = "origin, method, method_version, platform, taken_at[:10] AS day"

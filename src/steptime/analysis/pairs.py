@@ -48,11 +48,15 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     """
     cells = f"SELECT {CELL} FROM flat WHERE origin ="
     where = (
-        f"(origin <> 'predicted' OR place IN (SELECT max(place) FROM flat WHERE origin = "
-        f"'predicted' GROUP BY {CELL}, {NAME}, stack)) AND (origin <> 'published' OR ("
-        "duplicate_of IS NULL AND map_contains(numbers, 'step_s') AND "
-        f"{CELL} IN ({cells} 'predicted') AND {CELL} NOT IN ({cells} 'measured')))"
+        "(origin <> 'predicted' OR place IN (SELECT max(place) FROM flat WHERE origin = "
+        f"'predicted' GROUP BY {CELL}, {NAME}, stack))"
     )
+    if "published" in data.origins:
+        where += (
+            " AND (origin <> 'published' OR (duplicate_of IS NULL AND "
+            f"map_contains(numbers, 'step_s') AND {CELL} IN ({cells} 'predicted') AND "
+            f"{CELL} NOT IN ({cells} 'measured')))"
+        )
     known = ", ".join(map(flat.text, stacks.known()))
     kin = (
         f"if(origin = 'predicted' OR stack IN ({known}) OR stack IS NULL, stack, "

@@ -221,16 +221,22 @@ class Sides:
         """
         level, cell, whole = (self.groups[name] for name in ("level", "cell", "whole"))
         first = self.place(against)
-        ids, paired = np.arange(len(level)), np.isin(np.arange(len(level)), pairs["b"])
-        found = [("b", "", ids[whole & (level != first) & ~paired], level == first)]
+
+        def alone(ids: Ids, mine: NDArray[np.bool_]) -> Ids:
+            left = whole & mine
+            left[ids] = False
+            return np.flatnonzero(left)
+
+        found = [("b", "", alone(pairs["b"], level != first), level == first)]
         for other in others:
             at = self.place(other)
-            paired = np.isin(ids, pairs["a"][level[pairs["b"]] == at])
-            found.append(("a", other, ids[whole & (level == first) & ~paired], level == at))
+            there = pairs["a"][level[pairs["b"]] == at]
+            found.append(("a", other, alone(there, level == first), level == at))
         told = [
             (side, one, other or self.levels[level[one]], bool(near))
-            for side, other, alone, beside in found
-            for one, near in zip(alone.tolist(), np.isin(cell[alone], cell[beside]), strict=True)
+            for side, other, left, beside in found
+            if len(left)
+            for one, near in zip(left.tolist(), np.isin(cell[left], cell[beside]), strict=True)
         ]
         for side, one, name, near in sorted(told):
             yield {"id": one, "level": name, "side": side, "in_cell": near}
