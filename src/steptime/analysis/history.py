@@ -108,7 +108,13 @@ def history_table(data: Data, margin: str) -> Table:
     changes: list[Row] = []
     for held in series.values():
         held.sort(key=lambda row: place[row["folder"]])
-        found = change_points([r["log_s"] for r in held], *_errors(held), at_least)
+        found = (
+            change_points([r["log_s"] for r in held], *_errors(held), at_least)
+            if len(held) > 1
+            else ()
+        )
+        if not found and data.most is not None and len(rows) >= data.most:
+            continue
         at = {change.at: change for change in found}
         for index, row in enumerate(held):
             one = {name: row[name] for name in ("name", "family", "platform", "folder")}
@@ -133,7 +139,9 @@ def history_table(data: Data, margin: str) -> Table:
     }
     shown = columns("name=network", "?platform", "folder", "?taken_at=date", "step_s=step",
                     "first_ratio=of the first", "changed_fraction=changed")  # fmt: skip
-    return Table(shown, rows, most=40, summary=summary)
+    more = len(cells) - len(rows)
+    below = [f"... and {more:,} more; --json or --format csv has all"] if more else []
+    return Table(shown, rows, most=40, below=below, summary=summary)
 
 
 def _errors(held: Sequence[Row]) -> tuple[list[float], int]:
