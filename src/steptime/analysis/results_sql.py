@@ -171,10 +171,7 @@ def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
 
 
 def _view(
-    connection: DuckDBPyConnection,
-    params: Mapping[str, str],
-    rows: str,
-    order: str = ORDER,
+    connection: DuckDBPyConnection, params: Mapping[str, str], rows: str, order: str = ORDER
 ) -> None:
     own = {*COLUMNS, *PLACES, "name", "label"}
     given = {column: made for column, made in params.items() if column.lower() not in own}
@@ -190,11 +187,7 @@ def _view(
 
 
 def store(
-    connection: DuckDBPyConnection,
-    params: Mapping[str, str],
-    path: Path,
-    scratch: Path,
-    size: int,
+    connection: DuckDBPyConnection, params: Mapping[str, str], path: Path, scratch: Path, size: int
 ) -> None:
     """Write the rows with their names, without intervals, as Parquet: what needs all records."""
     cache.watched(connection, "CREATE TEMP TABLE held AS FROM tries", "networks", size)

@@ -249,40 +249,38 @@ class Sides:
         """
         flop = "coalesce(numbers['flop'], TRY_CAST(others['published_flop'] AS DOUBLE))"
         made = {"flop_": "counted.flop", "examples_": "examples"}
-        own = {one: self.data.expression(one) for one in names if one not in made}
-        same = self._alike(own)
-        told = {one: sql for one, sql in (made | own).items() if one in {*names} - same.keys()}
-        shown = "".join(f", {sql} AS {flat.name(one)}" for one, sql in told.items())
+        told = {one: made.get(one) or self.data.expression(one) for one in names}
+        same = self._alike({one: sql for one, sql in told.items() if one not in made})
+        self.same |= same.keys()
+        shown = (f", {sql} AS {flat.name(one)}" for one, sql in told.items() if one not in same)
         counted = (
             f"LEFT JOIN (SELECT workload_key, max({flop}) AS flop FROM flat WHERE scope = '' "
             "GROUP BY 1) counted USING (workload_key) "
         )
-        self.data.lend(
-            "asked", {"place_": self._seq[self._ends - 1], "id": np.arange(len(self._ends))}
-        )
+        last = {"place_": self._seq[self._ends - 1], "id": np.arange(len(self._ends))}
+        self.data.lend("asked", last)
         found = self.data.arrays(
-            f"SELECT id AS id_{shown} FROM asked JOIN flat ON seq = place_ "
+            f"SELECT id AS id_{''.join(shown)} FROM asked JOIN flat ON seq = place_ "
             f"{counted if 'flop_' in names else ''}ORDER BY id"
         )
-        self.same |= same.keys()
-        return {
-            one: found[one] if one in found else np.full(len(self._ends), same[one])
-            for one in names
-        }
+        found |= {one: np.full(len(self._ends), held) for one, held in same.items()}
+        return {one: found[one] for one in names}
 
     def _alike(self, columns: Mapping[str, str]) -> dict[str, Any]:
         """Return the columns, of SQL, of which all records say one value, and this value."""
-        ends = (f"min({one}) AS a{at}, max({one}) AS b{at}, count({one}) AS n{at}"
+        ends = (f", list_value(min({one}), max({one})) AS a{at}, count({one}) AS n{at}"
                 for at, one in enumerate(columns.values()))  # fmt: skip
-        (of,) = self.data.rows(
-            f"SELECT {', '.join(('count(*) AS number', *ends))} FROM flat WHERE {self._where}"
+        ((number, *found),) = (
+            row.values()
+            for row in self.data.rows(
+                f"SELECT count(*){''.join(ends)} FROM flat WHERE {self._where}"
+            )
         )
+        told = zip(columns, found[::2], found[1::2], strict=True)
+        alike = {name: low for name, (low, high), n in told if low == high and n in (0, number)}
         return {
-            name: float(value)
-            if isinstance(value := of[f"a{at}"], int | float)
-            else np.array(value, object)
-            for at, name in enumerate(columns)
-            if of[f"a{at}"] == of[f"b{at}"] and of[f"n{at}"] in (0, of["number"])
+            name: float(one) if isinstance(one, int | float) else np.array(one, object)
+            for name, one in alike.items()
         }
 
     def pooled(self, ids: Iterable[int]) -> dict[int, Row]:
