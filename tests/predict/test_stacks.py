@@ -70,6 +70,15 @@ def test_a_bias_is_part_of_the_product_before_it() -> None:
     assert len(both.ops) == 2
 
 
+def test_a_product_under_autocast_waits_for_the_cast_of_its_bias() -> None:
+    b = Builder("test", precision("float16-mixed"), False)
+    x = b.op("linear", b.input("x", (4, 6)), b.weight("w", (5, 6)), name="linear")
+    y = b.op("bias", x, b.weight("b", (5,)), name="bias")
+    found = executed(b.graph(y), EAGER)
+    assert [one.ops[0].kind for one in found] == ["cast", "cast", "cast", "linear"]
+    assert found[-1].traffic_bytes == (4 * 6 + 5 * 6 + 5 + 4 * 5) * 2
+
+
 def test_batch_norm_reads_its_input_twice_in_training() -> None:
     for training, times in ((True, 2), (False, 1)):
         b = builder()

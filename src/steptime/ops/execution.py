@@ -112,21 +112,27 @@ def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[O
 
     An op joins the group that made its inputs last, if both are in one part of the step and of one
     shape, and `stack` joins or fuses the two. So a group reads only what groups before it have
-    made, and groups can run in their order.
+    made, and groups can run in their order. What takes in an op that alone reads it runs when the
+    op's other inputs are made: a product with a bias after the bias is cast.
     """
     group_of: dict[str, int] = {}
     result: list[list[Op]] = []
     for op in graph.ops:
         last = -1
         if op.kind in stack.joins or (stack.fuses and OPS[op.kind].pointwise):
-            last = max((group_of[name] for name in op.inputs if name in group_of), default=-1)
+            made = [group_of[name] for name in op.inputs if name in group_of]
+            last = max(made, default=-1)
+            if made and made[0] < last and _takes(op, result[made[0]], users, stack):
+                last = len(result)  # runs once the casts of the others have
+                result.append(result[made[0]])
+                result[made[0]] = []
         if last < 0 or not _joins(graph, op, result[last], users, stack):
             last = len(result)
             result.append([])
         result[last].append(op)
         for name in op.outputs:
             group_of[name] = last
-    return result
+    return [ops for ops in result if ops]
 
 
 def _joins(
@@ -136,14 +142,21 @@ def _joins(
     if head.part != op.part:
         return False
     if head.kind in stack.joins.get(op.kind, ()):
-        last = group[-1].outputs[0]
-        return last in op.inputs and users[last] == 1
+        return _takes(op, group, users, stack)
     unit = "matrix" if OPS[head.kind].products else "vector"
     if not OPS[op.kind].pointwise or OPS[head.kind].storage == "view" or unit not in stack.fuses:
         return False
     shape = graph.tensors[op.outputs[0]].shape
     new = {name for one in group for name in one.outputs}
     return any(name in new and graph.tensors[name].shape == shape for name in op.inputs)
+
+
+def _takes(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
+    """Whether a kernel also does an op that alone reads what the kernel makes, as with a bias."""
+    if not group or group[0].kind not in stack.joins.get(op.kind, ()):
+        return False
+    last = group[-1].outputs[0]
+    return last in op.inputs and users[last] == 1
 
 
 def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:

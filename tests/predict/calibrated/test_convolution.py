@@ -12,6 +12,7 @@ from steptime.core.graph import Attr
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.convolution import convolution, implicit, layer_of
 from steptime.predict.calibrated.method import calibrated_device, price
+from steptime.predict.calibrated.product import product_s
 from steptime.predict.kernel import Kernel, Settings
 
 V100 = calibrated_device(catalog.device("V100"), "float32", Settings())
@@ -79,6 +80,29 @@ def test_images_are_turned_where_the_layout_is_not_the_kernels() -> None:
     assert gap_s(last, V100) > gap_s(kernel, V100)
     assert gap_s(half, V100) > gap_s(half_last, V100)
     assert gap_s(half, K40) == gap_s(kernel, K40)  # no tensor cores
+
+
+def test_gradients_are_turned_more_often_than_what_is_made_forward() -> None:
+    constants = A100.constants | {
+        "convolution.matrix_turned": 0.25,
+        "convolution.gradients_turned": 1.0,
+    }
+    kernel = convolved("conv_transpose2d")._replace(dtype="float16")
+    still = convolution(kernel._replace(channels_last=True), A100, constants, max).gap_s
+    turned = convolution(kernel, A100, constants, max).gap_s - still
+    forward = convolution(convolved()._replace(dtype="float16"), A100, constants, max).gap_s
+    assert forward - still == pytest.approx(turned / 4)
+
+
+def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile() -> None:
+    how = {"padding": (1, 1, 1, 1), "groups": 32}
+    (kernel,) = op_kernels("conv2d", ((64, 256, 28, 28), (256, 8, 3, 3)), how, "float16")
+    places, device = 64 * 28 * 28, replace(A100, constants={**A100.constants})
+    share = device.constants["convolution.matrix_share"]
+    found = convolution(kernel, device, device.constants, max).compute_s * share
+    swapped = product_s((32, 8, places, 72), "float16", device, device.constants, max)[0]
+    assert found == pytest.approx(swapped)
+    assert found < product_s((32, places, 8, 72), "float16", device, device.constants, max)[0] / 2
 
 
 def test_float32_runs_as_tf32_where_stack_and_device_do() -> None:

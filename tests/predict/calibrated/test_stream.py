@@ -16,6 +16,7 @@ from steptime.predict.kernel import Kernel, Settings
 CONSTANTS = {
     "stream.share_hbm": 0.9,
     "stream.share_gddr": 0.8,
+    "stream.share_geforce": 0.85,
     "stream.share_old": 0.7,
     "stream.latency_s": 2e-6,
     "stream.flop_share": 0.5,
@@ -47,7 +48,13 @@ def one(kind, *shapes, dtype="float32", **attrs):
 
 @pytest.mark.parametrize(
     ("device", "share"),
-    [("a100-sxm4-40gb", 0.9), ("t4", 0.8), ("p100-pcie-16gb", 0.7), ("tesla-p4", 0.7)],
+    [
+        ("a100-sxm4-40gb", 0.9),
+        ("t4", 0.8),
+        ("rtx-3090", 0.85),
+        ("p100-pcie-16gb", 0.7),
+        ("tesla-p4", 0.7),
+    ],
 )
 def test_memory_reaches_a_share_by_its_kind(device, share):
     found = catalog.device(device)

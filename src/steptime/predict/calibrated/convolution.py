@@ -240,12 +240,17 @@ def _on_matrix_units(
     groups, places, made, read, taps, strides = layer
     made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
     padded = Layer(groups, places, made, read, taps, strides)
-    shape = implicit(kernel.kind, padded, larger)
+    _, m, n, k = implicit(kernel.kind, padded, larger)
+    grouped: Any = groups > 1
+    short = grouped * -larger(-m, -n) + (1 - grouped) * m  # few filters of a group fill few rows
+    shape = groups, short, m * n / short, k
     arithmetic, _ = product_s(shape, dtype, device, constants, larger)
     gap = constants["launch.gap_s"] * kernel.launches
     if not kernel.channels_last:
         turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
-        gap = gap + turning * constants["convolution.matrix_turned"]
+        forward = kernel.kind == "conv2d" and kernel.pass_ == "forward"
+        name = "convolution.matrix_turned" if forward else "convolution.gradients_turned"
+        gap = gap + turning * constants[name]
     moving = streamed_s(kernel.bytes, device, constants)
     return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap, kernel.flop)
 

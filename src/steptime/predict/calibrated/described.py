@@ -1,7 +1,7 @@
 """Networks of which only sums are known (`steptime.predict.described`), on GPUs."""
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, Parts, memory_rate
+from steptime.predict.calibrated.form import Constants, Parts, is_geforce, memory_rate
 from steptime.predict.kernel import Kernel, Larger
 
 
@@ -14,5 +14,6 @@ def described(kernel: Kernel, device: Device, constants: Constants, _larger: Lar
     passes = constants[f"described.{phase}_passes"]
     for word in words:
         passes = passes * constants[f"described.{word}"]
-    compute = kernel.flop / (device.peak_flop_per_s[kernel.dtype] * constants["described.share"])
-    return Parts(compute, 0.0, passes * kernel.bytes / memory_rate(device, constants))
+    rate = device.peak_flop_per_s[kernel.dtype] * constants["described.share"]
+    rate *= constants["product.geforce"] if is_geforce(device) else 1.0
+    return Parts(kernel.flop / rate, 0.0, passes * kernel.bytes / memory_rate(device, constants))

@@ -59,17 +59,24 @@ CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file do
 CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
 
 
+def is_geforce(device: Device) -> bool:
+    """Whether a GPU is one for games: it runs above the boost clock that it states, without ECC."""
+    return any("GeForce" in name for name in device.products)
+
+
 @kept
 def memory_rate(device: Device, constants: Constants) -> Any:
     """Return the bytes per second that long kernels reach: a share by the kind of memory.
 
     Stacked memory (HBM) comes nearer to its datasheet than GDDR, whose error correction takes a
-    part of the bandwidth; GPUs before Volta reach less of either.
+    part of the bandwidth, but on a `GeForce`, which has none; GPUs before Volta reach less of all.
     """
     if (device.architecture or "").startswith(OLD):
         share = constants["stream.share_old"]
     elif "HBM" in (device.memory_type or ""):
         share = constants["stream.share_hbm"]
+    elif is_geforce(device):
+        share = constants["stream.share_geforce"]
     else:
         share = constants["stream.share_gddr"]
     return device.memory_bytes_per_s * share

@@ -13,6 +13,7 @@ from steptime.predict.calibrated.form import (
     Parts,
     ceil,
     has_matrix_units,
+    is_geforce,
     kept,
     latency_s,
     memory_rate,
@@ -155,11 +156,12 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
     if has_matrix_units(device, constants, dtype):
         rate *= constants["product.tensor_share"]
         rate *= 1.0 if age in TILES else constants["product.amd"]
+        rate *= constants["product.geforce"] if is_geforce(device) else 1.0
         quick = min(1.0, peak / count / TENSOR_RATE)
         half = constants["product.tensor_half_reuse"] * quick
         rate *= 1 + half / reuse(TENSOR[0])
         tiles = timed(TENSOR if age in TILES else OF_OTHERS, half)
-        return _Units(tiles, tiles, constants["product.tensor_ramp"] * quick, sum_s, 32)
+        return _Units(tiles, tiles, constants["product.tensor_ramp"] * quick**2, sum_s, 32)
     if age in OLD and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
