@@ -214,19 +214,14 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
     one_of("kind", values["kind"], KINDS, where)
     for table_of_peaks in values.keys() & _TABLES_OF_PEAKS.keys():
-        peaks = _peaks(values.pop(table_of_peaks), table_of_peaks, where)
-        values[_TABLES_OF_PEAKS[table_of_peaks]] = peaks
+        peaks = values.pop(table_of_peaks)  # by dtype in TFLOP/s
+        for dtype in peaks:
+            one_of(f"dtype in {table_of_peaks}", dtype, PEAK_DTYPES, where)
+        values[_TABLES_OF_PEAKS[table_of_peaks]] = {
+            dtype: positive(peak, TFLOP, f"{table_of_peaks}.{dtype}", where)
+            for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table_of_peaks}.").items()
+        }
     return Device(**values, **_of_details(values.get("details", {}), where))
-
-
-def _peaks(peaks: Mapping[str, Any], table: str, where: str) -> dict[str, float]:
-    """Return peaks by dtype in FLOP/s of a table of the file in TFLOP/s."""
-    for dtype in peaks:
-        one_of(f"dtype in {table}", dtype, PEAK_DTYPES, where)
-    return {
-        dtype: positive(peak, TFLOP, f"{table}.{dtype}", where)
-        for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table}.").items()
-    }
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from steptime.core.table import Column, Table
@@ -47,21 +48,15 @@ def text(table: Table, width: int | None = None) -> str:
 
 def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cells:
     """Return the headings and the first rows, all for None, as texts on one line each."""
-    rows = [
-        [_one_line(_cell(column, row[column.key], table.units)) for column in kept]
-        for row in table.rows[:most]
-    ]
+
+    def cell(column: Column, value: Any) -> str:
+        if column.form and isinstance(value, int | float):
+            return format(value, column.form)
+        text = shown(column.key if table.units else "", value)
+        return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+    rows = ([cell(column, row[column.key]) for column in kept] for row in table.rows[:most])
     return [[column.heading for column in kept], *rows]
-
-
-def _cell(column: Column, value: Any, units: bool) -> str:
-    if column.form and isinstance(value, int | float):
-        return format(value, column.form)
-    return shown(column.key if units else "", value)
-
-
-def _one_line(cell: str) -> str:
-    return cell if cell.isprintable() else "".join(c if c.isprintable() else " " for c in cell)
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
@@ -112,8 +107,7 @@ def _folded(cells: Cells, width: int) -> Cells:
             else [cell]
             for cell, size in zip(row, widths, strict=True)
         ]
-        for i in range(max(map(len, pieces))):
-            found.append([piece[i] if i < len(piece) else "" for piece in pieces])
+        found += map(list, zip_longest(*pieces, fillvalue=""))
     return found
 
 
@@ -159,9 +153,9 @@ def html(table: Table) -> str:
     """Return the table as an HTML element; numbers carry the class `number`."""
     heads, *rows = _cells(table, table.columns)
     numeric = [_is_numeric([row[i] for row in rows]) for i in range(len(heads))]
+    names = [' class="number"' if right else "" for right in numeric]
 
     def line(tag: str, row: Sequence[str]) -> str:
-        names = (' class="number"' if right else "" for right in numeric)
         cells = (f"<{tag}{name}>{escape(c)}</{tag}>" for name, c in zip(names, row, strict=True))
         return f"<tr>{''.join(cells)}</tr>\n"
 

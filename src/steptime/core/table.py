@@ -80,10 +80,8 @@ def columns(*said: str) -> tuple[Column, ...]:
 
 def picked(one: object, names: str) -> dict[str, Any]:
     """Return attributes of an object as a row, plain tables in place of mappings of other kinds."""
-    found = {name: getattr(one, name) for name in names.split()}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()
-    }
+    found = ((name, getattr(one, name)) for name in names.split())
+    return {name: dict(it) if isinstance(it, Mapping) else it for name, it in found}
 
 
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:

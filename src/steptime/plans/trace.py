@@ -25,8 +25,7 @@ def lines(found: PlanTime) -> list[list[Part]]:
 
     Nothing where the pipeline was not simulated. What is of no micro-batch has -1 for it.
     """
-    flow = found.flow
-    if flow is None:
+    if (flow := found.flow) is None:
         return []
     end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, found.tails_s, strict=True))
     parts = sorted(flow.events, key=lambda one: one.start_s)

@@ -74,16 +74,14 @@ def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
         op = ops[kernel.op]
         scope = (op.inputs[0], op.name.rsplit("/", 2)[0])
         if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST) or scope not in first:
-            if op.kind == "linear":
-                first[scope] = len(found)
+            first |= {scope: len(found)} if op.kind == "linear" else {}
             found.append(kernel)
             continue
         one = found[first[scope]]
         if not (one.products and kernel.products):
             raise InputError("serve: a method without products; nearest: --method calibrated")
         (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
+        products, flop = ((batch, m, n + more, k),), one.flop + kernel.flop
         moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
-        found[first[scope]] = one._replace(
-            flop=one.flop + kernel.flop, bytes=moved, products=((batch, m, n + more, k),)
-        )
+        found[first[scope]] = one._replace(flop=flop, bytes=moved, products=products)
     yield from found

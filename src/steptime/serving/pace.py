@@ -87,10 +87,9 @@ class Paced:
         took = self._prefill(len(chunks), new / len(chunks))[0]
         took += sum(self._after(n, before)[0] for n, before in chunks if before)
         if sequences:
-            i = min(bisect_right(CONTEXTS, tokens / sequences), len(CONTEXTS) - 1)
+            context = tokens / sequences
+            i = min(bisect_right(CONTEXTS, context), len(CONTEXTS) - 1)
             low, high = (self._shared[k](sequences, new)[0] for k in (i - 1, i))
-            part = min(
-                1.0, (tokens / sequences - CONTEXTS[i - 1]) / (CONTEXTS[i] - CONTEXTS[i - 1])
-            )
+            part = min(1.0, (context - CONTEXTS[i - 1]) / (CONTEXTS[i] - CONTEXTS[i - 1]))
             took += low + (high - low) * part + self.decode(sequences, tokens)[0]
         return took
