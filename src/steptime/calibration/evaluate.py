@@ -179,7 +179,7 @@ def constants_on(case: Case, method: Method) -> Mapping[str, float]:
 
 
 def after_calibration(
-    cases: Sequence[Case], points: int, draws: int = DRAWS, method: Method | None = None
+    cases: Sequence[Case], points: int, draws: int = DRAWS
 ) -> tuple[list[list[Scored]], float]:
     """Return the scores of the cases that are left when `points` of each device calibrate it.
 
@@ -191,12 +191,10 @@ def after_calibration(
     for case in cases:
         by_device[case.device.name].append(case)
     every, moved = [], []
-    chosen_method = method or cost_model("calibrated")
     for seed in range(draws):
         left: list[Case] = []
         for own in by_device.values():
-            telling = [case for case in own if case.calibrates]
-            points_of = chosen(telling, points, seed)
+            points_of = chosen([case for case in own if case.calibrates], points, seed)
             taken = {id(case) for case in points_of}
             table = calibrate(own[0].device, points_of, None)
             moved.append(len(table["constants"]))
@@ -204,7 +202,7 @@ def after_calibration(
             left += [replace(case, device=device) for case in own if id(case) not in taken]
         if not left:
             raise InputError(f"no case is left to check beside {points} points of each device")
-        every.append(score(left, chosen_method))
+        every.append(score(left, cost_model("calibrated")))
     return every, float(np.median(moved))
 
 

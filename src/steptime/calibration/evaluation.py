@@ -32,6 +32,10 @@ HEADS = columns(
     "method", "cases", "mape=MAPE", "median", "p90", "max", "bias", "factor", "balanced",
     "coverage", "width", "spread=MAPE of draws", "?constants", "?points",
 )  # fmt: skip
+OF_CASE = columns(
+    "place", "kind", "device", "measured_s=measured", "predicted_s=predicted", "ratio:.2f=p / m",
+    "ops=slowest ops",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,13 @@ class Evaluation:
     @property
     def tables(self) -> list[Table]:
         """The tables for people: methods, groups, the worst cases op by op."""
-        found = [Table(HEADS, [shown(row) for row in self.rows], "Errors of predictions")]
-        if self.groups:
-            heads = (*columns(*self.by), *HEADS)
-            title = f"By {', '.join(self.by)}"
-            found.append(Table(heads, [shown(row) for row in self.groups], title))
-        if self.worst:
-            heads = columns(
-                "place", "kind", "device", "measured_s=measured", "predicted_s=predicted",
-                "ratio:.2f=p / m", "ops=slowest ops",
-            )  # fmt: skip
-            lines = [{**row, "ops": "; ".join(map(_said, row["ops"]))} for row in self.worst]
-            found.append(Table(heads, lines, f"The cases that {self.method} misses by most"))
-        return found
+        worst = [{**row, "ops": "; ".join(map(_said, row["ops"]))} for row in self.worst]
+        every = (
+            (HEADS, map(shown, self.rows), "Errors of predictions"),
+            ((*columns(*self.by), *HEADS), map(shown, self.groups), f"By {', '.join(self.by)}"),
+            (OF_CASE, worst, f"The cases that {self.method} misses by most"),
+        )
+        return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
 
     @property
     def document(self) -> dict[str, Any]:
@@ -159,13 +157,9 @@ def _row(label: str, scored: Sequence[Scored], constants: float | None = None) -
 def _of_draws(label: str, draws: Sequence[Sequence[Scored]]) -> dict[str, Any]:
     """Return the mean of the errors of draws, and the least and largest MAPE among them."""
     each = [asdict(errors_of(one)) for one in draws]
-    mean = {
-        name: None
-        if any(one[name] is None for one in each)
-        else float(np.mean([one[name] for one in each]))
-        for name in each[0]
-    }
-    every = [one["mape"] for one in each]
+    columns_ = {name: [one[name] for one in each] for name in each[0]}
+    mean = {k: None if None in some else float(np.mean(some)) for k, some in columns_.items()}
+    every = columns_["mape"]
     told = {"cases": round(mean["cases"] or 0), "spread": [min(every), max(every)]}
     return {"method": label, **mean, **told}
 
@@ -184,8 +178,7 @@ def _rivals(cases: Sequence[Case], name: str, own: Sequence[Scored]) -> list[dic
         of_it = [case for case in cases if rival in case.rivals]
         scored = [Scored(case, case.rivals[rival], None, None) for case in of_it]
         found.append(_row(f"{rival} (published)", scored))
-        same = {id(case) for case in of_it}
-        beside = [one for one in own if id(one.case) in same]
+        beside = [one for one in own if rival in one.case.rivals]
         if beside and len(beside) < len(own):
             found.append(_row(f"{name}, the cases of {rival}", beside))
     return found
@@ -213,9 +206,8 @@ def _said(op: Mapping[str, Any]) -> str:
     often = f"{op['count']} x " if op["count"] > 1 else ""
     first = op["sizes"][0]
     size = "x".join(map(str, first)) if isinstance(first, list) else f"{first:,} bytes"
-    parts = {"arithmetic": op["compute_s"], "memory": op["memory_s"]}
-    rest = op["step_s"] - max(parts.values())
-    limit = max(parts, key=lambda name: parts[name]) if rest < op["step_s"] / 2 else "launch"
+    most_s, limit = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
+    limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else "launch"
     return f"{often}{op['kind']} {size}: {seconds(op['step_s'])}, {limit}"
 
 
@@ -227,14 +219,13 @@ def percent(value: float | None, form: str = ".1%") -> str | None:
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with shares in percent, as people read them."""
     low_high = row["spread"]
+    forms = {
+        **dict.fromkeys(("mape", "median", "p90", "max", "balanced"), ".1%"),
+        "bias": "+.2f", "factor": ".2f", "coverage": ".0%", "width": ".0%", "constants": "g",
+    }
     return {
         **row,
-        **{name: percent(row[name]) for name in ("mape", "median", "p90", "max", "balanced")},
-        "bias": f"{row['bias']:+.2f}",
-        "factor": f"{row['factor']:.2f}",
-        "coverage": percent(row["coverage"], ".0%"),
-        "width": percent(row["width"], ".0%"),
+        **{name: percent(row[name], form) for name, form in forms.items()},
         "spread": low_high and f"{low_high[0]:.1%} .. {low_high[1]:.1%}",
-        "constants": None if row["constants"] is None else f"{row['constants']:g}",
         "points": row["points"] or None,
     }

@@ -46,16 +46,15 @@ class Published:
     def tables(self) -> list[Table]:
         """The tables for people."""
         told = self.document
-        by = columns(*told["by"])
-        rows, groups = ([_shown(row) for row in told[name]] for name in ("rows", "groups"))
+        by = (*OF_SET, *columns(*told["by"]), *HEADS[1:])
         every = (
-            ((*OF_SET, *HEADS), rows, "Errors of predictions"),
-            ((*OF_SET, *by, *HEADS[1:]), groups, f"By {', '.join(told['by'])}"),
-            (OF_TOLD, [_shown(row) for row in told["calibrated"]], "Rows that were not drawn"),
+            ((*OF_SET, *HEADS), map(_shown, told["rows"]), "Errors of predictions"),
+            (by, map(_shown, told["groups"]), f"By {', '.join(told['by'])}"),
+            (OF_TOLD, map(_shown, told["calibrated"]), "Rows that were not drawn"),
             (OF_ROW, told["worst"], f"The rows that {told['method']} misses by most"),
             (OF_UNASKED, told["unasked"], "Rows that were not asked"),
         )
-        return [Table(heads, some, title) for heads, some, title in every if some]
+        return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
 
 
 def evaluate_tables(
