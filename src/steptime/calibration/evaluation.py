@@ -221,7 +221,11 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     low_high = row["spread"]
     forms = {
         **dict.fromkeys(("mape", "median", "p90", "max", "balanced"), ".1%"),
-        "bias": "+.2f", "factor": ".2f", "coverage": ".0%", "width": ".0%", "constants": "g",
+        "bias": "+.2f",
+        "factor": ".2f",
+        "coverage": ".0%",
+        "width": ".0%",
+        "constants": "g",
     }
     return {
         **row,

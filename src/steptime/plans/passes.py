@@ -119,20 +119,24 @@ class Step:
 
         What adds up gradients of inputs may run beside the products that make those of weights.
         """
-        names = [f"{trade.group}_hidden"] if trade.group in ("tensor", "expert") else []
-        if trade.group == "tensor" and trade.pass_ == "backward":
-            names += ["backward_hidden"] * (trade.kind in ("all_reduce", "reduce_scatter"))
-        return max(map(self.planner.constant, names), default=0.0)
+        known = trade.group in ("tensor", "expert")
+        share = self.planner.constant(f"{trade.group}_hidden") if known else 0.0
+        adds = trade.pass_ == "backward" and trade.kind in ("all_reduce", "reduce_scatter")
+        if trade.group == "tensor" and adds:
+            share = max(share, self.planner.constant("backward_hidden"))
+        return share
 
     def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
         """Return what gathers a piece's weights, and what scatters its gradients."""
         planner, zero = self.planner, self.plan.zero
         gathers: list[Wait] = []
         scatters: list[Wait] = []
+        if zero < 2:
+            return gathers, scatters
         routed = piece.routed if self.plan.expert > 1 else 0
         dense = (piece.parameters - routed, self.groups["shard"])
         for size, group in (dense, (routed, self.groups["expert_shard"])):
-            if zero < 2 or len(group) == 1 or not size:
+            if len(group) == 1 or not size:
                 continue
             if zero == 3:
                 moved = planner.weight_bytes * size

@@ -143,17 +143,16 @@ def _piece(
         ends = (None if end is None else end * longer for end in (time.low, time.high))
         return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
 
-    def core_s(some: Iterable[Kernel]) -> float:
-        own = (one for one in some if kinds[one.op] == "attention")
-        return sum(price(one).value for one in own)
+    def core_s(some: Iterable[tuple[Kernel, Interval]]) -> float:
+        return sum(time.value for one, time in some if kinds[one.op] == "attention")
 
-    def products(some: Iterable[Kernel]) -> list[tuple[str, float]]:
-        own = (one for one in some if one.unit == "matrix" and kinds[one.op] != "attention")
-        return [(one.op, price(one).value) for one in own]
+    def products(some: Iterable[tuple[Kernel, Interval]]) -> list[tuple[str, float]]:
+        own = ((one, time.value) for one, time in some if one.unit == "matrix")
+        return [(one.op, seconds) for one, seconds in own if kinds[one.op] != "attention"]
 
     mine = [one for one in kernels if one.pass_ != "update" and one.exchange is None]
-    alone = [one._replace(after=(), views=0) for one in mine]
-    fore, back = ([one for one in alone if one.pass_ == p] for p in ("forward", "backward"))
+    every = [(one, price(one._replace(after=(), views=0))) for one in mine]
+    fore, back = ([one for one in every if one[0].pass_ == p] for p in ("forward", "backward"))
     trades = (
         Trade(one.pass_, one.kind, group_of(one.op), one.bytes)
         for one in kernels
@@ -162,8 +161,8 @@ def _piece(
     host = host_of(calls_of(mine), device.constants)
     ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
     return Piece(
-        total([price(one) for one in fore]),
-        total([price(one) for one in back]),
+        total([time for _, time in fore]),
+        total([time for _, time in back]),
         sum(dict(products(back)).values()),  # of each row its last product
         (core_s(fore), core_s(back)),
         [("", 0.0), *products(fore)][-1][1],
@@ -171,7 +170,7 @@ def _piece(
         tuple(trades),
         *params,
         held,
-        (sum(one.flop for one in fore), sum(one.flop for one in back)),
+        (sum(one.flop for one, _ in fore), sum(one.flop for one, _ in back)),
         tuple(mine),
     )
 

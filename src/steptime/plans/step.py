@@ -131,7 +131,8 @@ def quick(planner: Planner, asked: Asked) -> Quick:
     What does not depend on the number of micro-batches is kept. Where the device has not room for
     a plan, its seconds are infinite.
     """
-    plan, m = asked.plan, asked.rounds
+    plan = asked.plan
+    m = asked.batch // (asked.micro_batch * plan.data)
     key = (asked.order, asked.micro_batch, *vars(plan).values())
     holds = planner.once(("holds", *key), lambda: _holds(Step(planner, asked)))
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
@@ -141,9 +142,9 @@ def quick(planner: Planner, asked: Asked) -> Quick:
     takes = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
     runs, last_s, loads = takes
     step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
-    if planner.draws is None:
+    if (draws := planner.draws) is None:
         return Quick(step_s, held, None, asked)
-    waiting_w, more, most_w = planner.draws
+    waiting_w, more, most_w = draws
     least, cap = waiting_w * step_s, most_w * step_s
     spent = [count * min(least + dynamic_j * m * more, cap) for count, dynamic_j in loads]
     return Quick(step_s, held, sum(spent) * (plan.devices // plan.pipeline), asked)
