@@ -24,21 +24,11 @@ from steptime.ops import (
 from steptime.ops.table import OpKind, Products, Specs, Window
 
 Found = TypeVar("Found")
-OPS: dict[str, OpKind] = {
-    **linear.KINDS,
-    **convolution.KINDS,
-    **pooling.KINDS,
-    **norm.KINDS,
-    **elementwise.KINDS,
-    **pointwise.KINDS,
-    **general.KINDS,
-    **shaping.KINDS,
-    **sequence.KINDS,
-    **experts.KINDS,
-    **loss.KINDS,
-    **optimizer.KINDS,
-    **communication.KINDS,
-}
+_MODULES = (
+    *(linear, convolution, pooling, norm, elementwise, pointwise, general, shaping, sequence),
+    *(experts, loss, optimizer, communication),
+)
+OPS: dict[str, OpKind] = {kind: row for one in _MODULES for kind, row in one.KINDS.items()}
 
 
 def kind_row(kind: str) -> OpKind:

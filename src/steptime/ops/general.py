@@ -157,14 +157,7 @@ def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Spec
     return (found, found._replace(dtype="int64"))
 
 
-def cumsum_outputs(x: TensorSpec, axis: int, reverse: bool = False) -> Specs:
-    """Return the sums of `x` along `axis` up to each place, from the end if `reverse`."""
-    _axis(x, axis)
-    return (x,)
-
-
-def flip_outputs(x: TensorSpec, axes: tuple[int, ...]) -> Specs:
-    """Return `x` in the opposite order along `axes`."""
+def _as_it_is(x: TensorSpec, *axes: int) -> Specs:
     for axis in axes:
         _axis(x, axis)
     return (x,)
@@ -259,7 +252,7 @@ KINDS = {
         gradient=fused("gather_elements_grad", "places dy", attrs=_shaped),
     ),
     "cumsum": OpKind(
-        cumsum_outputs,
+        lambda x, axis, reverse=False: _as_it_is(x, axis),
         per_element(1),
         Example((_X,), {"axis": 1, "reverse": False}),
         "definition: one addition an element",
@@ -267,7 +260,7 @@ KINDS = {
         gradient=fused("cumsum", "dy", attrs=turned("reverse")),
     ),
     "flip": OpKind(
-        flip_outputs,
+        lambda x, axes: _as_it_is(x, *axes),
         no_flop,
         Example((_X,), {"axes": (0, 1)}),
         "definition: copies",

@@ -55,18 +55,15 @@ def network_of(choice: Choice, label: str, dtype: str | None, optimizer: str | N
 
 def cut(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     """Return rows in pieces, cut where nothing but the tensor of the row before is read later."""
-    place = {row.name: i for i, row in enumerate(rows)}
-    last = list(range(len(rows)))
+    last = {row.name: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
-        for parent in row.parents:
-            if parent in place:
-                last[place[parent]] = i
+        last |= {parent: i for parent in row.parents if parent in last}
     found, start, farthest = [], 0, 0
-    for i in range(len(rows)):
-        if farthest <= i < last[i]:
+    for i, row in enumerate(rows):
+        if farthest <= i < last[row.name]:
             found.append(tuple(rows[start : i + 1]))
             start = i + 1
-        farthest = max(farthest, last[i])
+        farthest = max(farthest, last[row.name])
     return (*found, tuple(rows[start:]))
 
 

@@ -25,13 +25,11 @@ def layers_of(layers: int, stages: int) -> tuple[int, ...]:
     if stages == layers + 2:
         return (0, *[1] * layers, 0)
     if stages > layers:
-        raise InputError(
-            f"plan: {stages} stages (pipeline x virtual) of {layers} layers: at most {layers}"
-        )
-    if layers % stages and not (layers + 2) % stages and stages > 1:
-        each = (layers + 2) // stages
-        if each > 1:
-            return (each - 1, *[each] * (stages - 2), each - 1)
+        made = f"{stages} stages (pipeline x virtual)"
+        raise InputError(f"plan: {made} of {layers} layers: at most {layers}")
+    each, left = divmod(layers + 2, stages)
+    if layers % stages and not left and min(each, stages) > 1:
+        return (each - 1, *[each] * (stages - 2), each - 1)
     each, more = divmod(layers, stages)
     start = (stages - more) // 2
     return tuple(each + (start <= k < start + more) for k in range(stages))

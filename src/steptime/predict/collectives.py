@@ -163,12 +163,7 @@ def butterfly_mixing(size_bytes: float, replicas: int, fabric: Fabric) -> float:
 
     Counted is the farthest partner, between nodes where there are several.
     """
-    near, nodes = fabric.near_and_nodes(replicas)
-    if replicas == 1:
-        return 0.0
-    far = nodes > 1
-    message_s = fabric.message_s(size_bytes, near) if far else fabric.inside_message_s(size_bytes)
-    return message_s + fabric.add_s(size_bytes)
+    return send(size_bytes, replicas, fabric) + fabric.add_s(size_bytes if replicas > 1 else 0.0)
 
 
 def ring(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -258,17 +253,14 @@ COLLECTIVES: Mapping[str, Collective] = {
 
 def all_gather(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """Each of n devices holds 1/n of `size_bytes` and gets the rest: the second half of a ring."""
-    return (ring(size_bytes, devices, fabric) - _added_by_ring(size_bytes, devices, fabric)) / 2
+    added = fabric.add_s((devices - 1) / devices * size_bytes)  # by a ring
+    return (ring(size_bytes, devices, fabric) - added) / 2
 
 
 def reduce_scatter(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """Each device holds `size_bytes` and gets 1/n of the sum: the first half of a ring."""
-    added = _added_by_ring(size_bytes, devices, fabric)
+    added = fabric.add_s((devices - 1) / devices * size_bytes)
     return all_gather(size_bytes, devices, fabric) + added
-
-
-def _added_by_ring(size_bytes: float, devices: int, fabric: Fabric) -> float:
-    return fabric.add_s((devices - 1) / devices * size_bytes)
 
 
 def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
@@ -296,10 +288,7 @@ def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
 
 
 EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all-reduce
-    "all_gather": all_gather,
-    "reduce_scatter": reduce_scatter,
-    "all_to_all": all_to_all,
-    "send": send,
+    one.__name__: one for one in (all_gather, reduce_scatter, all_to_all, send)
 }
 
 

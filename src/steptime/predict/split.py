@@ -62,16 +62,13 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
 def _crossing(names: Sequence[str], sizes: Sequence[int], rows: Sequence[Row]) -> list[int]:
     """Return, for the cut after each row, the bytes of what is made before and read after it."""
     place = {name: i for i, name in enumerate(names)}
-    last = [-1] * len(names)
-    for row in rows:
-        for parent in row.parents:
-            last[place[parent]] = place[row.name]
-    change = [0] * (len(names) + 1)
-    for i, until in enumerate(last):
-        if until > i:
+    last = {parent: place[row.name] for row in rows for parent in row.parents}
+    change = [0] * len(names)
+    for i, name in enumerate(names):
+        if name in last:
             change[i] += sizes[i]
-            change[until] -= sizes[i]
-    return list(accumulate(change))[: len(names)]
+            change[last[name]] -= sizes[i]
+    return list(accumulate(change))
 
 
 def _sums(values: Iterable[float]) -> list[float]:
