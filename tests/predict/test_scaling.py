@@ -24,8 +24,8 @@ from steptime.predict.parallel.scaling import (
     stops_paying,
     throughput,
 )
+from steptime.predict.prices import Training, bill
 from steptime.predict.step_model import StepModel
-from steptime.predict.training_cost import Training, bill
 
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")

@@ -23,8 +23,8 @@ from steptime.predict.parallel.scaling import (
     data_parallel,
     stops_paying,
 )
+from steptime.predict.prices import BILLINGS, Training, bill
 from steptime.predict.step_model import StepModel
-from steptime.predict.training_cost import BILLINGS, Training, bill
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000

@@ -100,15 +100,11 @@ def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
     return (x,)
 
 
-def bias_gradient(b: Backward) -> tuple[str | None, ...]:
-    """dX = dY; db = dY summed over every other axis."""
-    rank = len(b.out.shape)
-    axis = b.attrs.get("axis", -1) % rank
-    axes = tuple(i for i in range(rank) if i != axis)
-    db = None
-    if b.needs[1]:
-        db = b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=b.specs[1].shape)[0]
-    return b.grad if b.needs[0] else None, db
+def _of_bias(b: Backward) -> str:
+    """Return dY summed over every other axis."""
+    axis = b.attrs.get("axis", -1) % len(b.out.shape)
+    axes = tuple(i for i in range(len(b.out.shape)) if i != axis)
+    return b.emit("reduce_sum", (b.grad,), "grad_bias", axes=axes, shape=b.specs[1].shape)[0]
 
 
 def reduce_sum_outputs(x: TensorSpec, axes: tuple[int, ...], shape: tuple[int, ...]) -> Specs:
@@ -153,7 +149,7 @@ KINDS = {
         per_element(1),
         Example((vector(2, 3, 4, 4), vector(3)), {"axis": 1}),
         "definition: one addition an element; in place, as libraries add it in the product",
-        gradient=bias_gradient,
+        gradient=of_each(lambda b: b.grad, _of_bias),
         autocast="first",
         storage="in_place",
         pointwise=True,

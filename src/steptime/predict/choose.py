@@ -8,9 +8,8 @@ from steptime.core.hardware import Device
 from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
 from steptime.predict.power import step_energy
-from steptime.predict.prices import Offer
+from steptime.predict.prices import Offer, Training, bill
 from steptime.predict.step_model import StepModel
-from steptime.predict.training_cost import Training, bill
 
 TRIED = tuple(1 << i for i in range(17))  # batches, where none is asked for
 

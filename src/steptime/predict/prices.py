@@ -1,5 +1,6 @@
-"""What clouds ask for a device and an hour: dated files, shipped or one of a user's own."""
+"""What clouds ask for a device and an hour, by dated files, and what a training costs by that."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,10 @@ from steptime import catalog
 from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.toml_files import read_toml, shown
-from steptime.predict.training_cost import BILLINGS
 
+HOUR_S = 3600.0
+BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
+_DIGITS = 9  # of an hour: rounding in sums must not start another one
 _SHIPPED = Path(catalog.__file__).parent / "data" / "prices"
 _FILE: dict[str, Check] = {
     **dict.fromkeys(("name", "date", "currency", "billing", "source", "note"), TEXT),
@@ -79,3 +82,41 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
         sure = one["name"] not in doubted and "date" not in doubted
         found += [Offer(device, price, *told, sure) for device in devices]
     return found
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training to pay for: examples in the dataset, epochs, price of a device for an hour.
+
+    `billing` is the smallest time that is paid, one of `BILLINGS`.
+    """
+
+    samples: int
+    epochs: float = 1.0
+    price: float | None = None
+    billing: str = "second"
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a training takes. `device_hours` are worked ones; `cost` counts them as billed."""
+
+    epoch_s: float
+    train_s: float
+    device_hours: float
+    cost: float | None
+
+
+def bill(training: Training, step_s: float, global_batch: int, workers: int) -> Bill:
+    """Return time and cost of a training of `samples * epochs / global_batch` steps.
+
+    Every device is paid for from the first second to the last: 1.2 hours on 4 devices cost 4.8
+    device-hours. With billing by the hour a started hour counts in full, as in Paleo's live demo
+    at $0.90 an hour of a GPU: 8 device-hours.
+    """
+    epoch_s = training.samples / global_batch * step_s
+    train_s = training.epochs * epoch_s
+    hours = train_s / HOUR_S
+    paid = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
+    cost = None if training.price is None else training.price * paid * workers
+    return Bill(epoch_s, train_s, hours * workers, cost)
