@@ -3,8 +3,8 @@
 import csv
 import gzip
 import json
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,18 +38,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if not name.endswith((".csv", ".tsv", ".jsonl")):
         raise InputError(f"{shown(path)}: a table is .csv, .tsv or .jsonl, also with .gz")
     try:
-        with _opened(path) as file:
+        packed = path.name.endswith(".gz")
+        opened: Callable[..., IO[str]] = partial(gzip.open, path) if packed else path.open
+        with opened("rt", encoding="utf-8-sig", newline="") as file:
             yield from _of_json(file, path) if name.endswith(".jsonl") else _of_csv(file, path)
     except OSError as error:
         raise InputError(f"{shown(path)}: {error.strerror or error}") from None
     except (UnicodeDecodeError, EOFError, csv.Error) as error:
         raise InputError(f"{shown(path)}: {error}") from None
-
-
-def _opened(path: Path) -> IO[str]:
-    if path.name.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _of_csv(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

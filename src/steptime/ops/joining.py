@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from steptime.core.graph import Graph, Op
 
@@ -13,21 +14,9 @@ def joined_ops(graph: Graph, takes_bias: Mapping[str, int]) -> Iterator[tuple[Op
     That is the op itself; for a bias that alone reads the output of a product, the product with a
     third input. `takes_bias` names the kinds that can add one, and the axis along which they do.
     """
-    products = _joined_products(graph, takes_bias)
-    joined = {op.name for op in products.values()}
-    for op in graph.ops:
-        if (product := products.get(op.name)) is not None:
-            yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
-        elif op.name not in joined:
-            yield op, op
-
-
-def _joined_products(graph: Graph, takes_bias: Mapping[str, int]) -> dict[str, Op]:
-    """Return the products of which a bias alone reads the output, by the name of the bias op."""
     makers = {name: op for op in graph.ops for name in op.outputs[:1]}
-    users = Counter(name for op in graph.ops for name in op.inputs)
-    users.update(graph.outputs)
-    joined = {}
+    users = Counter(chain(graph.outputs, *(op.inputs for op in graph.ops)))
+    products: dict[str, Op] = {}  # of which a bias alone reads the output, by its op's name
     for op in graph.ops:
         product = makers.get(op.inputs[0]) if op.kind == "bias" else None
         if product is None or product.kind not in takes_bias:
@@ -36,5 +25,10 @@ def _joined_products(graph: Graph, takes_bias: Mapping[str, int]) -> dict[str, O
         axis = op.attrs.get("axis", -1)
         along = isinstance(axis, int) and axis % rank == takes_bias[product.kind] % rank
         if along and users[op.inputs[0]] == 1:
-            joined[op.name] = product
-    return joined
+            products[op.name] = product
+    joined = {op.name for op in products.values()}
+    for op in graph.ops:
+        if (product := products.get(op.name)) is not None:
+            yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
+        elif op.name not in joined:
+            yield op, op

@@ -1,7 +1,5 @@
 """The loss: softmax cross-entropy, and the two steps of its gradient."""
 
-from typing import Any
-
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
@@ -11,6 +9,7 @@ from steptime.ops.table import (
     last_axis,
     per_element,
     require,
+    same_as_first,
     show,
     vector,
 )
@@ -31,10 +30,6 @@ def cross_entropy_gradient(b: Backward) -> tuple[str | None, ...]:
     return b.emit("log_softmax_grad", (log_p, picked), "grad_input")[0], None
 
 
-def _first(x: TensorSpec, *_: Any) -> Specs:
-    return (x,)
-
-
 _LOGITS, _LABELS = vector(3, 5), vector(3, dtype="int64")
 
 KINDS = {
@@ -44,19 +39,19 @@ KINDS = {
         Example((_LOGITS, _LABELS)),
         "log-softmax (maximum, difference, exp, sum, difference), then the mean of the labels'",
         gradient=cross_entropy_gradient,
-        saved=_first,
+        saved=same_as_first,
         autocast="wide",
         row=last_axis,
     ),
     "pick_grad": OpKind(
-        _first,
+        same_as_first,
         lambda log_p, labels, grad: int(labels.size),
         Example((_LOGITS, _LABELS, vector())),
         "-1/n at each label, 0 elsewhere",
         read=lambda log_p, labels, grad: int(labels.size_bytes + grad.size_bytes),
     ),
     "log_softmax_grad": OpKind(
-        _first,
+        same_as_first,
         per_element(4),
         Example((_LOGITS, _LOGITS)),
         "dx = dy - softmax(x) sum(dy)",

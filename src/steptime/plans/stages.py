@@ -60,8 +60,7 @@ def groups(
     replicas = even if replicas == list(even) else tuple(replicas)
     routed, few = replicas[::expert], max(1, shards // expert)
     return {
-        "tensor": apart["tensor"],
-        "context": apart["context"],
+        **{name: apart[name] for name in ("tensor", "context", "pipeline")},
         "expert": replicas[:expert],
         "replicas": replicas,
         "shard": replicas[:shards],
@@ -69,7 +68,6 @@ def groups(
         "expert_replicas": routed,
         "expert_shard": routed[:few],
         "expert_copies": routed[::few],
-        "pipeline": apart["pipeline"],
         "ends": (0, apart["pipeline"][-1]),
     }
 

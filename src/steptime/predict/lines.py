@@ -209,11 +209,9 @@ def _join(groups: dict[Key, Group], kernels: tuple[Kernel, ...], ends: Ends) -> 
 
 def _rows(step: Lowered, whole: bool) -> list[list[int]]:
     """Return which kernels belong together: those of a row's pass if they overlap, else each."""
-    if not whole:
-        return [[i] for i in range(len(step.kernels))]
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[object, list[int]] = {}
     for i, kernel in enumerate(step.kernels):
-        found.setdefault((kernel.op, kernel.pass_), []).append(i)
+        found.setdefault((kernel.op, kernel.pass_) if whole else i, []).append(i)
     return list(found.values())
 
 
