@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
@@ -38,8 +38,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if not name.endswith((".csv", ".tsv", ".jsonl")):
         raise InputError(f"{shown(path)}: a table is .csv, .tsv or .jsonl, also with .gz")
     try:
-        packed = path.name.endswith(".gz")
-        opened: Callable[..., IO[str]] = partial(gzip.open, path) if packed else path.open
+        opened: Any = partial(gzip.open, path) if path.name.endswith(".gz") else path.open
         with opened("rt", encoding="utf-8-sig", newline="") as file:
             yield from _of_json(file, path) if name.endswith(".jsonl") else _of_csv(file, path)
     except OSError as error:
