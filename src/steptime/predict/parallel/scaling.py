@@ -79,12 +79,25 @@ def data_parallel(
     if how.overlap and model.lowered().by_layer:
         name = model.method.name
         raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
-    alone = _row(model, 1, batch, batch, how).samples_per_s
+    chosen = model.collective(how.collective)
+
+    def row(n: int, whole: int, share: int, alone_per_s: float | None, note: str) -> ScalingRow:
+        times = model.timeline(share)
+        comm_s = model.exchange_s(model.gradient_bytes / how.compression, n)
+        exposed = comm_s[chosen]
+        if how.overlap:
+            one = partial(model.collective_s, chosen, workers=n)
+            exposed = min(exposed, waits(model, share, one, how.compression))
+        parts, sizes = (times.forward_s, times.backward_s, times.update_s), (n, whole, share)
+        told = (parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
+        low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
+        return replace(scaling_row(model, sizes, *told), low_s=low, high_s=high)
+
+    alone = row(1, batch, batch, None, "").samples_per_s
     rows = []
     for n in workers:
         share, note = batch_share(model, n, batch, scaling)
-        whole = share * n if scaling == "weak" else batch
-        rows.append(_row(model, n, whole, share, how, alone, note))
+        rows.append(row(n, share * n if scaling == "weak" else batch, share, alone, note))
     return tuple(rows)
 
 
@@ -127,29 +140,6 @@ def throughput(model: StepModel, examples: int, step_s: float) -> float:
         name = model.method.name
         raise InputError(f"{model.workload.label}: {name} counts no time for this network")
     return examples / step_s
-
-
-def _row(
-    model: StepModel,
-    workers: int,
-    whole: int,
-    share: int,
-    how: Exchange,
-    alone_per_s: float | None = None,
-    note: str = "",
-) -> ScalingRow:
-    times = model.timeline(share)
-    chosen = model.collective(how.collective)
-    comm_s = model.exchange_s(model.gradient_bytes / how.compression, workers)
-    exposed = comm_s[chosen]
-    if how.overlap:
-        one = partial(model.collective_s, chosen, workers=workers)
-        exposed = min(exposed, waits(model, share, one, how.compression))
-    parts = (times.forward_s, times.backward_s, times.update_s)
-    sizes = (workers, whole, share)
-    row = scaling_row(model, sizes, parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
-    low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
-    return replace(row, low_s=low, high_s=high)
 
 
 def scaling_row(
