@@ -148,24 +148,20 @@ def _none(
     groups: Sequence[_Group], shape: Shape, considered: int, refused: Mapping[str, int]
 ) -> str:
     """Return why there is no plan: which limit refuses how many, and the nearest."""
-    near = [(group, group.found.nearest) for group in groups if group.found.nearest]
+    every = [(group, group.found.nearest) for group in groups if group.found.nearest]
     if not considered:
         return f"plan: no split of these devices divides {shape.label} and its batch"
-    if not near:
+    if not every:
         return "plan: the price (--prices FILE) or the power of these devices is not known"
-    group, least = min(near, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio()))
+    group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio()))
     where, value = f"{group.devices} {group.planner.device.name}", least.value or 0.0
     if least.name == MEMORY:
-        over = (value - least.most) / 1e9
-        return (
-            f"plan: none of {considered:,} splits fits; the nearest needs {over:,.1f} GB more "
-            f"({where})"
-        )
+        near = f"the nearest needs {(value - least.most) / 1e9:,.1f} GB more ({where})"
+        return f"plan: none of {considered:,} splits fits; {near}"
     counts = ", ".join(f"{count:,} {REFUSED[name][0]}" for name, count in refused.items() if count)
-    return (
-        f"plan: none of {considered:,} splits is within the limits: {counts}; the nearest has "
-        f"{value:,.4g} {REFUSED[least.name][1]}, not {least.most:,.4g} ({where})"
-    )
+    has = f"{value:,.4g} {REFUSED[least.name][1]}, not {least.most:,.4g} ({where})"
+    said = f"plan: none of {considered:,} splits is within the limits"
+    return f"{said}: {counts}; the nearest has {has}"
 
 
 def _more(request: Request, shape: Shape) -> str:

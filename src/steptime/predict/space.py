@@ -39,14 +39,11 @@ def predicted(
     Networks that a place cannot run are counted in `refused` under the reason. Raises `InputError`
     for what does not depend on the place.
     """
-    batches: dict[str, list[int]] = {}
-    networks: dict[str, Workload] = {}
+    networks: dict[str, list[Workload]] = {}
     for one in workloads:
-        key = replace(one, batch_per_replica=1).key
-        networks.setdefault(key, one)
-        batches.setdefault(key, []).append(one.batch_per_replica)
-    for first in watched(list(networks.values()), "networks"):
-        sizes = list(dict.fromkeys(batches[replace(first, batch_per_replica=1).key]))
+        networks.setdefault(replace(one, batch_per_replica=1).key, []).append(one)
+    for some in watched(list(networks.values()), "networks"):
+        first, sizes = some[0], list(dict.fromkeys(one.batch_per_replica for one in some))
         for dtype in dict.fromkeys(dtype for _, dtype in places):
             network = replace(first, dtype=dtype_named(dtype or first.dtype))
             model = StepModel(network, places[0][0], None, method, options)

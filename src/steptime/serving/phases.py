@@ -279,12 +279,11 @@ class Phases:
         graph, found = self._graph(1), dict.fromkeys(self._times, (0, 0))
         stored = {n for op in graph.ops if op.kind in LOWERED for n in op.inputs[1:]}
         heads: dict[str, Head] = {}
-        for op in graph.ops:
-            if op.kind == "attention":
-                q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
-                n, g = (int(str(op.attrs[name])) for name in ("heads", "kv_heads"))
-                window = int(str(op.attrs.get("window", 0)))
-                heads[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
+        for op in (one for one in graph.ops if one.kind == "attention"):
+            q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
+            names = ("heads", "kv_heads", "window")
+            n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
+            heads[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
         for name in graph.weights:
             piece, spec = piece_of(name), graph.tensors[name]
             if piece not in found:  # a layer like another
