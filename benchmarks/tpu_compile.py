@@ -39,7 +39,7 @@ def compiled_for(topology: str, model: str, dtype: str = "bfloat16") -> tuple[An
     described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
     chip = jax.sharding.SingleDeviceSharding(described.devices[0])
     specs = {
-        name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=chip)
+        name: jax.ShapeDtypeStruct(one.shape, jax.numpy.dtype(one.dtype), sharding=chip)
         for name, one in graph.tensors.items()
     }
     weights, buffers, inputs = (
