@@ -24,7 +24,7 @@ def products(data: Path) -> Iterator[Case]:
         kind, weights = ("linear", (m, k)) if linear else ("matmul", (k, m))
         kernels = op_kernels(kind, ((n, k), weights), {}, "float32")
         device = device_of(row["device"])
-        yield Case(kernels, device, float(row["time_ms"]) / 1e3, "gemm", "repeated")
+        yield Case(kernels, device, float(row["time_ms"]) / 1e3, "gemm", "repeated", copies=1)
 
 
 def convolutions(data: Path) -> Iterator[Case]:

@@ -69,7 +69,7 @@ def without(
     for stage, one in zip((STAGES[key] for key in FITTED), sets, strict=True):
         others = [columns for device, columns in one.items() if device != name]
         weights = [even(columns) for columns in others]
-        values, _ = hierarchical(others, found, stage.free, weights, stage.shared, stage.held)
+        values, _ = hierarchical(others, found, [*stage.free], weights, stage.shared, stage.held)
         found |= {key: found[key]._replace(value=values[key]) for key in stage.free}
     return found
 

@@ -25,18 +25,18 @@ STACKS = PRIORS.with_name("stacks")
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
 
-OF_CONVOLUTIONS = {  # how far they vary, as the rows of a device may move them
-    "convolution.share": 0.2,
-    "convolution.weights": 0.2,
-    "convolution.ramp": 0.1,
-    "convolution.fused_share": 0.15,
-    "convolution.transform": 0.15,
-    "convolution.turned_bytes_per_s": 0.3,
-    "convolution.turned_channels": 0.2,
-    "product.kepler": 0.2,
-    "host.forward_op_s": 0.2,
-    "host.backward_op_s": 0.2,
-    "host.update_op_s": 0.2,
+OF_CONVOLUTIONS = {  # where they start, and how far they vary, as a device may move them
+    "convolution.share": (0.69, 0.2),
+    "convolution.weights": (0.68, 0.2),
+    "convolution.ramp": (49.0, 0.1),
+    "convolution.fused_share": (0.51, 0.15),
+    "convolution.transform": (0.56, 0.15),
+    "convolution.turned_bytes_per_s": (20000000000.0, 0.3),
+    "convolution.turned_channels": (1.0, 0.2),
+    "product.kepler": (0.4, 0.2),
+    "host.forward_op_s": (6.9e-06, 0.2),
+    "host.backward_op_s": (1.6e-05, 0.2),
+    "host.update_op_s": (1e-05, 0.2),
 }
 
 
@@ -44,15 +44,16 @@ OF_CONVOLUTIONS = {  # how far they vary, as the rows of a device may move them
 class Stage:
     """Constants that are fitted together, and the cases that tell them.
 
-    `priors` is the file that holds them, `words` say what the cases are. Constants in `shared` are
-    the same on all devices; the spread of the others is that of fits to one device each. `held` are
-    how far ln(constant) may move from the file, 1 for others. Those in `near` are given a spread
+    `free` are their names, and where they start; `priors` is the file that holds them, and those of
+    other stages. `words` say what the cases are. Constants in `shared` are the same on all devices;
+    the spread of the others is that of fits to one device each. `held` are how far ln(constant) may
+    move from its start, 1 for others. Those in `near` are given a spread
     that too few or too unlike devices do not tell. Those of the host belong to the software stack
     `stack`.
     """
 
     priors: str
-    free: tuple[str, ...]
+    free: Mapping[str, float]
     cases: Callable[[Path], Iterable[Case]]
     words: str
     shared: tuple[str, ...] = ()
@@ -61,8 +62,13 @@ class Stage:
     stack: str = catalog.DEFAULT_STACK
 
     def known(self) -> Mapping[str, Constant]:
-        """Return the constants that are known before the fit, those of the host by the stack."""
-        return catalog.priors(self.priors, self.stack)
+        """Return the constants that are known before the fit, those of the host by the stack.
+
+        Its own start where they always do, so that a second fit finds the same.
+        """
+        found = catalog.priors(self.priors, self.stack)
+        own = {name: found[name]._replace(value=value) for name, value in self.free.items()}
+        return {**found, **own}
 
 
 def _products(data: Path) -> Iterable[Case]:
@@ -75,37 +81,49 @@ def _is_strided(case: Case) -> bool:
     return case.kernels[0].kind == "linear" and (case.device.architecture or "").startswith(OLD)
 
 
-STAGES: Mapping[str, Stage] = {
+STAGES: Mapping[str, Stage] = {  # each reads what those before it told
     "stream": Stage(
         "gpu",
-        (
-            "launch.isolated_s",
-            "isolated.seen",
-            "isolated.softmax",
-            "isolated.layer_norm",
-            "stream.share_hbm",
-            "stream.share_gddr",
-            "stream.share_old",
-            "stream.cached_bytes",
-            "stream.softmax_again",
-            "stream.norm_again",
-            "stream.row_s",
-        ),
+        {
+            "launch.isolated_s": 3e-05,
+            "isolated.seen": 0.61,
+            "isolated.softmax": 1.2,
+            "isolated.layer_norm": 1.8,
+            "stream.share_hbm": 0.92,
+            "stream.share_gddr": 0.81,
+            "stream.share_old": 0.79,
+            "stream.cached_bytes": 21.0,
+            "stream.softmax_again": 0.49,
+            "stream.norm_again": 0.66,
+            "stream.row_s": 2.3e-08,
+        },
         lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data), vidur.sums(data)),
         "vector ops of NeuSight (float32) and vidur (float16), thin products of AIConfigurator",
     ),
+    "tensor": Stage(
+        "gpu",
+        {
+            "product.tensor_share": 0.92,
+            "product.tensor_half_reuse": 27.0,
+            "product.tensor_ramp": 230.0,
+            "product.sum_s": 3.9e-06,
+        },
+        aiconfigurator.products,
+        "AIConfigurator's linear layers in bfloat16",
+        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.1},
+    ),
     "product": Stage(
         "gpu",
-        (
-            "isolated.linear",
-            "isolated.matmul",
-            "isolated.pause_s",
-            "product.share",
-            "product.half_reuse",
-            "product.ramp",
-            "product.old",
-            "power.flop_j",
-        ),
+        {
+            "isolated.linear": 2.0,
+            "isolated.matmul": 1.2,
+            "isolated.pause_s": 0.00023,
+            "product.share": 0.93,
+            "product.half_reuse": 14.0,
+            "product.ramp": 22.0,
+            "product.old": 1.0,
+            "power.flop_j": 1.6e-11,
+        },
         lambda data: (one for one in _products(data) if not _is_strided(one)),
         "products of NeuSight and DeepBench, float32",
         held={
@@ -116,28 +134,23 @@ STAGES: Mapping[str, Stage] = {
         },
         near={"power.flop_j": 0.1},  # of the process: single ops of a device tell it badly
     ),
-    "tensor": Stage(
-        "gpu",
-        (
-            "product.tensor_share",
-            "product.tensor_half_reuse",
-            "product.tensor_ramp",
-            "product.sum_s",
-        ),
-        aiconfigurator.products,
-        "AIConfigurator's linear layers in bfloat16",
-        held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.1},
-    ),
     "strided": Stage(
         "gpu",
-        ("product.pieces", "product.stride"),
+        {
+            "product.pieces": 0.2,
+            "product.stride": 21000.0,
+        },
         lambda data: filter(_is_strided, _products(data)),
         "linear layers of NeuSight and DeepBench, float32, on Pascal",
         held={"product.stride": 0.1},
     ),
     "convolution": Stage(
         "gpu",
-        (*OF_CONVOLUTIONS, "isolated.conv2d", "host.step_s"),
+        {
+            **{name: start for name, (start, _) in OF_CONVOLUTIONS.items()},
+            "isolated.conv2d": 16.0,
+            "host.step_s": 0.00029,
+        },
         lambda data: chain(
             neusight.convolutions(data),
             deepbench.convolutions(data),
@@ -146,45 +159,51 @@ STAGES: Mapping[str, Stage] = {
         ),
         "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
         shared=tuple(OF_CONVOLUTIONS),
-        near=OF_CONVOLUTIONS,
+        near={name: spread for name, (_, spread) in OF_CONVOLUTIONS.items()},
         stack=catapult.STACK,
     ),
     "recurrent": Stage(
         "gpu",
-        ("recurrent.step_s", "recurrent.block_clocks"),
+        {
+            "recurrent.step_s": 3.4e-05,
+            "recurrent.block_clocks": 160.0,
+        },
         deepbench.recurrent,
         "recurrent layers of DeepBench, float32",
     ),
     "image": Stage(
         "gpu",
-        (
-            "stream.share_geforce",
-            "product.geforce",
-            "convolution.matrix_share",
-            "convolution.matrix_turned",
-            "convolution.gradients_turned",
-            "convolution.depthwise_share",
-        ),
+        {
+            "stream.share_geforce": 0.86,
+            "product.geforce": 1.1,
+            "convolution.matrix_share": 1.1,
+            "convolution.matrix_turned": 0.18,
+            "convolution.gradients_turned": 1.1,
+            "convolution.depthwise_share": 0.32,
+        },
         # gradients of groups in channels last took cuDNN of 2022 ten times as long
         lambda data: (one for one in timm.op_by_op(data) if one.kind != "train nhwc"),
         "networks of timm, op by op under autocast",
     ),
     "described": Stage(
         "gpu",
-        (
-            "described.share",
-            "described.infer_passes",
-            "described.train_passes",
-            "described.fused_attention",
-            "described.plain_attention",
-            "described.channels_last",
-        ),
+        {
+            "described.share": 1.1,
+            "described.infer_passes": 8.2,
+            "described.train_passes": 35.0,
+            "described.fused_attention": 0.53,
+            "described.plain_attention": 0.79,
+            "described.channels_last": 0.85,
+        },
         timm.networks,
         "image networks of timm under autocast",
     ),
     "host": Stage(
         "gpu",
-        ("host.update_s", "host.factor"),
+        {
+            "host.update_s": 0.001,
+            "host.factor": 1.0,
+        },
         paradnn.steps,
         "training of fully connected networks in PyTorch ParaDnn, Adam",
         stack=paradnn.STACK,
@@ -221,7 +240,7 @@ def left_out(
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, stage.free, [even(one) for one in others], stage.shared, stage.held
+            others, priors, [*stage.free], [even(one) for one in others], stage.shared, stage.held
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
@@ -237,7 +256,9 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     priors = stage.known()
     columns = [Columns(cases) for cases in sets.values()]
     weights = [even(one) for one in columns]
-    values, spreads = hierarchical(columns, priors, stage.free, weights, stage.shared, stage.held)
+    values, spreads = hierarchical(
+        columns, priors, [*stage.free], weights, stage.shared, stage.held
+    )
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
     spreads |= stage.near
@@ -265,6 +286,7 @@ def main(arguments: Sequence[str]) -> int:
         write_lines(STACKS / f"{stage.stack}.toml", of_host)
         rest = {key: one for key, one in constants.items() if key not in of_host}
         write(PRIORS / f"{stage.priors}.toml", rest)
+        catalog.priors.cache_clear()
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0

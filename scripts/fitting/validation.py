@@ -126,7 +126,9 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
                 for key, one in stage.known().items()
             }
             weights = [even(one) for one in others]
-            values, _ = hierarchical(others, known, stage.free, weights, stage.shared, stage.held)
+            values, _ = hierarchical(
+                others, known, [*stage.free], weights, stage.shared, stage.held
+            )
             own |= {key: values[key] for key in stage.free}
         kind = catalog.device(device).kind
         for stack in {one.stack for one in (*STAGES.values(), *TARGETS)}:

@@ -16,6 +16,7 @@ from steptime.predict.lower import lower
 
 Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()
+COPIES = 6  # as AIConfigurator's benchmark of products has; others do not say
 CALLED = {  # what frameworks and people call kinds of the op table
     "mm": "matmul",
     "bmm": "matmul",
@@ -50,7 +51,7 @@ class Case:
     whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
     group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
     are the seconds that others predicted. `place` is where the case stands. Cases that do not
-    calibrate are only predicted.
+    calibrate are only predicted. What is `repeated` goes round `copies` of its weights.
     """
 
     kernels: tuple[Kernel, ...]
@@ -64,6 +65,7 @@ class Case:
     rivals: Mapping[str, float] = field(default_factory=dict)
     place: str = ""
     calibrates: bool = True
+    copies: int = COPIES
 
 
 def op_kernels(

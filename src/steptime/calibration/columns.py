@@ -63,7 +63,9 @@ class Columns:
         """Return a kernel as the case finds it: weights in the last cache where it is repeated."""
         kept = kernel._replace(op="", after=(), views=0)
         if case.condition == "repeated" and form_of(kernel, self.device) is product:
-            kept = kept._replace(bytes=kernel.bytes - weights_at_hand(kernel, self.device))
+            kept = kept._replace(
+                bytes=kernel.bytes - weights_at_hand(kernel, self.device, case.copies)
+            )
         return kept
 
     def predicted(self, constants: Constants) -> Floats:

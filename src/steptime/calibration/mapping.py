@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from steptime import catalog
 from steptime.build import make_workload, read_model, read_table, validated
-from steptime.calibration.cases import Case, Condition, op_kernels
+from steptime.calibration.cases import COPIES, Case, Condition, op_kernels
 from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
@@ -113,6 +113,7 @@ class Rows(OpOf):
     stack: str = ""
     rivals: dict[str, str] = {}
     calibrates: bool = True
+    copies: int = Field(COPIES, ge=1)
 
 
 class Keys(Rows):
@@ -325,6 +326,7 @@ def _case(
         rivals,
         place,
         said.calibrates,
+        said.copies,
     )
 
 

@@ -186,9 +186,9 @@ def test_products_find_what_was_just_made_in_the_last_cache() -> None:
     plain, found = (product(work, one, known, max).memory_s for one in (AMPERE, cached))
     assert plain - found == pytest.approx(50_000 / 1e12)
     # 6 copies of 60 kB between the same bytes used twice do not stay in it, but in 4 MB
-    assert weights_at_hand(work, cached) == pytest.approx(60_000 / (1 + 4.6**3))
+    assert weights_at_hand(work, cached, 6) == pytest.approx(60_000 / (1 + 4.6**3))
     large = replace(cached, l2_bytes=4e6)
-    assert weights_at_hand(work, large) == pytest.approx(60_000, rel=0.01)
+    assert weights_at_hand(work, large, 6) == pytest.approx(60_000, rel=0.01)
 
 
 def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:

@@ -41,7 +41,6 @@ OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
 HALVES = ("float16", "bfloat16")
 LANES = 96  # of a multiprocessor, above which a Pascal chip is built as Maxwell was
-ROUND = 6  # copies of the weights in the benchmarks of AIConfigurator
 NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
 PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 
@@ -63,14 +62,11 @@ def _at_hand(kernel: Kernel, device: Device) -> Any:
     return sum(own * (1 - missed(own, device)) for own in parts)
 
 
-def weights_at_hand(kernel: Kernel, device: Device) -> Any:
-    """Return the bytes of weights that the last cache holds where a kernel runs again and again.
-
-    Benchmarks go round `ROUND` copies of them.
-    """
+def weights_at_hand(kernel: Kernel, device: Device, copies: int) -> Any:
+    """Return the bytes of weights in the last cache where a kernel goes round `copies` of them."""
     size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
     parts = [(size * b * n * k, size * b * m * (n + k)) for b, m, n, k in kernel.products]
-    return sum(own * (1 - missed(ROUND * own + rest, device)) for own, rest in parts)
+    return sum(own * (1 - missed(copies * own + rest, device)) for own, rest in parts)
 
 
 TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that are slower wait less
