@@ -1,8 +1,7 @@
 """What a device's steps take beyond what its constants say, learnt from those that were measured.
 
 ln(measured / predicted) of steps behind a host is taken as a Gaussian process over the seconds of
-host and device: steps that are alike in them (`predict.host.left_over`) miss alike. It costs no
-constant, and is 0 far from what was measured.
+host and device: steps that are alike in them miss alike. It is 0 far from what was measured.
 """
 
 from collections.abc import Mapping
@@ -25,26 +24,21 @@ def learnt(
 ) -> tuple[list[list[float]], Floats]:
     """Return the measured steps with their weights, and how far cases are off that are left out.
 
-    `off` is ln(measured / predicted) of each case as if it had not told the constants; what is
-    returned is that under the weights, too.
+    `off` is ln(measured / predicted) of each case as if it had not told the constants.
     """
     places, host_s, device_s = columns.behind_host(constants)
     if len(places) < FEWEST:
         return [], off
     misses = logs(columns, constants)[places]
-    shares = device_s / host_s
-    near = SPREAD**2 * alike(host_s[:, None] / host_s) * alike(shares[:, None] / shares) ** 0.5
+    near = SPREAD**2 * alike(host_s[:, None], device_s[:, None], host_s, device_s)
     noise = np.full(len(misses), NOISE**2)
     for _ in range(ROUNDS):
         inverse = np.linalg.inv(near + np.diag(noise))
         told = inverse @ misses
         rest = (misses - near @ told) / NOISE
         noise = NOISE**2 * (FREEDOM + rest**2) / (FREEDOM + 1)
-    alone = told / np.diag(inverse)  # what is off where a step does not tell of itself
-    far = np.ones(len(misses))
-    np.divide(off[places], misses, out=far, where=misses != 0)
-    new = off.copy()
-    new[places] = alone * far
-    weights = SPREAD**2 * told
-    rows = np.column_stack([host_s, device_s, weights])
-    return [[float(f"{one:.4g}") for one in row] for row in rows], new
+    far = np.divide(off[places], misses, out=np.ones(len(misses)), where=misses != 0)
+    alone = off.copy()
+    alone[places] = told / np.diag(inverse) * far  # where a step does not tell of itself
+    rows = np.column_stack([host_s, device_s, SPREAD**2 * told])
+    return [[float(f"{one:.4g}") for one in row] for row in rows], alone

@@ -132,34 +132,28 @@ def behind_host(
     forward, backward, update = parts_s
     if host is None:
         return forward, backward, update
-    find = _in_turn if host.waits else _ahead
-    found = find((forward, backward, update), host, larger)
-    if not host.steps:
-        return found
+    first, second, third = (_in_turn if host.waits else _ahead)(
+        (forward, backward, update), host, larger
+    )
     factor = left_over(host.steps, host.issued_s[-1], forward + backward + update)
-    first, second, third = (one * factor for one in found)
-    return first, second, third
+    return first * factor, second * factor, third * factor
 
 
 def left_over(steps: Steps, host_s: Any, device_s: Any) -> Any:
     """Return by what factor steps take longer than predicted, as those say that were measured.
 
-    A measured step tells of others as far as the seconds of their hosts are alike, and the shares
-    of device and host: one of weight 0.1 makes its like longer by exp(0.1), one whose host takes
-    twice as long by exp(0.08), and what is unlike all of them not at all.
+    A step of weight 0.1 makes its like longer by exp(0.1), what is unlike all of them not at all.
     """
-    if not steps:
-        return 1.0
-    known = [
-        weight * alike(host_s / host) * alike(device_s / host_s * host / device) ** 0.5
-        for host, device, weight in steps
-    ]
-    return e ** sum(known)
+    return e ** sum(w * alike(host_s, device_s, host, device) for host, device, w in steps)
 
 
-def alike(ratio: Any) -> Any:
-    """Return how much two times have to do with each other: 1 of the same, 0.8 of the double."""
-    return 2 * ratio / (ratio**2 + 1)
+def alike(host_s: Any, device_s: Any, as_host_s: Any, as_device_s: Any) -> Any:
+    """Return how much two steps have to do with each other, by the seconds of host and device.
+
+    That is 1 of the same and 0.8 where both take the double; their ratio counts less.
+    """
+    longer, ratio = host_s / as_host_s, device_s / host_s * (as_host_s / as_device_s)
+    return 2 * longer / (longer**2 + 1) * (2 * ratio / (ratio**2 + 1)) ** 0.5
 
 
 def _in_turn(parts_s: tuple[Any, Any, Any], host: Host, larger: Larger) -> tuple[Any, Any, Any]:
