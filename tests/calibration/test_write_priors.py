@@ -71,3 +71,37 @@ def test_a_host_s_constants_move_to_what_steps_took() -> None:
         [Columns(cases)], {**priors, "host.factor": Constant(known["host.factor"], 1.0, "")}
     )
     assert found["host.factor"] == pytest.approx(3 * known["host.factor"], rel=0.03)
+
+
+def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fitting.stages import STAGES, whole_fit
+
+    from steptime import catalog
+    from steptime.calibration.cases import Case, op_kernels
+
+    monkeypatch.setattr("fitting.hierarchy.ROUNDS", 3)
+    device, stage = catalog.device("l40s"), STAGES["tensor"]
+    shapes = [(2**i, 4096) for i in range(4, 12)]
+    cases = [
+        Case(
+            op_kernels("linear", (s, (4096, 4096)), {}, "bfloat16"), device, 1e-4, "one", "repeated"
+        )
+        for s in shapes
+    ]
+    first = whole_fit(stage, {"l40s": cases})
+    known = catalog.priors("gpu") | first
+    monkeypatch.setattr(catalog, "priors", lambda *_: known)
+    assert whole_fit(stage, {"l40s": cases}) == first
+    free = [name for one in STAGES.values() for name in one.free if not name.startswith("host.")]
+    assert len(free) == len(set(free))  # a constant belongs to one stage
+
+
+def test_stages_start_from_what_the_files_have() -> None:
+    from fitting.stages import STAGES
+
+    from steptime import catalog
+
+    for stage in STAGES.values():
+        here = catalog.priors(stage.priors, stage.stack)
+        for name, start in stage.free.items():
+            assert start == pytest.approx(here[name].value, rel=0.5), name
