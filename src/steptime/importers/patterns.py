@@ -6,6 +6,7 @@ positions. The pieces stay where an output reads them too; else nobody reads the
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from steptime.core.graph import Op
 from steptime.importers import lowering
@@ -70,11 +71,34 @@ def _only(operands: list[Operand]) -> str:
     return tensors[0] if len(tensors) == 1 else ""
 
 
-def _pairs(operands: list[Operand]) -> Iterator[tuple[str, str]]:
-    """Return two tensors in both orders."""
-    if len(operands) == 2 and isinstance(operands[0], str) and isinstance(operands[1], str):
-        yield operands[0], operands[1]
-        yield operands[1], operands[0]
+Pattern = Any  # a letter, a number, ("function", *patterns of its operands), or a list: any of them
+Found = dict[str, str]
+ANY = math.nan  # stands for any number
+
+
+def _matches(b: Builder, pattern: Pattern, x: Operand, found: Found) -> Iterator[Found]:
+    """Return what letters stand for in each way in which a pattern is what makes `x`.
+
+    A letter that is there twice is the same tensor; `found` says those that are known.
+    """
+    if isinstance(pattern, str):
+        if isinstance(x, str) and found.get(pattern, x) == x:
+            yield {**found, pattern: x}
+    elif isinstance(pattern, float):
+        if isinstance(x, float) and (abs(x - pattern) < 1e-3 or math.isnan(pattern)):
+            yield found
+    elif isinstance(pattern, list):
+        for one in pattern:
+            yield from _matches(b, one, x, found)
+    else:
+        function, *parts = pattern
+        operands = _mean_of(b, x) if function == "mean" else _operands(b, x, function)
+        turned = [operands[::-1]] if function in ("add", "mul") else []
+        for order in [operands, *turned] if len(operands) >= len(parts) else []:
+            ways = [found]
+            for part, operand in zip(parts, order, strict=False):
+                ways = [more for way in ways for more in _matches(b, part, operand, way)]
+            yield from ways
 
 
 # activations
@@ -121,59 +145,45 @@ def _gelu(b: Builder, y: str, name: str) -> str | None:
     return None
 
 
+_GATED = {
+    "silu": ("mul", "x", ("sigmoid", "x")),
+    "hard_swish": ("mul", "x", ("hard_sigmoid", "x")),
+    "quick_gelu": ("mul", "x", ("sigmoid", ("mul", "x", 1.702))),
+}
+
+
 def _gated_by_itself(b: Builder, y: str, name: str) -> str | None:
-    """Recognise x sigmoid(x), x sigmoid(1.702 x) and x hard_sigmoid(x)."""
-    for x, gate in _pairs(_operands(b, y, "mul")):
-        if _operands(b, gate, "sigmoid") == [x]:
-            return lowering.pointwise(b, "silu", x, name=name)
-        if _operands(b, gate, "hard_sigmoid")[:1] == [x]:
-            return lowering.pointwise(b, "hard_swish", x, name=name)
-        for inner in _operands(b, gate, "sigmoid"):
-            scaled = _operands(b, inner, "mul")
-            if scaled and scaled[0] == x and abs(float(scaled[-1]) - 1.702) < 1e-3:
-                return lowering.pointwise(b, "quick_gelu", x, name=name)
+    for function, pattern in _GATED.items():
+        for found in _matches(b, pattern, y, {}):
+            return lowering.pointwise(b, function, found["x"], name=name)
     return None
 
 
 # norms
 
 
-def _mean_of(b: Builder, x: Operand) -> str:
-    """Return what `x` is the mean of along the last axis, kept; "" if it is not one."""
+def _mean_of(b: Builder, x: Operand) -> list[Operand]:
+    """Return what `x` is the mean of along the last axis, kept; nothing if it is not one."""
     op = b.made_by.get(x) if isinstance(x, str) else None
     if op is None or op.kind != "reduce" or op.attrs["function"] != "mean" or not op.attrs["keep"]:
-        return ""
+        return []
     last = (len(b.shape(op.inputs[0])) - 1,)
-    return op.inputs[0] if op.attrs["axes"] == last else ""
+    return [op.inputs[0]] if op.attrs["axes"] == last else []
 
 
-def _spread_of(b: Builder, x: Operand) -> str:
-    """Return t where `x` is sqrt(mean(t^2) + epsilon), "" if it is not."""
-    inside = _only(_operands(b, x, "sqrt"))
-    square = _mean_of(b, _only(_operands(b, inside, "add")))
-    power = _operands(b, square, "pow")
-    if power and power[1] == 2.0:
-        return str(power[0])
-    twice = _operands(b, square, "mul")
-    return str(twice[0]) if len(twice) == 2 and twice[0] == twice[1] else ""
+def _over_spread(x: Pattern) -> Pattern:
+    """Return x / sqrt(mean(x^2) + epsilon), written in any way."""
+    inside = ("add", ("mean", [("pow", x, 2.0), ("mul", x, x)]), ANY)
+    root = ("sqrt", inside)
+    inverse = [("reciprocal", root), ("div", 1.0, root), ("rsqrt", inside)]
+    return [("div", x, root), ("mul", x, inverse)]
 
 
-def _over_spread(b: Builder, x: Operand) -> tuple[str, str]:
-    """Return d and t where `x` is d / sqrt(mean(t^2) + epsilon), written in any way."""
-    operands = _operands(b, x, "div")
-    if len(operands) == 2 and isinstance(operands[0], str):
-        return operands[0], _spread_of(b, operands[1])
-    for d, root in _pairs(_operands(b, x, "mul")):
-        inverse = _operands(b, root, "reciprocal") or _operands(b, root, "div")
-        spread = _spread_of(b, inverse[-1]) if inverse else ""
-        operands = _operands(b, root, "rsqrt")
-        if operands:
-            square = _mean_of(b, _only(_operands(b, operands[0], "add")))
-            power = _operands(b, square, "pow")
-            spread = str(power[0]) if power and power[1] == 2.0 else ""
-        if spread:
-            return d, spread
-    return "", ""
+_CENTRED = ("sub", "x", ("mean", "x"))
+_RMS_NORM = ("mul", "w", _over_spread("x"))
+# written with one difference, its root-mean-square norm was recognised before
+_LAYER_NORM = ("add", [("mul", "w", _over_spread(_CENTRED)), ("rms_norm", _CENTRED, "w")], "bias")
+_GROUP_NORM = ("add", ("mul", "w", ("reshape", "norm")), "bias")
 
 
 def _is_vector(b: Builder, w: str, x: str) -> bool:
@@ -182,68 +192,51 @@ def _is_vector(b: Builder, w: str, x: str) -> bool:
 
 
 def _rms_norm(b: Builder, y: str, name: str) -> str | None:
-    for w, normed in _pairs(_operands(b, y, "mul")):
-        x, spread = _over_spread(b, normed)
-        if x and x == spread and _is_vector(b, w, x):
+    for found in _matches(b, _RMS_NORM, y, {}):
+        x, w = found["x"], found["w"]
+        if _is_vector(b, w, x):
             flat = lowering.reshape(b, w, (b.shape(x)[-1],), f"{name}/w")
             return lowering.rms_norm(b, x, name, flat)
     return None
 
 
 def _layer_norm(b: Builder, y: str, name: str) -> str | None:
-    for scaled, bias in _pairs(_operands(b, y, "add")):
-        forms = [(w, *_over_spread(b, normed)) for w, normed in _pairs(_operands(b, scaled, "mul"))]
-        # written with one difference, its root-mean-square norm was recognised before
-        made = b.made_by.get(scaled)
-        if made and made.kind == "rms_norm":
-            forms.append((made.inputs[1], made.inputs[0], made.inputs[0]))
-        for w, centred, spread in forms:
-            ends = [_operands(b, t, "sub") for t in (centred, spread)]
-            if not all(len(o) == 2 and o[0] == _mean_of(b, o[1]) for o in ends):
-                continue
-            x = str(ends[0][0])
-            if ends[0][0] == ends[1][0] and _is_vector(b, w, x) and _is_vector(b, bias, x):
-                width = (b.shape(x)[-1],)
-                flat = [lowering.reshape(b, t, width, f"{name}/w") for t in (w, bias)]
-                return lowering.layer_norm(b, x, name, flat[0], flat[1])
+    for found in _matches(b, _LAYER_NORM, y, {}):
+        x, weights = found["x"], (found["w"], found["bias"])
+        if all(_is_vector(b, w, x) for w in weights):
+            w, bias = (lowering.reshape(b, w, (b.shape(x)[-1],), f"{name}/w") for w in weights)
+            return lowering.layer_norm(b, x, name, w, bias)
     return None
 
 
 def _group_norm(b: Builder, y: str, name: str) -> str | None:
     """Recognise instance norm of groups seen as channels, then each channel's scale and shift."""
-    for scaled, bias in _pairs(_operands(b, y, "add")):
-        for w, seen in _pairs(_operands(b, scaled, "mul")):
-            back = _operands(b, seen, "reshape")
-            norm = b.made_by.get(str(back[0])) if back else None
-            if norm is None or norm.kind != "group_norm":
-                continue
-            (x,) = _operands(b, norm.inputs[0], "reshape") or [""]
-            groups, shape = b.shape(norm.inputs[0])[1], b.shape(seen)
-            width = (shape[1],) if len(shape) > 2 else (0,)
-            vectors = all(t not in b.made_by and b.tensors[t].size == width[0] for t in (w, bias))
-            if isinstance(x, str) and x and b.shape(x) == shape and vectors:
-                flat = [lowering.reshape(b, t, width, f"{name}/w") for t in (w, bias)]
-                return lowering.group_norm(b, x, groups, name, flat[0], flat[1])
+    for found in _matches(b, _GROUP_NORM, y, {}):
+        norm, shape, weights = b.made_by.get(found["norm"]), b.shape(y), (found["w"], found["bias"])
+        if norm is None or norm.kind != "group_norm" or len(shape) < 3:
+            continue
+        x = _only(_operands(b, norm.inputs[0], "reshape"))
+        vectors = all(w not in b.made_by and b.tensors[w].size == shape[1] for w in weights)
+        if x and b.shape(x) == shape and vectors:
+            w, bias = (lowering.reshape(b, w, (shape[1],), f"{name}/w") for w in weights)
+            return lowering.group_norm(b, x, b.shape(norm.inputs[0])[1], name, w, bias)
     return None
 
 
 # positions
 
 
+_HALF = [("slice", "x"), ("split", "x")]
+_TURNED = ("mul", ("concat", ("neg", _HALF), _HALF), "sines")
+_ROTARY = ("add", ("mul", "x", "cosines"), _TURNED)
+
+
 def _rotary(b: Builder, y: str, name: str) -> str | None:
     """Recognise x cos + (-upper half, lower half of x) sin, of `[n, heads, l, d]`."""
-    for plain, turned in _pairs(_operands(b, y, "add")):
-        for x, cosines in _pairs(_operands(b, plain, "mul")):
-            for swapped, _ in _pairs(_operands(b, turned, "mul")):
-                halves = _operands(b, swapped, "concat")
-                if len(halves) != 2 or len(b.shape(x)) != 4:
-                    continue
-                upper = _only(_operands(b, halves[0], "neg"))
-                both = [_operands(b, half, "slice", "split") for half in (upper, halves[1])]
-                length, width = b.shape(x)[-2:]
-                if both != [[x], [x]] or b.shape(cosines)[-2:] != (length, width):
-                    continue
-                return turned_by_position(b, x, width, name)
+    for found in _matches(b, _ROTARY, y, {}):
+        shape = b.shape(found["x"])
+        if len(shape) == 4 and b.shape(found["cosines"])[-2:] == shape[-2:]:
+            return turned_by_position(b, found["x"], shape[-1], name)
     return None
 
 
