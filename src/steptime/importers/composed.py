@@ -60,12 +60,7 @@ def pointwise(b: Builder, function: str, *operands: Operand, name: str, **how: A
 
 
 def reduce(
-    b: Builder,
-    function: str,
-    x: str,
-    axes: Sequence[int] | None,
-    name: str,
-    keep: bool = False,
+    b: Builder, function: str, x: str, axes: Sequence[int] | None, name: str, keep: bool = False
 ) -> str:
     """Return `x` reduced over `axes`, all where they are None; norms and the like written out."""
     rank = len(b.shape(x))

@@ -282,12 +282,7 @@ def where(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
 
 
 def reduce(
-    b: Builder,
-    function: str,
-    x: str,
-    axes: Sequence[int] | None,
-    name: str,
-    keep: bool = False,
+    b: Builder, function: str, x: str, axes: Sequence[int] | None, name: str, keep: bool = False
 ) -> str:
     """Return `x` reduced over `axes`, all where they are None."""
     rank = len(b.shape(x))

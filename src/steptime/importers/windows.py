@@ -78,12 +78,7 @@ def unfold(
 
 
 def fold(
-    b: Builder,
-    x: str,
-    size: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    name: str,
+    b: Builder, x: str, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], name: str
 ) -> str:
     """Return an image of `size`, the sums of its windows `[n, c*kh*kw, count]`.
 

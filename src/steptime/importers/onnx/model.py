@@ -51,9 +51,7 @@ _TENSOR: Schema = {
     14: ("location", "int"),
 }
 _DIMENSION: Schema = {1: ("size", "int"), 2: ("name", "text")}
-_TYPE: Schema = {
-    1: ("tensor", {1: ("dtype", "int"), 2: ("shape", {1: ("sizes*", _DIMENSION)})}),
-}
+_TYPE: Schema = {1: ("tensor", {1: ("dtype", "int"), 2: ("shape", {1: ("sizes*", _DIMENSION)})})}
 _VALUE: Schema = {1: ("name", "text"), 2: ("type", _TYPE)}
 _ATTRIBUTE: Schema = {
     1: ("name", "text"),

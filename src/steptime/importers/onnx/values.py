@@ -44,16 +44,7 @@ class Constant:
 
 
 Value = str | Constant | None
-FOR_WEIGHTS = (
-    "Gather",
-    "GatherND",
-    "Slice",
-    "Split",
-    "Expand",
-    "Tile",
-    "Concat",
-    "Pad",
-)
+FOR_WEIGHTS = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
 REPEATS = ("Gather", "Expand", "Tile")  # of rows that stay the weight that they are
 
 

@@ -233,7 +233,7 @@ def _meant(
     if which == "self":
         if reference.split is None or not name.startswith(reference.scope):
             raise entry.fault(
-                f"parent {shorten(reference.text)}: @self has a meaning only inside its own block",
+                f"parent {shorten(reference.text)}: @self has a meaning only inside its own block"
             )
         return (f"{name}@{reference.split}",)
     if which is not None:
@@ -243,7 +243,7 @@ def _meant(
     if splits is not None or name in names.parallel_blocks:
         raise entry.fault(
             f"parent {shorten(reference.text)} is split: name a layer of the block, with @all"
-            + (" or @self" if reference.split is not None else ""),
+            + (" or @self" if reference.split is not None else "")
         )
     return (_endpoint(names, name),)
 

@@ -75,8 +75,7 @@ TYPES = {
     ),
     "Scale": LayerType(shapes.passing, lowering.scale),
     "LRN": LayerType(  # Caffe's, where a file names no sizes
-        shapes.passing,
-        partial(_op, "local_response_norm", size=5, alpha=1.0, beta=0.75, k=1.0),
+        shapes.passing, partial(_op, "local_response_norm", size=5, alpha=1.0, beta=0.75, k=1.0)
     ),
     "Accuracy": UNKNOWN,
 }

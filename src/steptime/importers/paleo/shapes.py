@@ -155,7 +155,7 @@ def deconvolution(e: Entry, parents: Sequence[Shape], batch: Batch) -> Layer:
     if back != shape[1:3]:
         raise e.fault(
             f"its convolution leads from {list(outputs)} to {list(back)}, "
-            f"not to the {list(shape[1:3])} of its parent",
+            f"not to the {list(shape[1:3])} of its parent"
         )
     weights = checked(e, (*kernel, outputs[3], c_in), "filter")
     return _layer(e, "deconv", shape, outputs, **window, parameters=math.prod(weights) + c_in)
@@ -198,7 +198,7 @@ def concatenate(e: Entry, parents: Sequence[Shape], _: Batch) -> Layer:
             shape[i] != first[i] for i in range(len(first)) if i != dim
         ):
             raise e.fault(
-                f"{list(shape)} of {shorten(name)} does not fit to {list(first)} along axis {dim}",
+                f"{list(shape)} of {shorten(name)} does not fit to {list(first)} along axis {dim}"
             )
     joined = sum(shape[dim] for shape in parents)
     return _layer(e, "other", first, (*first[:dim], joined, *first[dim + 1 :]))
