@@ -1,16 +1,20 @@
-"""What a layer of a Paleo file runs as: op kinds over channels-first tensors.
+"""The layer types of a Paleo file, and what each runs as: op kinds over channels-first tensors.
 
 A tensor `[n, ..., c]` of the file is `[n, c, ...]` here. The op that does a layer's main work has
 the layer's name; what goes with it is named `layer/bias`, `layer/batch_norm`, `layer/relu`, ...
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from steptime.core.errors import shorten, unknown
 from steptime.core.graph import Layer
 from steptime.core.windows import same_padding
+from steptime.importers.paleo import shapes
 from steptime.importers.paleo.blocks import Entry
-from steptime.layers import image
+from steptime.importers.paleo.shapes import Batch, Shape
+from steptime.layers import dense, image
 from steptime.ops.builder import Builder
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
@@ -162,3 +166,72 @@ def scale(b: Builder, e: Entry, _: Layer, x: Sequence[str]) -> str:
         raise e.fault(f"needs [n, h, w, c], but its parent has {len(shape)} dimensions")
     w = b.weight(f"{e.name}/w", (shape[1], 1, 1, 1))
     return _bias(b, b.op("conv2d", x[0], w, name=e.name, groups=shape[1]), e.name)
+
+
+class LayerType(NamedTuple):
+    """One row: the layer's shapes given those of its parents, its ops, and how many parents."""
+
+    shapes: Callable[[Entry, Sequence[Shape], Batch], Layer]
+    lower: Lower
+    parents: tuple[int, float] = (1, 1)
+
+
+def _op(kind: str, b: Builder, e: Entry, _: Layer, x: Sequence[str], **attrs: Any) -> str:
+    return b.op(kind, x[0], name=e.name, **attrs)
+
+
+def _pool(kind: str, b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
+    """Return pooling by an op kind.
+
+    Padding of an average counts as zeros, where TensorFlow leaves it out of the mean: other values
+    at the rim, the same work.
+    """
+    pads = sides(layer, b.shape(x[0])[2:])
+    return b.op(kind, x[0], name=e.name, kernel=layer.kernel, stride=layer.strides, padding=pads)
+
+
+MANY = (1, float("inf"))
+
+UNKNOWN = LayerType(shapes.passing, lambda b, e, layer, x: x[0], MANY)
+TYPES = {
+    "Input": LayerType(
+        shapes.input_layer,
+        lambda b, e, layer, x: b.input(e.name, channels_first(layer.outputs)),
+        (0, 0),
+    ),
+    "Convolution": LayerType(shapes.convolution, convolution),
+    "Deconvolution": LayerType(shapes.deconvolution, deconvolution),
+    "InnerProduct": LayerType(shapes.inner_product, inner_product),
+    "Pooling": LayerType(shapes.pooling, partial(_pool, "max_pool2d")),
+    "AvgPool": LayerType(shapes.pooling, partial(_pool, "avg_pool2d")),
+    "UpSampling2D": LayerType(
+        shapes.upsampling,
+        lambda b, e, layer, x: b.op("upsample2d", x[0], name=e.name, scale=layer.kernel),
+    ),
+    "Dropout": LayerType(
+        shapes.dropout,
+        lambda b, e, layer, x: dense.dropout(b, x[0], 1.0 - e.keys["dropout_keep_prob"], e.name),
+    ),
+    "Concatenate": LayerType(shapes.concatenate, concatenate, MANY),
+    "Elementwise": LayerType(shapes.passing, elementwise, MANY),
+    "Reshape": LayerType(  # the elements are in another order than channels last
+        shapes.reshape,
+        lambda b, e, layer, x: b.op(
+            "reshape", x[0], name=e.name, shape=channels_first(layer.outputs)
+        ),
+    ),
+    "Softmax": LayerType(
+        shapes.softmax,
+        lambda b, e, layer, x: b.op("softmax", rows(b, x[0], e.name), name=e.name),
+    ),
+    "Sigmoid": LayerType(shapes.sigmoid, partial(_op, "sigmoid")),
+    "ReLU": LayerType(shapes.passing, partial(_op, "relu")),
+    "BatchNorm": LayerType(
+        shapes.passing, lambda b, e, layer, x: image.batch_norm(b, x[0], e.name, e.name)
+    ),
+    "Scale": LayerType(shapes.passing, scale),
+    "LRN": LayerType(  # Caffe's, where a file names no sizes
+        shapes.passing, partial(_op, "local_response_norm", size=5, alpha=1.0, beta=0.75, k=1.0)
+    ),
+    "Accuracy": UNKNOWN,
+}

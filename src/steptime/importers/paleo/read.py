@@ -9,8 +9,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
 from steptime.importers import Source
 from steptime.importers.paleo.blocks import Entry, expand
-from steptime.importers.paleo.layers import TYPES, UNKNOWN, LayerType
-from steptime.importers.paleo.lowering import rows
+from steptime.importers.paleo.lowering import TYPES, UNKNOWN, LayerType, rows
 from steptime.importers.paleo.shapes import Batch, Shape
 from steptime.layers.dense import classify, mean_loss
 from steptime.models.family import Family
