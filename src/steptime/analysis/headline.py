@@ -158,10 +158,6 @@ def _on(platforms: int) -> str:
     return f" on {platforms} platforms" if platforms > 1 else ""
 
 
-def _says(table: Table) -> list[str]:
-    return sentences(dict(table.beside[0]))
-
-
 ANALYSIS = Analysis(
     """Print what was measured beside what was predicted.
 
@@ -170,5 +166,5 @@ ANALYSIS = Analysis(
     measured time.
     """,
     results_table,
-    _says,
+    lambda table: sentences(dict(table.beside[0])),
 )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from steptime.core.units import counted, percent
 
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
 KINDS = ("compute", "memory", "link")  # that a cell may be bound by
+CELL = ("workload_key", "platform", "method", "method_options")
 CELLS = """
     FROM (
     SELECT workload_key, platform, method, method_options, replicas, host, any_value(gpu) AS gpu,
@@ -49,7 +51,7 @@ def node_table(data: Data, margin: str) -> Table:
     good = [row for row in measured if row["n"]]
     cells = {
         cell: held
-        for cell, held in grouped(good, _cell).items()
+        for cell, held in grouped(good, itemgetter(*CELL)).items()
         if len({row["host"] for row in held}) >= LEAST
     }
     if not cells:
@@ -78,10 +80,6 @@ def node_table(data: Data, margin: str) -> Table:
     ]  # fmt: skip
     summary = _summary(rows, len(cells), at_least, math.expm1(found.noise))
     return Table(_columns(by_kind), rows, summary=summary)
-
-
-def _cell(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("workload_key", "platform", "method", "method_options"))
 
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:

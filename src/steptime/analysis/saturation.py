@@ -44,7 +44,9 @@ def saturation(
         return None
     low, high = np.quantile(work[band], (0.05, 0.95))
     used = np.median(speed[band] * work[band]) / (speed * work).max()
-    if high < SPAN * low or used > IDLE or _falls(speed[band], work[band]):
+    if high < SPAN * low or used > IDLE:
+        return None
+    if np.ptp(speed[band]) > 0 and rank_correlation(speed[band], work[band]) < FALLS:
         return None
     for column in features.values():
         every, inside = (
@@ -57,7 +59,3 @@ def saturation(
     row |= {"networks": int(band.sum()), "of": len(speed), "share": float(band.mean())}
     row |= {"flop_span": float(high / low), "best_flop_share": float(used)}
     return row, known & (speed_per_s >= floor)
-
-
-def _falls(speed: Floats, work: Floats) -> bool:
-    return bool(np.ptp(speed) > 0 and rank_correlation(speed, work) < FALLS)

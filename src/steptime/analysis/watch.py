@@ -51,7 +51,7 @@ def watch(found: Pairing, margin: float) -> Row:
             for row, p in zip(rows, told["p_value"][mine], strict=True)
         ]
     failed = [
-        _failed(row)
+        {name: row.get(name) for name in TOLD} | {"reason": row["reason"]}
         for row in found.unpaired_rows([r for r in found.unpaired if r.get("lacks") == ["b"]])
     ]
     of_words = {word: int((words == word).sum()) for word in ("slower", "faster", "same", "unsure")}
@@ -64,10 +64,6 @@ def watch(found: Pairing, margin: float) -> Row:
         "groups": _groups(found, told, words),
         "unlike": [text for text, _ in found.differences().most_common()],
     }
-
-
-def _failed(row: Row) -> Row:
-    return {name: row.get(name) for name in TOLD} | {"reason": row["reason"]}
 
 
 def _p_values(told: Mapping[str, Floats]) -> Floats:
