@@ -42,18 +42,10 @@ def conv2d(
     window = _pair(kernel)
     with b.scope(name):
         w = b.weight("w", (channels, b.shape(x)[1] // groups, *window))
-        y = b.op(
-            "conv2d",
-            x,
-            w,
-            name="conv2d",
-            stride=(stride, stride),
-            padding=_sides(b, x, window, stride, padding),
-            groups=groups,
-        )
-        if not bias:
-            return y
-        return b.op("bias", y, b.weight("b", (channels,)), name="bias", axis=1)
+        how: dict[str, Any] = {"stride": (stride, stride), "groups": groups}
+        how["padding"] = _sides(b, x, window, stride, padding)
+        y = b.op("conv2d", x, w, name="conv2d", **how)
+        return b.op("bias", y, b.weight("b", (channels,)), name="bias", axis=1) if bias else y
 
 
 def conv_relu(
@@ -82,14 +74,10 @@ def batch_norm(b: Builder, x: str, name: str, op: str = "") -> str:
     Its weights lie under `name`, the op is `op`, or `batch_norm` there.
     """
     width = (b.shape(x)[1],)
-    inputs = (
-        b.weight(f"{name}/w", width),
-        b.weight(f"{name}/b", width),
-        b.buffer(f"{name}/running_mean", width),
-        b.buffer(f"{name}/running_variance", width),
-    )
+    weights = [b.weight(f"{name}/{kept}", width) for kept in ("w", "b")]
+    seen = [b.buffer(f"{name}/running_{kept}", width) for kept in ("mean", "variance")]
     op = op or f"{name}/batch_norm"
-    return b.op("batch_norm", x, *inputs, name=op, training=b.training)
+    return b.op("batch_norm", x, *weights, *seen, name=op, training=b.training)
 
 
 def max_pool(

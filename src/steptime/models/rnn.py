@@ -18,12 +18,8 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     rows = GATES[cell] * width
     for i in b.repeat(p["layers"]):
         with b.scope(f"layer{i + 1}"):
-            weights = (
-                b.weight("w_ih", (rows, width)),
-                b.weight("w_hh", (rows, width)),
-                b.weight("b_ih", (rows,)),
-                b.weight("b_hh", (rows,)),
-            )
+            weights = [b.weight(name, (rows, width)) for name in ("w_ih", "w_hh")]
+            weights += [b.weight(name, (rows,)) for name in ("b_ih", "b_hh")]
             x = b.op(cell, x, *weights, name=cell)
     return classify(b, linear(b, x, p["vocabulary"], "output"))
 

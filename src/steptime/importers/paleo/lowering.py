@@ -112,15 +112,9 @@ def deconvolution(b: Builder, e: Entry, layer: Layer, x: Sequence[str]) -> str:
     """Return a transposed convolution, padded as the convolution that it transposes."""
     _, height, width, channels = layer.outputs
     w = b.weight(f"{e.name}/w", (b.shape(x[0])[1], channels, *layer.kernel))
-    y = b.op(
-        "conv_transpose2d",
-        x[0],
-        w,
-        name=e.name,
-        stride=layer.strides,
-        padding=sides(layer, (height, width)),
-        output_size=(height, width),
-    )
+    size = (height, width)
+    how: dict[str, Any] = {"stride": layer.strides, "padding": sides(layer, size)}
+    y = b.op("conv_transpose2d", x[0], w, name=e.name, output_size=size, **how)
     return _after(b, e, y)
 
 
