@@ -87,7 +87,7 @@ def main() -> None:
         return model.on(device).timeline(32)
 
     def steps_alone(_: int) -> object:
-        return many.times(model)
+        return many.spans([model])
 
     runs = {
         "resnet50_from_its_name": from_name,
