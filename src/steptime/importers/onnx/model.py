@@ -144,7 +144,9 @@ class Model:
         self._nodes = 0
         try:
             table = self.wire.message(_MODEL, 0, len(self.source.content))
-            _has(table, "graph", "opsets")
+            for name in ("graph", "opsets"):
+                if not table.get(name):
+                    raise WireError(f"it has no {name}")
             self._functions = {
                 (f.get("domain", ""), f.get("name", "")): f for f in table["functions"]
             }
@@ -200,12 +202,10 @@ class Model:
             }
             inputs, outputs = map(named, table["inputs"]), tuple(map(named, table["outputs"]))
             name = f"{prefix}{table.get('name') or (outputs[0] if outputs else op)}"
-            if domain == EXPERTS:  # a function that our exporter writes
-                yield Node(name, EXPERTS, tuple(inputs), outputs, attrs, _opset(opsets))
-                continue
             function = self._functions.get((domain, op))
-            if function is None:
-                full = op if domain in _STANDARD else f"{domain}.{op}"
+            whole = domain == EXPERTS  # a function that our exporter writes
+            if function is None or whole:
+                full = EXPERTS if whole else op if domain in _STANDARD else f"{domain}.{op}"
                 yield Node(name, full, tuple(inputs), outputs, attrs, _opset(opsets))
                 continue
             inner = dict(zip(function["inputs"], inputs, strict=False))
@@ -300,12 +300,6 @@ class Model:
             ):
                 return
         raise WireError(f"{name}: its data is a link out of the folder, {shorten(where)}")
-
-
-def _has(table: Mapping[str, Any], *names: str) -> None:
-    for name in names:
-        if not table.get(name):
-            raise WireError(f"it has no {name}")
 
 
 def _versions(table: Mapping[str, Any]) -> dict[str, int]:
