@@ -144,9 +144,7 @@ class Model:
         self._nodes = 0
         try:
             table = self.wire.message(_MODEL, 0, len(self.source.content))
-            for name in ("graph", "opsets"):
-                if not table.get(name):
-                    raise WireError(f"it has no {name}")
+            _has(table, "graph", "opsets")
             self._functions = {
                 (f.get("domain", ""), f.get("name", "")): f for f in table["functions"]
             }
@@ -300,6 +298,12 @@ class Model:
             ):
                 return
         raise WireError(f"{name}: its data is a link out of the folder, {shorten(where)}")
+
+
+def _has(table: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if not table.get(name):
+            raise WireError(f"it has no {name}")
 
 
 def _versions(table: Mapping[str, Any]) -> dict[str, int]:
