@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -295,13 +294,12 @@ def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(
     experiment: Write, tmp_path: Path
 ) -> None:
     file, out = experiment(nodes="[4, 8]"), tmp_path / "out"
+    limited = 'ulimit -f 5; exec "$@"'  # blocks of 512 or 1,024 bytes; a record takes about 2,000
     full = subprocess.run(
-        command(file, out),
+        ["sh", "-c", limited, "sh", *command(file, out)],
         capture_output=True,
         text=True,
         check=False,
-        # a record takes about 2,000 bytes
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000)),
     )
     assert full.returncode == 1
     *reported, last = full.stderr.splitlines()
