@@ -13,6 +13,7 @@ from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, check
 from steptime.count import count
 from steptime.importers import lowering as low
+from steptime.importers.patterns import is_learnt
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -408,3 +409,13 @@ def test_torch_counts_the_same_products_of_the_same_modules() -> None:
         if name != "vit":  # torch's block has no norm at the end, and no positions
             weights = sum(one.numel() for one in module.parameters())
             assert graph_of(name).parameters == weights, name
+
+
+@pytest.mark.parametrize(("steps", "learnt"), [(3, False), (499, False), (600, True)])
+def test_what_is_made_in_many_steps_may_be_learnt(steps: int, learnt: bool) -> None:
+    b = Builder("deep", precision("float32"), training=False)
+    x = b.input("mask", (BATCH, 4))
+    for i in range(steps):
+        x = low.pointwise(b, "exp", x, name=f"exp{i}")
+    assert is_learnt(b, x) is learnt
+    assert is_learnt(b, low.pointwise(b, "add", x, b.weight("bias", (4,)), name="sum"))

@@ -291,22 +291,25 @@ def _scores_under(
     return None
 
 
-def is_learnt(b: Builder, x: str, seen: set[str]) -> bool:
+def is_learnt(b: Builder, x: str) -> bool:
     """Whether a tensor is made of a weight, or of too much to tell."""
-    if x in b.weights or len(seen) > 500:
-        return True
-    op = b.made_by.get(x)
-    if op is None or x in seen:
-        return False
-    seen.add(x)
-    return any(is_learnt(b, one, seen) for one in op.inputs)
+    seen: set[str] = set()
+    ahead = [x]
+    while ahead and len(seen) <= 500:
+        one = ahead.pop()
+        if one in b.weights:
+            return True
+        if one in b.made_by and one not in seen:
+            seen.add(one)
+            ahead += b.made_by[one].inputs
+    return bool(ahead)
 
 
 def bias_of_scores(b: Builder, x: str, heads: int) -> str:
     """Return what is added to scores if it is learnt, "" for a mask: one for all heads is one."""
     shape = b.shape(x)
     shared = heads > 1 and (len(shape) < 3 or shape[-3] == 1)
-    return x if not shared and is_learnt(b, x, set()) else ""
+    return x if not shared and is_learnt(b, x) else ""
 
 
 def _unscaled(b: Builder, x: str) -> str:
