@@ -383,6 +383,7 @@ _SCALE = [
     ("--link aws --samples 10 --epochs 0", "epochs"),
     ("--link aws --samples 10 --price=-1", "price"),
     ("--link aws --samples 10 --price 1 --billing our", "unknown --billing 'our'; did you mean 'h"),
+    ("--link aws --samples 10 --price 1 --billing=", "unknown --billing ''; known: second, hour"),
     ("--link aws --method paleo --overlap", "overlap"),
 ]
 

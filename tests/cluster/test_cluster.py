@@ -414,6 +414,18 @@ def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(
     assert len(cluster.collect(out, _ignore)) == 4
 
 
+def test_a_note_of_one_long_word_is_cut_and_not_left_out(
+    sent: Submission, slurm: State, out: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    path = f"/{'x' * 150}"
+    row = dict.fromkeys(("status", "cause", "gpu", "staging", "model", "batch", "again"), "")
+    found = {**cluster.status(out, _ignore), "unsuccessful": [{**row, "note": f"OSError: {path}"}]}
+    monkeypatch.setattr(cluster, "status", lambda *_: found)
+    assert run(["status", str(out), "--format", "csv"]) == 0
+    assert f"OSError: {path[:91]}..." in capsys.readouterr().out
+
+
 def test_what_is_final_when_it_is_collected_is_not_sent_again(
     sent: Submission, slurm: State, out: Path
 ) -> None:

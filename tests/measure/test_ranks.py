@@ -109,6 +109,7 @@ WRONG = [
     (TORCHRUN, {"MASTER_ADDR": None}, "torchrun: MASTER_ADDR is not set"),
     (TORCHRUN, {"RANK": "first"}, "torchrun: RANK must be a whole number, not 'first'"),
     (TORCHRUN, {"RANK": "4"}, "torchrun: rank 4 is not below their number, 4"),
+    (TORCHRUN, {"WORLD_SIZE": "0", "MASTER_ADDR": None}, "is not below their number, 0"),
     (TORCHRUN, {"LOCAL_RANK": "2"}, "torchrun: local rank 2 is not below their number, 2"),
     (TORCHRUN, {"LOCAL_WORLD_SIZE": "8"}, "torchrun: 8 processes on a node, 4 in all"),
     (SRUN, {"SLURM_PROCID": None}, "srun: SLURM_PROCID is not set"),

@@ -79,6 +79,23 @@ def test_a_product_under_autocast_waits_for_the_cast_of_its_bias() -> None:
     assert found[-1].traffic_bytes == (4 * 6 + 5 * 6 + 5 + 4 * 5) * 2
 
 
+def test_a_product_whose_result_others_read_does_not_wait_for_the_cast_of_a_bias() -> None:
+    b = builder()
+    x, w, v = b.input("x", (4, 8)), b.weight("w", (8, 8)), b.input("v", (8,))
+    y = b.op("linear", x, w, name="product")
+    half = b.op("relu", y, name="relu")
+    shift = b.op("relu", v, name="cast")
+    z = b.op("bias", half, shift, name="bias", axis=1)
+    graph = b.graph(z, b.op("add", y, x, name="sum"))
+    table = {"name": "own", "fuses": ["matrix", "vector"], "joins": {"bias": ["linear"]}}
+    found = executed(graph, stack_from_table({**table, "source": "a test"}, "own.toml"))
+    made: set[str] = {"x", "w", "v"}
+    for one in found:  # each reads only what was made before it
+        for op in one.ops:
+            assert {*op.inputs} <= made
+            made |= {*op.outputs}
+
+
 def test_batch_norm_reads_its_input_twice_in_training() -> None:
     for training, times in ((True, 2), (False, 1)):
         b = builder()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,7 +162,7 @@ def written(folder: Path, method: str, made: Predicted) -> Answer:
     said = f"{counted(made.written, 'prediction')} written to {folder}"
     there = f", {made.there} were there" if made.there else ""
     notes = [f"{count} not predicted: {why}" for why, count in made.refused.items()]
-    document = {"folder": str(folder), "method": method, **asdict(made)}
+    document = {"folder": str(folder), "method": method, **vars(made)}
     return Answer(document, (), notes, text=f"{said}{there}\n")
 
 

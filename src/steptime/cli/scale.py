@@ -186,7 +186,7 @@ def _training(
         options.refuse(given, "{} needs --samples N, the examples of an epoch")
     if price is None:
         options.refuse({"--billing": billing}, "{} needs --price P")
-    paid = one_of("--billing", billing or BILLINGS[0], BILLINGS)
+    paid = one_of("--billing", BILLINGS[0] if billing is None else billing, BILLINGS)
     return None if samples is None else Training(samples, epochs or 1.0, price, paid)
 
 

@@ -1,6 +1,5 @@
 """The command `status`: where the cells of a submitted sweep stand."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,10 +34,10 @@ def status(folder: Where) -> Answer:
     if document["older"]:
         said = f"{document['older']} more are of the experiment as it was before"
         older.append(f"! {said}; they are not counted")
-    failed = [
-        {**row, "note": textwrap.shorten(row["note"], MOST_NOTED, placeholder="...")}
-        for row in document["unsuccessful"]
-    ]
+    failed = []
+    for row in document["unsuccessful"]:
+        said, beyond = row["note"][:MOST_NOTED], row["note"][MOST_NOTED:]
+        failed.append({**row, "note": f"{said}..." if beyond else said})
     jobs = Table(
         columns("job", "state", "text=why or where", "cells_left=cells left"),
         document["jobs"],

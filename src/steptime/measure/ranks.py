@@ -62,7 +62,7 @@ def _by_torchrun(environ: Mapping[str, str]) -> Rank:
     size = number("WORLD_SIZE")
     local_size = number("LOCAL_WORLD_SIZE", size)  # not said: all are on this node
     alone = Rank(number("RANK"), size, number("LOCAL_RANK"), local_size, attempt=number(ATTEMPT, 0))
-    if size == 1:
+    if size <= 1:
         return alone
     address = _text(environ, "torchrun", "MASTER_ADDR")
     return replace(alone, address=address, port=number("MASTER_PORT"))

@@ -122,7 +122,7 @@ def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[O
         if op.kind in stack.joins or (stack.fuses and OPS[op.kind].pointwise):
             made = [group_of[name] for name in op.inputs if name in group_of]
             last = max(made, default=-1)
-            if made and made[0] < last and _takes(op, result[made[0]], users, stack):
+            if made and made[0] < last and _waits(op, result[made[0]], users, stack):
                 last = len(result)  # runs once the casts of the others have
                 result.append(result[made[0]])
                 result[made[0]] = []
@@ -157,6 +157,14 @@ def _takes(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) 
         return False
     last = group[-1].outputs[0]
     return last in op.inputs and users[last] == 1
+
+
+def _waits(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
+    """Whether a kernel can run as late as an op that it also does: nobody else reads of it."""
+    made = [name for one in group for name in one.outputs]
+    inside = [name for one in group for name in one.inputs if name in made]
+    alone = sum(users[name] for name in made) == len(inside) + 1
+    return alone and _takes(op, group, users, stack)
 
 
 def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:
