@@ -15,7 +15,7 @@ from typer.models import OptionInfo
 
 from steptime.cli.options import named, option
 from steptime.core.errors import one_of
-from steptime.core.printers import PRINTERS, finite, json_text, text
+from steptime.core.printers import PRINTERS, finite, json_parts, text
 from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
@@ -131,7 +131,8 @@ def _emit(document: object) -> None:
     """Print one JSON document; what an iterator holds goes out item by item."""
     lists = document if isinstance(document, dict) else {}
     if not any(isinstance(value, Iterator) for value in lists.values()):
-        _print(json_text(document))
+        sys.stdout.writelines(json_parts(document))
+        _print("\n")
         return
     encode = json.JSONEncoder(allow_nan=False).encode  # made once: a grid has a million cells
     between = "{"

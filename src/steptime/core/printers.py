@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from itertools import zip_longest
 from typing import Any
@@ -13,6 +14,7 @@ from steptime.core.table import Column, Table
 from steptime.core.units import shown
 
 Cells = list[list[str]]
+PLAIN = (str, float, int, bool, type(None))
 
 
 def text(table: Table, width: int | None = None) -> str:
@@ -141,7 +143,40 @@ def comma_separated(table: Table) -> str:
 
 def json_text(document: object) -> str:
     """Return `document` as one JSON document; a number that is not finite becomes null."""
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return "".join(json_parts(document)) + "\n"
+
+
+def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
+    """Yield the text of `json_text` but its last line end; further lines begin after `end`.
+
+    What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
+    """
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        yield json.dumps(finite(value), allow_nan=False)
+        return
+    before, between = f"{end}  ", f",{end}  "
+    is_list = not isinstance(value, Mapping)
+    if not is_list and {*map(type, value)} != {str}:
+        value = {str(key): item for key, item in value.items()}
+    opened, closed = "[]" if is_list else "{}"
+    if all(type(item) in PLAIN or not item for item in (value if is_list else value.values())):
+        try:
+            text = _encoder(between)(value)
+        except (TypeError, ValueError):  # of other types, or not finite
+            text = _encoder(between)(finite(value))
+        yield f"{opened}{before}{text[1:-1]}{end}{closed}"
+        return
+    yield opened
+    for key, item in enumerate(value) if is_list else value.items():
+        yield before if is_list else f"{before}{json.dumps(key)}: "
+        yield from json_parts(item, f"{end}  ")
+        before = between
+    yield end + closed
+
+
+@lru_cache
+def _encoder(separator: str) -> Callable[[Any], str]:
+    return json.JSONEncoder(allow_nan=False, separators=(separator, ": ")).encode
 
 
 def json_rows(table: Table) -> str:
