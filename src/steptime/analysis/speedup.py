@@ -5,7 +5,8 @@ them are columns; rows are made of those that are shown.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from steptime.analysis.ups import (
     in_order,
     medians,
     plain,
+    plain_column,
+    rows_of,
     saturations,
     speedups,
     worst_of,
@@ -131,51 +134,57 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
 
 def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_]) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
-    of = ups.sides.groups
-    told = ups.sides.pooled([*ups.a[which].tolist(), *ups.b[which].tolist()])
-    found = []
-    for row in _points(ups, which, there):
-        at = row.pop("at")
-        a, b = int(ups.a[at]), int(ups.b[at])
-        own = {name: plain(column[b]) for name, column in ups.features.items()}
-        other = {name: plain(ups.features[name][a]) for name in HOW if name in ups.features}
-        hosts = [told[one]["host"] or None for one in (a, b)]
-        row |= {
-            **{name: known_number(of[name][b]) for name in ("low", "high")},
-            "host": hosts[1],
-            **{f"against_{name}": known_number(of[name][a]) for name in ("low", "high")},
-            "against_host": hosts[0],
-            **{f"against_{name}": value for name, value in other.items()},
-            **own,
-            "against": ups.against,
+    a, b, of = ups.a[which], ups.b[which], ups.sides.groups
+    told = ups.sides.pooled([*a.tolist(), *b.tolist()])
+    found = _points(ups, which, there)
+    for side, ids in (("", b), ("against_", a)):
+        for name in ("low", "high"):
+            found[side + name] = [known_number(one) for one in of[name][ids].tolist()]
+        found[f"{side}host"] = [told[one]["host"] or None for one in ids.tolist()]
+    features = ups.features
+    found |= {f"against_{n}": plain_column(features[n][a]) for n in HOW if n in features}
+    found |= {name: plain_column(column[b]) for name, column in features.items()}
+    found["against"] = [ups.against] * len(which)
+    texts = []
+    for name in ("host", *HOW):
+        pairs = list(zip(found[f"against_{name}"], found[name], strict=True)) if name != by else []
+        words = {
+            (a, b): f"{name} {shown(name, a)} | {shown(name, b)}" if a != b else ""
+            for a, b in set(pairs)
         }
-        differ = [n for n in ("host", *HOW) if n != by and row.get(f"against_{n}") != row.get(n)]
-        row["differ"] = ", ".join(
-            f"{n} {shown(n, row.get(f'against_{n}'))} | {shown(n, row.get(n))}" for n in differ
-        )
-        row[f"against_{ups.sides.quantity}"] = float(of["value"][a])
-        row[ups.sides.quantity] = float(of["value"][b])
-        found.append(row | {"outcome": ups.outcome[at]})
-    return found
+        texts += [[words[pair] for pair in pairs]] if any(words.values()) else []
+    found["differ"] = [", ".join(filter(None, one)) for one in zip(*texts, strict=True)]
+    found["differ"] = found["differ"] or [""] * len(which)
+    found[f"against_{ups.sides.quantity}"] = of["value"][a].tolist()
+    found[ups.sides.quantity] = of["value"][b].tolist()
+    found["outcome"] = ups.outcome[which].tolist()
+    return rows_of(found)
 
 
-def _points(ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]) -> Iterator[Row]:
-    """Yield of pairs their place, name, level, speed-up, verdict, and what is in saturation."""
+def _points(ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]) -> dict[str, list[Any]]:
+    """Return of pairs their name, level, speed-up, verdict, and what is in saturation: columns."""
+    a, b, level = ups.a[which], ups.b[which], ups.level[which].tolist()
     names = [name for name in ups.varying if name != "family"]
-    named = sorted(names, key=lambda name: name == "batch")  # last
-    for at in which.tolist():
-        a, b = int(ups.a[at]), int(ups.b[at])
-        told = [(name, plain(ups.features[name][b])) for name in named]
-        words = ", ".join(said(name, value) for name, value in told if value is not None)
-        family, sides = ups.features["family"][b] or "", ((ups.against, a), (ups.level[at], b))
-        yield {
-            "at": at,
-            "name": f"{family} {words}".strip(),
-            "level": ups.level[at],
-            "speedup": float(ups.up[at]),
-            "verdict": ups.verdict[at],
-            "saturated": [level for level, one in sides if len(there) and there[one]],
-        }
+    words = [ups.features["family"][b].tolist()]
+    for name in sorted(names, key=lambda name: name == "batch"):  # last
+        column = plain_column(ups.features[name][b])
+        texts = {one: None if one is None else said(name, one) for one in set(column)}
+        words.append([texts[one] for one in column])
+    named = [
+        f"{family or ''} {', '.join(filter(None, one))}".strip()
+        for family, *one in zip(*words, strict=True)
+    ]
+    capped = ((there[side] if len(there) else np.zeros(len(a), bool)).tolist() for side in (a, b))
+    return {
+        "name": named,
+        "level": level,
+        "speedup": ups.up[which].tolist(),
+        "verdict": ups.verdict[which].tolist(),
+        "saturated": [
+            [one for one, is_so in ((ups.against, left), (other, right)) if is_so]
+            for other, left, right in zip(level, *capped, strict=True)
+        ],
+    }
 
 
 def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_]) -> list[Row]:
@@ -185,15 +194,11 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     saturation stands on what is not.
     """
     order = np.argsort(ups.up, kind="stable")
-    step = -(-len(order) // MOST_POINTS)
-    points = [
-        {name: row[name] for name in OF_END}
-        | {
-            axis: plain(ups.features[name][ups.b[row["at"]]]) if name else None
-            for axis, name in (("x", x), ("color", color))
-        }
-        for row in _points(ups, order[::step], there)
-    ]
+    which = order[:: -(-len(order) // MOST_POINTS)]
+    told = _points(ups, which, there)
+    for axis, name in (("x", x), ("color", color)):
+        told[axis] = plain_column(ups.of(name)[which]) if name else [None] * len(which)
+    points = rows_of(told)
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)

@@ -212,3 +212,16 @@ def plain(value: Any) -> Any:
     if not isinstance(value, float):
         return value
     return None if math.isnan(value) else int(value) if value.is_integer() else float(value)
+
+
+def plain_column(column: NDArray[Any]) -> list[Any]:
+    """Return cells as they stand in rows, as `plain` does."""
+    if column.dtype.kind == "f":
+        known, at = np.unique(column, return_inverse=True)
+        column = np.array([*map(plain, known.tolist()), None], object)[at]
+    return list(column.tolist())
+
+
+def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
+    """Return columns as rows."""
+    return [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)]

@@ -156,10 +156,11 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
         return
     before, between = f"{end}  ", f",{end}  "
     is_list = not isinstance(value, Mapping)
-    if not is_list and {*map(type, value)} != {str}:
+    if isinstance(value, Mapping) and {*map(type, value)} != {str}:
         value = {str(key): item for key, item in value.items()}
     opened, closed = "[]" if is_list else "{}"
-    if all(type(item) in PLAIN or not item for item in (value if is_list else value.values())):
+    held = value.values() if isinstance(value, Mapping) else value
+    if all(type(item) in PLAIN or not item for item in held):
         try:
             text = _encoder(between)(value)
         except (TypeError, ValueError):  # of other types, or not finite
@@ -167,7 +168,7 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
         yield f"{opened}{before}{text[1:-1]}{end}{closed}"
         return
     yield opened
-    for key, item in enumerate(value) if is_list else value.items():
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         yield before if is_list else f"{before}{json.dumps(key)}: "
         yield from json_parts(item, f"{end}  ")
         before = between
