@@ -125,6 +125,7 @@ _FIT = [
     ("--device T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
 ]
 _PLAN = [
+    ("--trace=", "--trace .: is a folder, not a file to write"),
     ("--tensor 5", "--tensor 5 does not divide 12 heads; nearest: --tensor 4"),
     ("--context 3", "--context 3 does not divide 1024 tokens; nearest: --context 2"),
     ("--link nvlnk-4", "unknown link 'nvlnk-4'; did you mean 'nvlink-4'?"),

@@ -99,3 +99,12 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
         calibrate(one, cases, None, priors=held) for one in (mine, replace(mine, calibration={}))
     )
     assert again["steps"] == bare["steps"]  # what is known already is not taken away
+
+
+def test_a_step_that_misses_by_nothing_is_not_far_off_where_it_is_left_out():
+    cases = steps(FEWEST + 2, 0.1)
+    cases[3] = replace(cases[3], seconds=cases[3].seconds / math.exp(0.1) * (1 + 1e-9))
+    columns = Columns(cases)
+    off = np.full(len(cases), 0.05)  # left out with its family
+    _, alone = learnt(columns, PRIORS, off)
+    assert np.abs(alone).max() < 2

@@ -17,6 +17,7 @@ SPREAD = 0.2  # of what steps miss by together, in ln
 NOISE = 0.1  # of a single one; these two and what is alike: judged on devices of three data sets
 FREEDOM = 4  # degrees of freedom of Student's noise: a row that is far off counts little
 ROUNDS = 3
+FARTHEST = 10  # times as far off as a step may be that did not tell the constants
 
 
 def learnt(
@@ -38,6 +39,7 @@ def learnt(
         rest = (misses - near @ told) / NOISE
         noise = NOISE**2 * (FREEDOM + rest**2) / (FREEDOM + 1)
     far = np.divide(off[places], misses, out=np.ones(len(misses)), where=misses != 0)
+    far = far.clip(-FARTHEST, FARTHEST)  # a step that hardly misses may do by chance
     alone = off.copy()
     alone[places] = told / np.diag(inverse) * far  # where a step does not tell of itself
     rows = np.column_stack([host_s, device_s, SPREAD**2 * told])

@@ -132,6 +132,8 @@ def plan(
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
     check_path(out)
+    if trace is not None and trace.is_dir():
+        raise InputError(f"--trace {trace}: is a folder, not a file to write")
     limits = {"budget_per_hour": budget_per_hour, "days": days, "watts": watts}
     numbers_ = [2**k for k in range((max_devices or 0).bit_length())]
     if devices is not None:
