@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime import catalog
-from steptime.cluster import resources
 from steptime.core.errors import InputError
 from steptime.measure import machine
 from steptime.readers import platforms
@@ -192,7 +191,6 @@ def test_every_short_name_stands_for_a_shipped_device():
 def test_one_reading_of_the_words_of_others(word, name):
     assert catalog.platform_of(word) == name
     assert platforms.platform_of(word) == name or name is None
-    assert resources.platform_of(word) == (name or word or "unknown")
     assert machine.platform_name("cuda", word, None) == (name or machine.slug(word))
 
 

@@ -109,7 +109,10 @@ def device_bars(data: Data, most: int = 60) -> list[Row]:
         f"ORDER BY min({at}) = max({at}), min(place) LIMIT ?",
         most,
     )
-    found = data.rows(f"{bars} AND model IN ? ORDER BY place", [one["model"] for one in chosen])
+    found = data.rows(
+        f"SELECT * EXCLUDE (place) {bars} AND model IN ? ORDER BY place",
+        [one["model"] for one in chosen],
+    )
     return [
         row | _bar(row) | {"settings": _settings(row), "models": chosen[0]["models"]}
         for row in found
