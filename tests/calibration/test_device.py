@@ -131,3 +131,23 @@ def test_parts_of_one_network_are_left_out_together():
 def test_no_row_is_one_line():
     with pytest.raises(InputError, match="v100-sxm2-16gb: no row"):
         calibrate(V100, [])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": "abc"},
+        {"steps": [[1.0, 0.1]]},
+        {"steps": [[0.0, 1.0, 0.1]]},
+        {"intervals": "all"},
+        {"intervals": {"all": [0.1]}},
+        {"constants": {"stream.share_hbm": "most"}},
+    ],
+)
+def test_a_wrong_calibration_in_a_device_file_is_one_line(wrong):
+    said = {
+        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 900,
+        "peak_TFLOP_per_s": {"float32": 15.7}, "calibration": wrong,
+    }  # fmt: skip
+    with pytest.raises(InputError, match=f"mine.toml: 'calibration.{next(iter(wrong))}' must be"):
+        device_from_table(said, "mine.toml")

@@ -26,6 +26,22 @@ def list_of(good: Callable[[object], bool], what: str) -> Check:
     return (lambda value: isinstance(value, list) and all(map(good, value)), f"a list of {what}")
 
 
+def table_of(good: Callable[[object], bool], what: str) -> Check:
+    """Return the check of a table of good values, called `what`."""
+    return (lambda of: isinstance(of, dict) and all(map(good, of.values())), f"a table of {what}")
+
+
+def row_of(*checks: Check) -> Callable[[object], bool]:
+    """Return what says whether a value is a list of as many values, each as its check wants it."""
+
+    def good(row: object) -> bool:
+        if not isinstance(row, list) or len(row) != len(checks):
+            return False
+        return all(one(value) for (one, _), value in zip(checks, row, strict=True))
+
+    return good
+
+
 TEXT: Check = (_is_text, "a text")
 TEXTS = list_of(lambda value: isinstance(value, str), "texts")
 WHOLE: Check = (_is_whole, "a whole number")

@@ -5,7 +5,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from steptime.core.checks import FLAG, NUMBER, TABLE, TEXT, TEXTS, Check, checked, list_of, positive
+from steptime.core.checks import (
+    ABOVE_0,
+    FLAG,
+    NUMBER,
+    TABLE,
+    TEXT,
+    TEXTS,
+    Check,
+    checked,
+    list_of,
+    positive,
+    row_of,
+    table_of,
+)
 from steptime.core.errors import InputError, one_of, shorten
 
 GB = 1e9
@@ -203,6 +216,11 @@ _DEVICE: dict[str, Check] = {
 KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
 _PEAKS = dict.fromkeys(PEAK_DTYPES, NUMBER)
+_CALIBRATION: dict[str, Check] = {  # what predictions read of it
+    "constants": table_of(ABOVE_0[0], "numbers above 0"),
+    "intervals": table_of(row_of(NUMBER, NUMBER), "two numbers each"),
+    "steps": list_of(row_of(ABOVE_0, ABOVE_0, NUMBER), "[host_s, device_s, weight]"),
+}
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:
@@ -213,6 +231,9 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
     values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
     one_of("kind", values["kind"], KINDS, where)
+    told = values.get("calibration", {})
+    read = {key: told[key] for key in _CALIBRATION.keys() & told.keys()}
+    checked(read, _CALIBRATION, (), where, "calibration.")
     for table_of_peaks in values.keys() & _TABLES_OF_PEAKS.keys():
         peaks = values.pop(table_of_peaks)  # by dtype in TFLOP/s
         for dtype in peaks:
