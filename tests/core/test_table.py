@@ -5,13 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import xml.etree.ElementTree as ET
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.core.printers import PRINTERS, comma_separated, html, json_rows, markdown, text
+from steptime.core.printers import (
+    PRINTERS,
+    comma_separated,
+    finite,
+    html,
+    json_rows,
+    json_text,
+    markdown,
+    text,
+)
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import UNITS, shown
 
@@ -137,3 +149,22 @@ def test_every_printer_prints_any_rows(rows: list[dict[str, object]], width: int
     body = text(table).split("\n")
     assert len(body) == len(rows) + 2  # heads, and nothing after the last newline
     assert text(table, width)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {"a": {}, "b": [(), []], 1: True, None: 2, 1.5: [[1], {"x": math.nan}]},
+        {"rows": [{"name": 'a, "b":\n  ü', "low": -0.0, "none": [], "of": [1, [2.5, -math.inf]]}]},
+        MappingProxyType({"a": 1, True: np.float64(0.1), "c": np.float64("nan"), "d": (1, "x")}),
+        [
+            math.inf,
+            MappingProxyType({"a": MappingProxyType({})}),
+            [MappingProxyType({"b": 10**30})],
+        ],
+    ],
+)
+def test_a_document_reads_as_the_standard_library_indents_it(document: object) -> None:
+    assert json_text(document) == json.dumps(finite(document), indent=2) + "\n"

@@ -25,7 +25,6 @@ from steptime.analysis.ups import (
     distribution,
     in_order,
     medians,
-    plain,
     plain_column,
     rows_of,
     saturations,
@@ -147,14 +146,11 @@ def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_])
     found["against"] = [ups.against] * len(which)
     texts = []
     for name in ("host", *HOW):
-        pairs = list(zip(found[f"against_{name}"], found[name], strict=True)) if name != by else []
-        words = {
-            (a, b): f"{name} {shown(name, a)} | {shown(name, b)}" if a != b else ""
-            for a, b in set(pairs)
-        }
-        texts += [[words[pair] for pair in pairs]] if any(words.values()) else []
+        if name != by:
+            pairs = list(zip(found[f"against_{name}"], found[name], strict=True))
+            words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
+            texts.append(["" if x[0] == x[1] else words[x] for x in pairs])
     found["differ"] = [", ".join(filter(None, one)) for one in zip(*texts, strict=True)]
-    found["differ"] = found["differ"] or [""] * len(which)
     found[f"against_{ups.sides.quantity}"] = of["value"][a].tolist()
     found[ups.sides.quantity] = of["value"][b].tolist()
     found["outcome"] = ups.outcome[which].tolist()
@@ -198,7 +194,6 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     told = _points(ups, which, there)
     for axis, name in (("x", x), ("color", color)):
         told[axis] = plain_column(ups.of(name)[which]) if name else [None] * len(which)
-    points = rows_of(told)
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
@@ -214,7 +209,7 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
                 for at in np.flatnonzero(counts)
             ]
             below += counts
-    return [*points, *bars]
+    return [*rows_of(told), *bars]
 
 
 def _ends_first(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -244,7 +239,7 @@ def _tree(ups: Ups) -> list[Row]:
     best = order[starts[many]]
     clear = best[np.isin(ups.outcome[best], ("won", "lost"))]
     clear = clear[:: -(-len(clear) // MOST_DRAWN) or 1]
-    of = {name: list(map(plain, ups.of(name)[clear].tolist())) for name in ups.varying}
+    of = {name: plain_column(ups.of(name)[clear]) for name in ups.varying}
     told = [str([column[at] for column in of.values()]) for at in range(len(clear))]
     place = sorted(range(len(clear)), key=told.__getitem__)  # in whatever order they were recorded
     clear = clear[place]
