@@ -78,6 +78,7 @@ LOG = psc_log().encode()
         ("a.json", b'{"labels": ' + b"[" * 100_000, "is no JSON"),
         ("a.json", b'{"labels": ' + b"9" * 5000 + b"}", "is no JSON"),
         ("a.json", b'{"labels": 3}', "'labels' is no list"),
+        ("a.json", b'{"labels": [], "": 5}', "'' is no list"),
         ("a.json", b'{"labels": ["x"], "fl": [1, 2]}', "differ in length"),
         ("a.json", b'{"labels": [], "err_jobs": ["x"], "states": []}', "differ in length"),
         ("a.json", b'{"labels": [], "err_jobs": ["x"], "states": ["OOM"]}', "no device"),

@@ -88,8 +88,9 @@ def read(source: Source) -> Found:
 
 
 def _checked(lists: Mapping[str, Any]) -> Lists:
-    if strange := next((name for name in lists if not isinstance(lists[name], list)), None):
-        raise InputError(f"{shorten(strange)} is no list")
+    for name, values in lists.items():
+        if not isinstance(values, list):
+            raise InputError(f"{shorten(name)} is no list")
     found = {"labels": [], "err_jobs": [], "states": [], **lists}
     for names in (FAILURES, [name for name in found if name not in FAILURES]):
         if len({len(found[name]) for name in names}) > 1:
