@@ -27,6 +27,8 @@ def cost_model(name: str | Method) -> Method:
     if isinstance(name, Method):
         return name
     method: Method = registry.resolve(METHODS, "methods", "method", name)
+    if method.name != name:  # a package's own name for a method of the house
+        method = replace(method, name=name)
     if name not in CORRECTIONS:
         return method
     return replace(method, options={**registry.load(CORRECTIONS[name]), **method.options})
