@@ -230,7 +230,7 @@ def whatif(
     from steptime.diagnosis.whatif import cases, what_if
 
     found = device if isinstance(device, Device) else catalog.device(device)
-    kind = dtype or dtype_for(found)
+    kind = dtype_for(found, dtype)
     asked = [_workload(model, batch, kind, "train", "sgd") for model in models]
     read = read_changes(f"{key}={value}" for key, value in changes.items())
     return what_if(cases(asked, found, method_for(found)), [axis[0] for axis in read])

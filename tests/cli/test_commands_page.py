@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from places import ROOT
 from steptime.analysis.analyses import ANALYSES
-from steptime.cli.main import COMMANDS, RENAMED, run, tree
+from steptime.cli.main import COMMANDS, RENAMED, names, run, tree
 from steptime.core import registry
 
 PAGE = ROOT / "docs/commands.md"
@@ -154,6 +155,23 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
         ["bash", "-c", script], capture_output=True, text=True, check=True, env=env
     )
     assert done.stdout.split() == ["scale"]
+
+
+def test_completing_a_command_imports_none() -> None:
+    context = typer.Context(tree(), info_name="steptime")
+    found = {one.value: one.help for one in tree().shell_complete(context, "pl")}
+    assert found == {
+        "plan": "Predict a language model trained on many devices.",
+        "plot": "Draw one plot of the records as a file.",
+    }
+    assert [one.value for one in tree().shell_complete(context, "--vers")] == ["--version"]
+    asked = os.environ | {"_STEPTIME_COMPLETE": "complete_bash", "COMP_WORDS": "steptime "}
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "steptime"],
+        capture_output=True, text=True, check=True, env=asked | {"COMP_CWORD": "1"},
+    )  # fmt: skip
+    assert done.stdout.split() == names()
+    assert "steptime.cli.plan" not in done.stderr
 
 
 def test_the_list_of_commands_is_not_cut(

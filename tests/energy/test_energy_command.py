@@ -252,3 +252,12 @@ def test_averages_are_what_other_layers_cost(capsys: pytest.CaptureFixture[str])
     assert eyeriss["accelerator"] == "eyeriss"
     expected = network["conv"]["latency_s"]
     assert eyeriss["latency_s_per_mac"] * macs == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("process", "said"), [("1nm", True), ("7nm", False), ("250nm", True)])
+def test_a_process_beyond_all_figures_is_said(
+    process: str, said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["energy", "resnet50", "--process", process]) == 0
+    note = f"note: {process} is beyond 180 to 7 nm, whose figures are known"
+    assert (note in capsys.readouterr().err) == said

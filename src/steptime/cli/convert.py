@@ -61,7 +61,8 @@ def convert(
     if ending not in TARGETS or (ending == ".pt2" and code is None):
         raise unknown("ending of the new file", ending, TARGETS, "-o")
     write, phases = TARGETS[ending]
-    workload = make_workload(read_model(model, allow_unknown), batch, dtype, phase or phases[0])
+    phase = phases[0] if phase is None else phase
+    workload = make_workload(read_model(model, allow_unknown), batch, dtype, phase)
     if workload.phase not in phases:
         raise InputError(f"-o: {ending} says a network that infers: --phase infer")
     graph = build(workload)

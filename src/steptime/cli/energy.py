@@ -29,7 +29,7 @@ from steptime.energy.accelerator import (
 )
 from steptime.energy.accelerators import accelerators
 from steptime.energy.operations import estimated_energy
-from steptime.energy.process import read_process
+from steptime.energy.process import beyond, read_process
 from steptime.energy.request import (
     Request,
     is_configuration,
@@ -100,7 +100,10 @@ def energy(
     }
     shown_first = _tables(document, by_op)
     counted = "counted as nothing" if others is None else "energy estimated, latency left out"
-    return Answer(document, [*shown_first, *tables], _notes(found, counted))
+    notes = _notes(found, counted)
+    if how["scaling"] != "none" and (said := beyond(read_process(how["process"]))):
+        notes.append(f"note: {said}: scaled by the rule of {how['scaling']} alone")
+    return Answer(document, [*shown_first, *tables], notes)
 
 
 def _chips(

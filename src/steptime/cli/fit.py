@@ -19,9 +19,9 @@ _COLUMNS = columns(
 
 @command()
 def fit(
-    network: options.Model,
+    model: options.Model,
     device: options.Device,
-    examples: options.Batch = None,
+    batch: options.Batch = None,
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
@@ -30,34 +30,34 @@ def fit(
     allow_unknown: options.AllowUnknown = False,
 ) -> Answer:
     """Say whether a network fits a device, and with which batch."""
-    workload = options.workload_of(network, examples, dtype, phase, optimizer, allow_unknown)
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     given = options.pairs(option_, "option")
-    model = StepModel(workload, options.one_device(device), method=method, options=given)
-    has, batch = model.device.memory_bytes, model.workload.batch_per_replica
-    made = model.predict()
+    asked = StepModel(workload, options.one_device(device), method=method, options=given)
+    has, own = asked.device.memory_bytes, workload.batch_per_replica
+    made = asked.predict()
     notes = list(made.remarks)
-    if model.device.kind == "gpu" and made.needs.context_bytes is None:
-        of = f"{model.device.name} under {model.stack.name}"
+    if asked.device.kind == "gpu" and made.needs.context_bytes is None:
+        of = f"{asked.device.name} under {asked.stack.name}"
         notes.append(f"memory is at least what is said: that of the driver of {of} is not known")
     if has is None:
-        notes.append(f"the memory of {model.device.name} is unknown, so every batch fits")
+        notes.append(f"the memory of {asked.device.name} is unknown, so every batch fits")
         largest = None
     else:
-        largest = largest_batch(lambda size: model.needs(size).total_bytes, has)
+        largest = largest_batch(lambda one: asked.needs(one).total_bytes, has)
     best = None
-    tried = [] if largest == 0 else doubling(largest or batch)
-    rows = [_row(model, one) for one in sorted({batch, *tried})]
+    tried = [] if largest == 0 else doubling(largest or own)
+    rows = [_row(asked, one) for one in sorted({own, *tried})]
     if tried:
         fitting = [row for row in rows if row["batch"] in tried]
         best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
         notes.append(f"best batch: the least with {KNEE:.0%} of the best speed")
-    parts = memory_parts(model.graph(), model.stack, made.peak_memory_bytes)
+    parts = memory_parts(asked.graph(), asked.stack, made.peak_memory_bytes)
     document = {
         "model": workload.label,
-        "device": model.device.name,
+        "device": asked.device.name,
         "method": method,
         **picked(workload, "phase dtype optimizer"),
-        "batch": batch,
+        "batch": own,
         "fits": None if has is None else made.fits,
         "largest_batch": largest,
         "best_batch": best,

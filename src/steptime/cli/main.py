@@ -9,10 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer._click.shell_completion import CompletionItem
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from steptime import __version__
@@ -96,20 +96,23 @@ class Commands(TyperGroup):
             return None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as above
-        """Write what each command is for; ours are not imported for that."""
+        """Write what each command is for."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, _about(name)) for name in names()])
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        """Return the commands, or options, that begin so."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        found = [name for name in names() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=_about(name)) for name in found]
+
 
 def _about(name: str) -> str:
-    """Return the first line that a command's function, or the row of its analysis, says of it."""
-    if name not in COMMANDS:
-        return str(_command(name).get_short_help_str(limit=80))
-    module, _, attribute = COMMANDS[name].partition(":")
-    path = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
-    about = re.compile(rf'^(?:def )?{attribute}\b.*?"""(.*?)(?:"""|$)', re.MULTILINE | re.DOTALL)
-    said = about.search(path.read_text(encoding="utf-8"))
-    return said[1] if said else ""
+    """Return what a command is for; of ours, without importing it."""
+    if name in COMMANDS:
+        return registry.about(COMMANDS[name])
+    return str(_command(name).get_short_help_str(limit=80))
 
 
 def names() -> list[str]:

@@ -12,7 +12,7 @@ import typer
 
 from steptime.core import ranges
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import LARGEST, number_of, whole_number
+from steptime.core.ranges import amount, whole_number
 from steptime.core.units import seconds, size
 from steptime.core.workload import Plan, Workload
 
@@ -45,16 +45,7 @@ def whole(takes: str, meaning: str, default: int | None = None, **bounds: Any) -
 
 def number(takes: str, meaning: str, default: float | None = None, **bounds: Any) -> Any:
     """Return an option that takes a number above 0, or within `least` and `most`."""
-    return option(takes, meaning, default, parser=partial(_within, **bounds))
-
-
-def _within(text: object, where: str, least: float | None = None, most: float = LARGEST) -> float:
-    value = number_of(str(text))
-    if not (value > 0 if least is None else value >= least) or value > most:
-        wanted = "above 0" if least is None else f"from {least:g} on"
-        wanted += f", at most {most:g}" if most < LARGEST else ""
-        raise InputError(f"{where}: must be a number {wanted}, not {shorten(text)}")
-    return value
+    return option(takes, meaning, default, parser=partial(amount, **bounds))
 
 
 def choice(known: Collection[str], meaning: str) -> Any:

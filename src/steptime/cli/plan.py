@@ -9,10 +9,10 @@ from steptime.build import family_of, read_model
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
-from steptime.cli.options import Text, choice, flag, optional, whole
+from steptime.cli.options import Text, choice, flag, number, optional, whole
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
-from steptime.core.ranges import amount, numbers, whole_number
+from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
@@ -26,7 +26,6 @@ from steptime.predict import DEFAULT
 MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
-Amount = float | None
 COMPARED = ("step_s", "low", "high", "fits")  # with what --set changes
 
 
@@ -83,7 +82,7 @@ class How:
         "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
     )
     gradients: int | None = whole("BITS", "Bits: 16 or 32. Default: the stack's.")
-    tokens: Amount = optional("N", "Tokens of a training: shows hours and cost.", parser=amount)
+    tokens: float | None = number("N", "Tokens of a training: shows hours and cost.")
     prices: options.Prices = None
     stack: Text = optional("NAME", "The software (steptime list stacks). Default: megatron-2025.")
     method: options.Method = DEFAULT
@@ -113,9 +112,9 @@ def plan(
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
     ),
-    budget_per_hour: Amount = optional("P", "Search: all devices cost less.", parser=amount),
-    days: Amount = optional("N", "Search: the training (--tokens) takes less.", parser=amount),
-    watts: Amount = optional("W", "Search: all devices draw less.", parser=amount),
+    budget_per_hour: float | None = number("P", "Search: all devices cost less."),
+    days: float | None = number("N", "Search: the training (--tokens) takes less."),
+    watts: float | None = number("W", "Search: all devices draw less."),
     trace: Path | None = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
     out: Path | None = optional(
         "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html."
@@ -132,8 +131,8 @@ def plan(
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
     check_path(out)
-    if trace is not None and trace.is_dir():
-        raise InputError(f"--trace {trace}: is a folder, not a file to write")
+    if trace is not None:
+        check_folder(trace)
     limits = {"budget_per_hour": budget_per_hour, "days": days, "watts": watts}
     numbers_ = [2**k for k in range((max_devices or 0).bit_length())]
     if devices is not None:
@@ -216,11 +215,11 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     if page.suffix.lower() != ".html":
         raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
     check_folder(page)
-    if not 1 <= len(asked) <= MOST_SEARCHES:
-        raise InputError(
-            f"--page: {len(asked)} searches (models x devices x numbers x lengths x batches), "
-            f"1 to {MOST_SEARCHES}: --devices N,... says the numbers"
-        )
+    if not asked:
+        raise InputError("--page needs --devices N,..., the numbers to choose among")
+    if len(asked) > MOST_SEARCHES:
+        said = f"{len(asked)} searches (models x devices x numbers x lengths x batches)"
+        raise InputError(f"--page: {said}, at most {MOST_SEARCHES}")
     for model in {one.model: None for one in asked}:
         family_of(read_model(model))
     for one in asked:  # what is misspelt is no search that finds nothing

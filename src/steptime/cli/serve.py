@@ -7,7 +7,7 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names
-from steptime.cli.options import Text, option, optional, whole
+from steptime.cli.options import Text, optional, whole
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds
@@ -46,10 +46,10 @@ class How:
     dtype: Text = optional(
         "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
     )
-    weights: str = option(
-        "NAME", "How the layers' weights are kept: float8, int8, int4, float4.", ""
+    weights: Text = optional(
+        "NAME", "How the layers' weights are kept: float8, int8, int4, float4."
     )
-    kv: str = option("NAME", "How keys and values are kept: float8 or int8.", "")
+    kv: Text = optional("NAME", "How keys and values are kept: float8 or int8.")
     prices: options.Prices = None
     stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025.")
     method: options.Method = DEFAULT

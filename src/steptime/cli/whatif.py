@@ -58,7 +58,7 @@ def whatif(
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
-    told = {"method": method or method_for(found), "dtype": dtype or networks.dtype_for(found)}
+    told = {"method": method_for(found, method), "dtype": networks.dtype_for(found, dtype)}
     axes = changes.read_changes(set_ or ())
     texts = (one for text in upgrade or () for one in text.split(","))
     single = [one for axis in changes.read_changes(texts, "--upgrade") for one in axis]

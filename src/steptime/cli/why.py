@@ -51,18 +51,16 @@ def why(
              "--input-per-s": input_per_s},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
-        return _of_folder(folder, model or of_model, found, method or "", given)
+        return _of_folder(folder, model or of_model, found, method, given)
     options.refuse({"--model": of_model}, "{} goes with --in; name the network alone")
     if model is None or found is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
-    workload = options.workload_of(model, batch, dtype or dtype_for(found), phase, optimizer)
+    workload = options.workload_of(model, batch, dtype_for(found, dtype), phase, optimizer)
     joined = None if link is None else catalog.link(link)
-    return _answer(
-        asked.why(workload, found, method or "", given, joined, replicas or 1, input_per_s)
-    )
+    return _answer(asked.why(workload, found, method, given, joined, replicas or 1, input_per_s))
 
 
 def _answer(made: Diagnosis) -> Answer:
@@ -70,7 +68,7 @@ def _answer(made: Diagnosis) -> Answer:
 
 
 def _of_folder(
-    folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
+    folder: Path, name: str | None, device: Device | None, method: str | None, given: dict[str, str]
 ) -> Answer:
     from steptime import store
     from steptime.core.progress import watched

@@ -10,7 +10,6 @@ LARGEST = 2**53
 MOST_VALUES = 10_000_000
 MOST_VISITS = 10_000  # rounds of a sweep, or runs of a cell
 MOST_STEPS = 10_000_000  # of a training
-MOST = 1e18  # of tokens, watts, money
 MOST_PROCESSES = 100_000  # of one cell
 _RANGE = re.compile(r"\s*(\d{1,17})\s*\.\.\s*(\d{1,17})\s*(?:([+x*])\s*(\d{1,17}))?\s*")
 
@@ -52,22 +51,23 @@ def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST)
     return int(text)
 
 
-def number_of(text: str) -> float:
-    """Return the number of a text, NaN for none: that is within no bounds."""
+def number_of(text: object) -> float:
+    """Return the number of a text in ASCII, NaN for none: that is within no bounds."""
     try:
-        return float(text)
+        return float(str(text).encode("ascii"))
     except ValueError:
         return nan
 
 
-def amount(text: str | None, where: str) -> float | None:
-    """Return a number above 0, None of None; raises `InputError` otherwise."""
-    if text is None:
-        return None
-    found = number_of(text)
-    if not 0 < found <= MOST:
-        raise InputError(f"{where}: a number above 0, at most 1e18, not {shorten(text)}")
-    return found
+def amount(text: object, where: str, least: float | None = None, most: float = LARGEST) -> float:
+    """Return a number above 0, or within bounds; raises `InputError` otherwise."""
+    value = number_of(text)
+    if not (value > 0 if least is None else value >= least) or value > most:
+        wanted = "above 0" if least is None else f"from {least:g} on"
+        if value > most or most < LARGEST:
+            wanted += f", at most {'2^53' if most == LARGEST else f'{most:,.15g}'}"
+        raise InputError(f"{where}: must be a number {wanted}, not {shorten(text)}")
+    return value
 
 
 def share(text: str, where: str) -> float:

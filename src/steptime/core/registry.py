@@ -5,8 +5,11 @@ every room that resolves its table here. They are looked at only where a name is
 where names are listed.
 """
 
+import ast
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import unknown
@@ -17,6 +20,21 @@ def load(target: str) -> Any:
     module, _, attribute = target.partition(":")
     found = import_module(module)
     return getattr(found, attribute) if attribute else found
+
+
+def about(target: str) -> str:
+    """Return the first line of the first text of what `module:attribute` names, without running it.
+
+    That is of the docstring of a function, or the first value of a row, `Analysis("...")`.
+    """
+    module, _, attribute = target.partition(":")
+    found, text = find_spec(module), ""
+    for one in ast.parse(Path(found.origin).read_bytes()).body if found and found.origin else ():
+        if isinstance(one, ast.FunctionDef) and one.name == attribute:
+            text = ast.get_docstring(one) or ""
+        elif isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == attribute:
+            text = next(str(at.value) for at in ast.walk(one) if isinstance(at, ast.Constant))
+    return text.partition("\n")[0]
 
 
 def added(room: str) -> dict[str, str]:

@@ -28,8 +28,10 @@ class Part(NamedTuple):
     bound: str
 
 
-def method_for(device: Device) -> str:
-    """Return the method that is asked by default: bounds for kinds of device nobody measured."""
+def method_for(device: Device, asked: str | None = None) -> str:
+    """Return the method that is asked, by default: bounds for kinds of device nobody measured."""
+    if asked is not None:
+        return asked
     return "calibrated" if device.kind in _MEASURED_KINDS else "analytic"
 
 

@@ -30,8 +30,10 @@ def networks(text: str) -> list[str]:
     return found
 
 
-def dtype_for(device: Device) -> str:
-    """Return float32, or on a device without its peak the type of its highest peak."""
+def dtype_for(device: Device, asked: str | None = None) -> str:
+    """Return the type that is asked, by default: float32, or of the highest peak without one."""
+    if asked is not None:
+        return asked
     peaks = {
         name: peak for name, peak in device.peak_flop_per_s.items() if name.startswith(("f", "b"))
     }

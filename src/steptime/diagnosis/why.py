@@ -83,7 +83,7 @@ class Diagnosis:
 def why(
     workload: Workload,
     device: Device,
-    method: str = "",
+    method: str | None = None,
     options: Mapping[str, str] | None = None,
     link: Link | None = None,
     replicas: int = 1,
@@ -95,7 +95,7 @@ def why(
     makes a step wait. Raises `InputError` as a prediction does.
     """
     period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
-    name = method or method_for(device)
+    name = method_for(device, method)
     asked = Asked(workload, device, name, options or {}, link, replicas, Input(period_s))
     found = asked.path
     made = _diagnosis(asked, "predicted", found.step_s, found.shares, {}, replicas)
@@ -105,7 +105,7 @@ def why(
 def why_measured(
     record: Record,
     device: Device | None = None,
-    method: str = "",
+    method: str | None = None,
     options: Mapping[str, str] | None = None,
     *,
     helping: bool = True,
@@ -127,7 +127,7 @@ def why_measured(
     infeed = told["infeed"] if told["infeed"] is not None else told.get("published_infeed_share")
     wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("comm_s") or 0.0
     alone = replace(workload, plan=Plan())
-    asked = Asked(alone, where, method or method_for(where), options or {})
+    asked = Asked(alone, where, method_for(where, method), options or {})
     asked = asked.under(**_options(record, asked.model))
     predicted = asked.path
     rest_s = max(0.0, step_s - wait_s - exchange_s)
@@ -188,7 +188,7 @@ def device_of(platform: str) -> Device:
 def diagnoses(
     records: Iterable[Record],
     device: Device | None = None,
-    method: str = "",
+    method: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[Diagnosis | str]:
     """Yield why the step of each record took as long as it did, without what would help.

@@ -65,6 +65,14 @@ INVERTERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 USUAL_V = {"65": 1.1, "45-hp": 1.0}  # supply voltages where none is named
 
 
+def beyond(process: Process) -> str:
+    """Return that no figures of such a process are known, "" where there are some."""
+    known = [int(name.partition("-")[0]) for name in INVERTERS]
+    if min(known) <= process.nm <= max(known):
+        return ""
+    return f"{process.label} is beyond {max(known)} to {min(known)} nm, whose figures are known"
+
+
 def _stillmaker_baas(old: Process, new: Process) -> Factors:
     """Take the ratio of two inverters, each at its voltage.
 

@@ -41,7 +41,9 @@ class Network(Shape):
 
 def network_of(choice: Choice, label: str, dtype: str | None, optimizer: str | None) -> Network:
     """Return a network cut into pieces; raises `InputError` for what is not known."""
-    workload = make_workload(choice, None, dtype or "float32", "train", optimizer or "sgd")
+    dtype = "float32" if dtype is None else dtype
+    optimizer = "sgd" if optimizer is None else optimizer
+    workload = make_workload(choice, None, dtype, "train", optimizer)
     batch = workload.batch_per_replica
     workload = replace(workload, batch_per_replica=1)
     method = cost_model(DEFAULT)

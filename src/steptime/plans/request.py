@@ -172,7 +172,9 @@ class Request:
             most = max(1, share // plan.pipeline)
             micro_batch = next(size for size in range(most, 0, -1) if share % size == 0)
         whole = micro_batch * plan.data if self.batch is None else self.batch
-        return checked(shape, Asked(plan, micro_batch, whole, self.order or USUAL))
+        return checked(
+            shape, Asked(plan, micro_batch, whole, USUAL if self.order is None else self.order)
+        )
 
     def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
         """Return what prices plans on so many devices; raises `InputError`.
@@ -185,8 +187,8 @@ class Request:
         method = cost_model(self.method)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
-        named = self.stack if isinstance(shape, Network) else self.stack or SOFTWARE
-        options = {**({"stack": named} if named else {}), **self.options}
+        usual = {} if isinstance(shape, Network) else {"stack": SOFTWARE}
+        options = {**(usual if self.stack is None else {"stack": self.stack}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
         if not catalog.stack(said := planner.method.settings.stack).trains:
             near = f"nearest: --stack {SOFTWARE}"
@@ -236,8 +238,9 @@ def cluster_of(site: Site, devices: int) -> Cluster:
     if devices > MOST_DEVICES:
         raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
     device = device_of(site)
-    for one in filter(None, (site.inside, site.link, *(level.link for level in site.levels))):
-        catalog.link(one)  # a misspelt one is said, needed or not
+    for one in (site.inside, site.link, *(level.link for level in site.levels)):
+        if one is not None:
+            catalog.link(one)  # a misspelt one is said, needed or not
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:
@@ -286,7 +289,8 @@ def planner_of(
     if isinstance(shape, Network):
         return NetworkPlanner(shape, cluster, chosen)
     peaks = cluster.device.peak_flop_per_s
-    dtype = dtype or next((one for one in DTYPES if one in peaks), DTYPES[0])
+    if dtype is None:
+        dtype = next((one for one in DTYPES if one in peaks), DTYPES[0])
     word = ALIASES.get(dtype.lower(), dtype.lower())
     if word not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)

@@ -46,8 +46,8 @@ class Request:
     expert: int = 1
     replicas: int = 1
     dtype: str | None = None
-    weights: str = ""
-    kv: str = ""
+    weights: str | None = None
+    kv: str | None = None
     stack: str | None = None
     method: str | Method = DEFAULT
     options: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Request:
         plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
         method, options = cost_model(self.method), dict(self.options)
         if "stack" in method.options:
-            options = {"stack": self.stack or STACK, **options}
+            options = {"stack": STACK if self.stack is None else self.stack, **options}
         cluster = cluster_of(self.site, self.devices)
         planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
         if not catalog.stack(said := planner.method.settings.stack).serving:
@@ -97,14 +97,16 @@ class Request:
         return Phases(planner, plan, weights, kv)
 
 
-def format_of(word: str, option: str) -> str:
-    """Return the format that an option's word means, "" for none; raises `InputError`.
+def format_of(word: str | None, option: str) -> str:
+    """Return the format that an option's word means, "" of None; raises `InputError`.
 
     Keys and values have at least 8 bit.
     """
+    if word is None:
+        return ""
     found = ALIASES.get(word.lower(), word.lower())
     known = [name for name, size in FORMATS.items() if size >= 1 or option != "--kv"]
-    if found and found not in known:
+    if found not in known:
         raise unknown(option, word, known)
     return found
 

@@ -68,7 +68,7 @@ class Demand:
         if texts and sum(map(bool, (found.concurrency, found.rate, found.requests))) != 1:
             raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
         guesses = [bool(found.draft), 0 < found.speculate <= MOST_GUESSES, 0 < found.accept <= 1]
-        if any((found.draft, found.speculate, found.accept)) and not all(guesses):
+        if texts.keys() & {"draft", "speculate", "accept"} and not all(guesses):
             raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
         by_chance = found.rate or min(found.ttft_target, found.tpot_target) < inf
         if found.seed and (found.requests or not by_chance):
