@@ -25,15 +25,17 @@ def load(target: str) -> Any:
 def about(target: str) -> str:
     """Return the first line of the first text of what `module:attribute` names, without running it.
 
-    That is of the docstring of a function, or the first value of a row, `Analysis("...")`.
+    That is of the docstring of a function, or the first value of a row, `Analysis("...")`. Of the
+    module no more is read than this definition: two blank lines end it.
     """
     module, _, attribute = target.partition(":")
-    found, text = find_spec(module), ""
-    for one in ast.parse(Path(found.origin).read_bytes()).body if found and found.origin else ():
-        if isinstance(one, ast.FunctionDef) and one.name == attribute:
-            text = ast.get_docstring(one) or ""
-        elif isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == attribute:
-            text = next(str(at.value) for at in ast.walk(one) if isinstance(at, ast.Constant))
+    source = Path(str(getattr(find_spec(module), "origin", ""))).read_text(encoding="utf-8")
+    start = max(source.find(f"\n{word}") for word in (f"def {attribute}(", f"{attribute} = "))
+    made = ast.parse(source[start:].lstrip().partition("\n\n\n")[0]).body[0]
+    if isinstance(made, ast.FunctionDef):
+        text = ast.get_docstring(made) or ""
+    else:
+        text = next(str(one.value) for one in ast.walk(made) if isinstance(one, ast.Constant))
     return text.partition("\n")[0]
 
 
