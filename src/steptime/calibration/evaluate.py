@@ -116,7 +116,7 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
                 found.append(Scored(case, times.step_s, times.low_s, times.high_s))
                 continue
             settings = replace(method.settings, host="no")
-            seen = _seen(method, case.device, case.kernels[0].dtype, settings)
+            seen = method.sees(case.device, case.kernels[0].dtype, settings)
             found.append(Scored(case, *_summed(case, seen, method.price)[:3]))
         except InputError:
             continue
@@ -144,17 +144,6 @@ def _own(case: Case, price: Price) -> Interval:
         said = f"the price is {found.value:g} s, not a time above 0"
         raise InputError(f"{case.place}: {said}")
     return found
-
-
-def _seen(method: Method, device: Device, dtype: str, settings: Any) -> Device:
-    key = method.name, device.name, dtype, settings
-    known = _SEEN.get(key)
-    if known is None or known[0] is not device:
-        known = _SEEN[key] = (device, method.sees(device, dtype, settings))
-    return known[1]
-
-
-_SEEN: dict[Any, tuple[Device, Device]] = {}
 
 
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:

@@ -194,23 +194,29 @@ def total(times: Iterable[Interval], often: Iterable[int] = repeat(1)) -> Interv
             continue
         low += least * count
         high += most * count
-        down, up = (one - least) * count, (most - one) * count
-        below += shared * down
-        above += shared * up
         if shared < 1:
+            down, up = (one - least) * count, (most - one) * count
+            below += shared * down
+            above += shared * up
             alone = (1 - shared * shared) ** 0.5
             before = alike.get(one)
             if before is None:
                 alike[one] = alone * down, alone * up
             else:
                 alike[one] = before[0] + alone * down, before[1] + alone * up
+        else:
+            below += (one - least) * count
+            above += (most - one) * count
     if not alike or no_low or no_high:
         ends = None if no_low else low, None if no_high else high
         return Interval(value, *ends, extrapolates, compute, memory)
-    down = (below**2 + sum([part**2 for part, _ in alike.values()])) ** 0.5
-    up = (above**2 + sum([part**2 for _, part in alike.values()])) ** 0.5
+    down2, up2 = below * below, above * above
+    for down, up in alike.values():
+        down2 += down * down
+        up2 += up * up
+    up = up2**0.5
     shared = above / up if up else 1.0
-    return Interval(value, value - down, value + up, extrapolates, compute, memory, shared)
+    return Interval(value, value - down2**0.5, value + up, extrapolates, compute, memory, shared)
 
 
 def overlapped(one: Interval, larger: Larger = max) -> float:

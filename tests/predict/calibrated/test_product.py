@@ -9,7 +9,7 @@ import pytest
 from steptime import catalog
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.method import METHOD, price
-from steptime.predict.calibrated.power import capped_s, drawn_j
+from steptime.predict.calibrated.power import capped_s, drawn_j, limit_of
 from steptime.predict.calibrated.product import product, tiled, tiled_s, weights_at_hand
 from steptime.predict.kernel import Kernel, Settings
 
@@ -161,15 +161,17 @@ POWER = {
 def test_power_bounds_what_lasts() -> None:
     device = replace(AMPERE, peak_w=100.0, process_nm=10.0)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
+    limit = limit_of(device, POWER, "matrix", "float32")
     # at 10 nm 0.625 of 8 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
-    assert capped_s(work, 1.0, 1, device, POWER, max) == pytest.approx(6 / 80)
-    assert capped_s(work, 1.0, 0, device, POWER, max) == pytest.approx(6 / 100)  # in a step
+    assert capped_s(work, 1.0, 1, limit, max) == pytest.approx(6 / 80)
+    assert capped_s(work, 1.0, 0, limit, max) == pytest.approx(6 / 100)  # in a step
     # what takes 0.1 s at 4 TFLOP/s is not more than 0.4 TFLOP: 2 J
-    assert capped_s(work, 0.1, 1, device, POWER, max) == pytest.approx(3 / 80)
-    gddr = replace(device, memory_type="GDDR6")
-    assert capped_s(work, 1.0, 1, gddr, POWER, max) == pytest.approx(6 / 70)
-    assert capped_s(work, 1.0, 1, AMPERE, POWER, max) == 0  # no limit is known
-    assert capped_s(work, 1.0, 1, replace(device, kind="tpu"), POWER, max) == 0
+    assert capped_s(work, 0.1, 1, limit, max) == pytest.approx(3 / 80)
+    gddr = limit_of(replace(device, memory_type="GDDR6"), POWER, "matrix", "float32")
+    assert capped_s(work, 1.0, 1, gddr, max) == pytest.approx(6 / 70)
+    assert limit_of(AMPERE, POWER, "matrix", "float32") is None  # no limit is known
+    assert limit_of(replace(device, kind="tpu"), POWER, "matrix", "float32") is None
+    assert capped_s(work, 1.0, 1, None, max) == 0
 
 
 def test_tiles_that_are_half_empty_draw_power() -> None:

@@ -14,10 +14,12 @@ from steptime.predict.calibrated.form import (
     Parts,
     ceil,
     has_matrix_units,
+    kept,
     memory_rate,
+    remembered,
     streamed_s,
 )
-from steptime.predict.calibrated.product import product_s
+from steptime.predict.calibrated.product import Shape, product_s
 from steptime.predict.kernel import Kernel, Larger
 
 PLACES = 128  # of the result that a block of threads makes
@@ -62,12 +64,16 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
 
 def layer_of(kernel: Kernel) -> Layer:
     """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
-    groups, m, n, k = kernel.products[0]
-    height, width, down, across = (kernel.window or (1,) * 4)[:4]
-    taps, strides = height * width, down * across
-    if kernel.kind == "conv2d":
+    return _layer(kernel.kind, kernel.products[0], kernel.window or (1,) * 4)
+
+
+@remembered
+def _layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
+    groups, m, n, k = shape
+    taps, strides = window[0] * window[1], window[2] * window[3]
+    if kind == "conv2d":
         return Layer(groups, m, n, k / taps, taps, strides)
-    if kernel.kind == "conv_transpose2d":
+    if kind == "conv_transpose2d":
         return Layer(groups, m, k, n / taps, taps, strides)
     return Layer(groups, k, m, n / taps, taps, strides)
 
@@ -163,19 +169,25 @@ def _turning_s(layer: Layer, size: int, device: Device, constants: Constants) ->
     A multiprocessor turns so many bytes a second; few channels do not fill what it moves at once.
     An image of one channel is the same in both.
     """
-    units = device.multiprocessors or MULTIPROCESSORS
-    each = 1 / memory_rate(device, constants)
-    each = each + 1 / (units * constants["convolution.turned_bytes_per_s"])
+    places, elements = _turned(layer)
     few = constants["convolution.turned_channels"]
-    total: Any = 0.0
-    for places, of_group in (
-        (layer.places * layer.strides, layer.read),
-        (layer.places, layer.made),
-    ):
-        channels = layer.groups * of_group
-        moved = 2 * size * places * channels * (channels > 1)
-        total = total + moved * each * (1 + few / channels)
-    return total
+    return 2 * size * (elements + few * places) * _turning_byte_s(device, constants)
+
+
+@kept
+def _turning_byte_s(device: Device, constants: Constants) -> Any:
+    """Return the seconds in which a byte that is read and written comes into another layout."""
+    units = device.multiprocessors or MULTIPROCESSORS
+    own_s = 1 / (units * constants["convolution.turned_bytes_per_s"])
+    return own_s + 1 / memory_rate(device, constants)
+
+
+@remembered
+def _turned(layer: Layer) -> tuple[Any, Any]:
+    """Return the places and elements of a layer's images that have more than one channel."""
+    read, made = layer.groups * layer.read, layer.groups * layer.made
+    before, after = layer.places * layer.strides * (read > 1), layer.places * (made > 1)
+    return before + after, before * read + after * made
 
 
 def _squares(kernel: Kernel, layer: Layer, side: int) -> Any:
@@ -237,13 +249,7 @@ def _on_matrix_units(
     Images that are not are turned around on the way in and out, where the quickest kernel asks for
     it: on average `convolution.matrix_turned` of them.
     """
-    groups, places, made, read, taps, strides = layer
-    made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
-    padded = Layer(groups, places, made, read, taps, strides)
-    _, m, n, k = implicit(kernel.kind, padded, larger)
-    grouped: Any = groups > 1
-    short = grouped * -larger(-m, -n) + (1 - grouped) * m  # few filters of a group fill few rows
-    shape = groups, short, m * n / short, k
+    shape = _padded(kernel.kind, layer, larger)
     arithmetic, _ = product_s(shape, dtype, device, constants, larger)
     gap = constants["launch.gap_s"] * kernel.launches
     if not kernel.channels_last:
@@ -253,6 +259,17 @@ def _on_matrix_units(
         gap = gap + turning * constants[name]
     moving = streamed_s(kernel.bytes, device, constants)
     return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap, kernel.flop)
+
+
+@remembered
+def _padded(kind: str, layer: Layer, larger: Larger) -> Shape:
+    """Return the product of a layer whose channels are padded for tensor cores."""
+    groups, places, made, read, taps, strides = layer
+    made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
+    _, m, n, k = implicit(kind, Layer(groups, places, made, read, taps, strides), larger)
+    grouped: Any = groups > 1
+    short = grouped * -larger(-m, -n) + (1 - grouped) * m  # few filters of a group fill few rows
+    return groups, short, m * n / short, k
 
 
 def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:

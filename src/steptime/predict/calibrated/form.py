@@ -1,7 +1,7 @@
 """What a form returns, and arithmetic that numbers and arrays share."""
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 from steptime.core.hardware import Device
@@ -27,19 +27,38 @@ Form = Callable[[Kernel, Device, Constants, Larger], Parts]
 Of = TypeVar("Of", bound=Callable[..., Any])
 
 
+MOST = 1 << 14  # answers that are kept
+
+
 def kept(of: Of) -> Of:
     """Return a function that works out once what it says of a device, its constants and words."""
     name = f"_{of.__qualname__}"
 
     @wraps(of)
-    def found(device: Device, constants: Constants, *words: str | bool) -> Any:
+    def found(device: Device, constants: Constants, *words: Any) -> Any:
         known = device.__dict__.get(name)
         if known is None or known[0] is not constants:
             known = device.__dict__[name] = constants, dict[Any, Any]()
         answers = known[1]
         if words not in answers:
+            if len(answers) == MOST:
+                answers.clear()
             answers[words] = of(device, constants, *words)
         return answers[words]
+
+    return cast("Of", found)
+
+
+def remembered(of: Of) -> Of:
+    """Return a function of sizes that remembers its answers, but of arrays, which have no hash."""
+    known = lru_cache(MOST)(of)
+
+    @wraps(of)
+    def found(*sizes: Any) -> Any:
+        try:
+            return known(*sizes)
+        except TypeError:
+            return of(*sizes)
 
     return cast("Of", found)
 

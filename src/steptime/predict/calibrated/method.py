@@ -1,8 +1,10 @@
 """The method `calibrated`: what kernels take on a device as it is, with an interval."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from steptime import catalog
+from steptime.core.constants import Constant
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
@@ -12,7 +14,7 @@ from steptime.predict.calibrated.described import described
 from steptime.predict.calibrated.form import OLD, Constants, Form, has_matrix_units, kept
 from steptime.predict.calibrated.hull import beyond, wider
 from steptime.predict.calibrated.interval import Bounds, bounds
-from steptime.predict.calibrated.power import capped_s
+from steptime.predict.calibrated.power import Limit, capped_s, limit_of
 from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
@@ -44,11 +46,11 @@ def price(
     long the device rests each time, which spares power.
     """
     constants = device.constants
-    form, power, joint, beyond, apart, in_step = _rules(
+    form, power, joint, beyond, apart, in_step, limit = _rules(
         device, constants, kernel.kind, kernel.unit, kernel.dtype
     )
     compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
-    least_s = capped_s(kernel, compute_s, alone, device, constants, larger, done) - pause_s
+    least_s = capped_s(kernel, compute_s, alone, limit, larger, done) - pause_s
     running_s = (compute_s**power + memory_s**power) ** (1 / power)
     value = larger(running_s, least_s)
     if joint:  # over hours, clocks fall before the limit is reached
@@ -67,8 +69,8 @@ def price(
 @kept
 def _rules(
     device: Device, constants: Constants, kind: str, unit: str, dtype: str
-) -> tuple[Form, float, float, bool, Bounds, Bounds]:
-    """Return form, powers, whether it extrapolates, and the intervals of kernels of a kind.
+) -> tuple[Form, float, float, bool, Bounds, Bounds, Limit | None]:
+    """Return form, powers, whether it extrapolates, intervals and limit of kernels of a kind.
 
     The intervals are of one by itself, and of one in a step. The powers join arithmetic and
     traffic, and both and the limit, 0 where units made for products do not run.
@@ -79,9 +81,15 @@ def _rules(
     power = constants["joint.matrix_power" if multiplies else "joint.power"]
     beyond = constants.get("interval.beyond", 0.0) > 0
     joint = constants["joint.power"] if multiplies else 0.0
+    limit = limit_of(device, constants, unit, dtype)
+    return form, power, joint, beyond, *_bounds(device, constants, form.__name__), limit
+
+
+@kept
+def _bounds(device: Device, constants: Constants, form: str) -> tuple[Bounds, Bounds]:
+    """Return the intervals of a form's kernels by themselves, and in a step."""
     wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
-    apart, in_step = (bounds(form.__name__, constants, wider, one) for one in (False, True))
-    return form, power, joint, beyond, apart, in_step
+    return bounds(form, constants, wider), bounds(form, constants, wider, in_step=True)
 
 
 def form_of(kernel: Kernel, device: Device) -> Form:
@@ -96,7 +104,11 @@ def _form(kind: str, unit: str, device: Device) -> Form:
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    priors = catalog.priors(device.kind, settings.stack)
+    return _seen(device, catalog.priors(device.kind, settings.stack), dtype, settings)
+
+
+@kept
+def _seen(device: Device, priors: Mapping[str, Constant], dtype: str, settings: Settings) -> Device:
     found = {name: one.value for name, one in priors.items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():

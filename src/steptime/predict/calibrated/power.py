@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, has_matrix_units, kept, on_matrix_units
@@ -41,12 +41,24 @@ def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) 
     return each * node
 
 
+class Limit(NamedTuple):
+    """What bounds kernels of a type: peak, joules of a FLOP and of a byte, and watts for them.
+
+    The watts are those of a kernel that runs again and again, and of one among others.
+    """
+
+    peak_flop_per_s: float
+    flop_j: float
+    byte_j: float
+    alone_w: float
+    mixed_w: float
+
+
 def capped_s(
     kernel: Kernel,
     compute_s: Any,
     alone: Any,
-    device: Device,
-    constants: Constants,
+    limit: Limit | None,
     larger: Larger,
     flop: Any = None,
 ) -> Any:
@@ -57,7 +69,6 @@ def capped_s(
     done where it is not what is counted. What takes `compute_s` at the peak is no more than the
     peak allows: Winograd's is less than counted.
     """
-    limit = _limit(device, constants, kernel.unit, kernel.dtype)
     if limit is None:
         return 0.0
     peak, flop_j, byte_j, alone_w, mixed_w = limit
@@ -67,13 +78,8 @@ def capped_s(
 
 
 @kept
-def _limit(
-    device: Device, constants: Constants, unit: str, dtype: str
-) -> tuple[float, float, float, float, float] | None:
-    """Return peak, joules of a FLOP and of a byte, and the watts left for a kernel under a limit.
-
-    They are those of a kernel that runs again and again, and of one among others.
-    """
+def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Limit | None:
+    """Return what bounds kernels of a type on a GPU; None where its limit is not known."""
     if device.peak_w is None or device.kind != "gpu":
         return None
     multiplies = unit == "matrix" and has_matrix_units(device, constants, dtype)
@@ -81,7 +87,7 @@ def _limit(
     mixed = 1.0 if multiplies else constants["power.mixed"]
     flop_j = _flop_j(device, constants, multiplies, dtype)
     peak = device.peak_flop_per_s[dtype]
-    return peak, flop_j, constants["power.byte_j"], budget_w, budget_w * mixed
+    return Limit(peak, flop_j, constants["power.byte_j"], budget_w, budget_w * mixed)
 
 
 def waiting_share(device: Device, constants: Constants) -> float:

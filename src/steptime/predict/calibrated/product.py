@@ -18,6 +18,7 @@ from steptime.predict.calibrated.form import (
     latency_s,
     memory_rate,
     missed,
+    remembered,
     streamed_s,
 )
 from steptime.predict.kernel import Kernel, Larger
@@ -73,16 +74,18 @@ TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that ar
 
 
 class _Units(NamedTuple):
-    """What multiplies: tiles for one product and for batches, and how they fare.
+    """What multiplies: multiprocessors, their tiles for one product and for batches.
 
-    A tile is its rows, its columns, and the seconds of a wave a step of the contraction. It waits
-    as for `ramp` steps of that, which is padded to `step`. The parts of a contraction that is split
-    over multiprocessors are summed in `sum_s`.
+    With the tiles come the seconds of a wave of each a step of the contraction. It waits as for
+    `ramp` steps of that, which is padded to `step`. The parts of a contraction that is split over
+    multiprocessors are written at the `rate` of the memory and summed in `sum_s`.
     """
 
-    alone: tuple[tuple[int, int, float], ...]
-    batched: tuple[tuple[int, int, float], ...]
+    alone: tuple[Tiles, tuple[float, ...]]
+    batched: tuple[Tiles, tuple[float, ...]]
     ramp: float
+    multiprocessors: int
+    rate: float
     sum_s: float
     step: int = 1
 
@@ -101,8 +104,7 @@ def tiled(kernel: Kernel, device: Device, constants: Constants, larger: Larger) 
     compute, flop = 0.0, 0.0
     strided = kernel.kind == "linear" and (device.architecture or "").startswith(OLD)
     for shape in kernel.products:
-        again_s = _again_s(kernel, shape, device, constants) if strided else None
-        seconds, done = product_s(shape, kernel.dtype, device, constants, larger, again_s)
+        seconds, done = product_s(shape, kernel.dtype, device, constants, larger, strided)
         compute, flop = compute + seconds, flop + done
     return compute, flop
 
@@ -113,25 +115,35 @@ def product_s(
     device: Device,
     constants: Constants,
     larger: Larger,
-    again_s: Any = None,
+    strided: bool = False,
 ) -> tuple[Any, Any]:
     """Return the seconds of a product, and its FLOP with those that pad its tiles.
 
-    For each row of tiles, `again_s` passes in which the second operand is read.
+    The second operand is read again for each row of tiles where it is `strided`.
     """
+    if larger is max:
+        return _of_numbers(device, constants, dtype, shape, strided)
     units = _units_of(device, constants, dtype)
+    again_s = _again_s(shape, dtype, device, constants) if strided else None
     many: Any = shape[0] > 1
-    if many is True or many is False:  # a number
-        return _fastest(shape, units, many, again_s, device, constants, larger)
     seconds, done = (
         many * batched + (1 - many) * alone
         for batched, alone in zip(
-            _fastest(shape, units, True, again_s, device, constants, larger),
-            _fastest(shape, units, False, again_s, device, constants, larger),
+            _fastest(shape, units, True, again_s, larger),
+            _fastest(shape, units, False, again_s, larger),
             strict=True,
         )
     )
     return seconds, done
+
+
+@kept
+def _of_numbers(
+    device: Device, constants: Constants, dtype: str, shape: Shape, strided: bool
+) -> tuple[float, float]:
+    """Return the seconds and FLOP of a product that is no array; a step has many of a size."""
+    again_s = _again_s(shape, dtype, device, constants) if strided else None
+    return _fastest(shape, _units_of(device, constants, dtype), shape[0] > 1, again_s, max)
 
 
 @kept
@@ -141,12 +153,12 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
     peak = rate = device.peak_flop_per_s[dtype]
     count = device.multiprocessors or MULTIPROCESSORS
     sum_s = latency_s(device, constants, "product.sum_s")
+    summing = count, memory_rate(device, constants), sum_s
 
-    def timed(tiles: Tiles, half: float) -> tuple[tuple[int, int, float], ...]:
+    def timed(tiles: Tiles, half: float) -> tuple[Tiles, tuple[float, ...]]:
         """Return tiles, which reach half of the rate where an operand is used `half` times."""
-        return tuple(
-            (*tile, 2.0 * tile[0] * tile[1] * count / rate * (1 + half / reuse(tile)))
-            for tile in tiles
+        return tiles, tuple(
+            2.0 * tile[0] * tile[1] * count / rate * (1 + half / reuse(tile)) for tile in tiles
         )
 
     if has_matrix_units(device, constants, dtype):
@@ -157,7 +169,7 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
         half = constants["product.tensor_half_reuse"] * quick
         rate *= 1 + half / reuse(TENSOR[0])
         tiles = timed(TENSOR if age in TILES else OF_OTHERS, half)
-        return _Units(tiles, tiles, constants["product.tensor_ramp"] * quick**2, sum_s, 32)
+        return _Units(tiles, tiles, constants["product.tensor_ramp"] * quick**2, *summing, 32)
     if age in OLD and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
@@ -168,7 +180,7 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
     half = constants["product.half_reuse"]
     rate *= 1 + half / reuse(LARGEST)
-    return _Units(timed(alone, half), timed(batched, half), constants["product.ramp"], sum_s)
+    return _Units(timed(alone, half), timed(batched, half), constants["product.ramp"], *summing)
 
 
 def reuse(tile: tuple[int, int]) -> float:
@@ -185,7 +197,7 @@ def _lanes(device: Device) -> float:
     return peak / (2 * device.clock_hz * device.multiprocessors)
 
 
-def _again_s(kernel: Kernel, shape: Shape, device: Device, constants: Constants) -> Any:
+def _again_s(shape: Shape, dtype: str, device: Device, constants: Constants) -> Any:
     """Return the seconds in which a GPU before Volta reads the weights of a linear layer.
 
     Both operands lie along the contraction there: tiles read short pieces far apart, at a share of
@@ -193,20 +205,14 @@ def _again_s(kernel: Kernel, shape: Shape, device: Device, constants: Constants)
     than are held at hand.
     """
     _, _, n, k = shape
-    weights = SIZE_BYTES[kernel.dtype] * n * k
+    weights = SIZE_BYTES[dtype] * n * k
     missed = weights**2 / (weights**2 + PAGES_BYTES**2)
     slower = (1 + k / constants["product.stride"]) ** 0.5 / constants["product.pieces"]
     return missed * weights * slower / memory_rate(device, constants)
 
 
 def _fastest(
-    shape: Shape,
-    units: _Units,
-    in_batch: bool,
-    again_s: Any,
-    device: Device,
-    constants: Constants,
-    larger: Larger,
+    shape: Shape, units: _Units, in_batch: bool, again_s: Any, larger: Larger
 ) -> tuple[Any, Any]:
     """Return seconds and FLOP of a product by the best of some tiles, its contraction split or not.
 
@@ -214,30 +220,43 @@ def _fastest(
     ones keep the arithmetic waiting. A wave is a tile for each multiprocessor. Parts of a split
     contraction are written and summed up.
     """
-    batch, m, n, k = shape
-    count = device.multiprocessors or MULTIPROCESSORS
     best: Any = inf
     done: Any = 0.0
-    long = k if units.step == 1 else units.step * ceil(k, units.step)
-    steps = long + units.ramp
-    least = batch * m * n * steps / count if larger is max else 0.0
-    for rows, columns, each in units.batched if in_batch else units.alone:
-        if larger is max and least * each >= best * rows * columns:
-            continue  # were all tiles full
-        high = ceil(m, rows)
-        blocks = batch * high * ceil(n, columns)
-        found = ceil(blocks, count) * each * steps
-        worth: Any = count // blocks > 1
-        if not in_batch and worth is not False:
-            parts = larger(1.0, count // blocks)
-            written = 4.0 * (m * n + rows * columns * count)
-            summed = written / memory_rate(device, constants) + units.sum_s
-            split = ceil(blocks * parts, count) * each * (ceil(long, parts) + units.ramp) + summed
-            found = -larger(-found, -split)
+    tiles, waves_s = units.batched if in_batch else units.alone
+    long, dealt = _dealt(shape, tiles, units.multiprocessors, units.step)
+    steps, (_, m, n, k) = long + units.ramp, shape
+    for each, (area, high, blocks, waves, split) in zip(waves_s, dealt, strict=True):
+        found = waves * each * steps
+        if split and not in_batch:
+            summed = 4.0 * (m * n + area * units.multiprocessors) / units.rate + units.sum_s
+            found = -larger(-found, -(split[0] * each * (split[1] + units.ramp) + summed))
         if again_s is not None:
             found = larger(found, again_s * high)
         faster: Any = found < best
         if faster is not False:  # a number
-            done = faster * 2.0 * rows * columns * blocks * k + (1 - faster) * done
+            done = faster * 2.0 * area * blocks * k + (1 - faster) * done
             best = -larger(-best, -found)
     return best, done
+
+
+@remembered
+def _dealt(shape: Shape, tiles: Tiles, count: int, step: int) -> tuple[Any, list[Any]]:
+    """Return the contraction, padded to `step`, and how the tiles of a product are dealt out.
+
+    Of each tile: its area, how many lie one below the other, how many there are, and in how many
+    waves over `count` multiprocessors; then, where the contraction can be split, the waves and the
+    length of its parts.
+    """
+    batch, m, n, k = shape
+    long = k if step == 1 else step * ceil(k, step)
+    found = []
+    for rows, columns in tiles:
+        high = ceil(m, rows)
+        blocks = batch * high * ceil(n, columns)
+        parts: Any = count // blocks
+        split: Any = None
+        if (parts > 1) is not False:  # a number
+            parts = parts + (parts < 1)
+            split = ceil(blocks * parts, count), ceil(long, parts)
+        found.append((rows * columns, high, blocks, ceil(blocks, count), split))
+    return long, found
