@@ -570,6 +570,7 @@ LINES = [
         "compare records records --fail-on slowr",
         "unknown --fail-on 'slowr'; did you mean 'slower'?",
     ),
+    ("compare records records --margin 5", "--margin: is a share such as 5% or 0.05, not '5'"),
     ("compare records records --margin 5x", "--margin: is a share such as 5% or 0.05, not '5x'"),
     ("compare records --any-dtype", "--any-dtype goes with --platforms A,B"),
     ("speedup records --by plattform", "--by: unknown column 'plattform'; did you mean 'platform'"),

@@ -118,6 +118,10 @@ def test_several_networks_count_the_same_and_zero_where_they_lack_the_op() -> No
     assert _by_name(table)["relu"]["measured_share"] == pytest.approx(0.05)
     each = _table([*MEASURED, *other], each=True, model="width 9")
     assert {row["name"]: row["measured_share"] for row in each.rows} == {"linear": 1.0, REST: 0.0}
+    moved = [replace(one, platform="elsewhere") for one in MEASURED]
+    said = analysis("breakdown").says(_table([*MEASURED, *moved]))
+    assert "linear (elsewhere) " in said[0]
+    assert said[0].startswith("Of the measured step in the mean of 2 networks: ")
 
 
 def test_the_last_prediction_counts_and_a_method_may_be_chosen() -> None:

@@ -47,6 +47,9 @@ async function inspected() {
   found.wider = page.scrollWidth - page.clientWidth;
   found.dragged = Math.max(...[...document.querySelectorAll(".wide")]
     .map((one) => one.scrollWidth - one.clientWidth));
+  found.cut = [...document.querySelectorAll("figure")]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1)
+    .map((one) => one.textContent.slice(0, 40));
   found.tall = Math.max(...[...document.querySelectorAll(".plot")].map((one) => one.clientHeight));
   found.back = getComputedStyle(document.body).backgroundColor;
   found.ink = getComputedStyle(document.querySelector("#plot-roofline .role-axis-label text")).fill;
@@ -85,6 +88,7 @@ def test_all_plots_are_drawn_without_overlap_or_complaint(
     assert found["width"] == width
     assert found["wider"] <= 0
     assert found["dragged"] <= 0  # tables are read without dragging them
+    assert found["cut"] == []
     assert found["tall"] < (2000 if width > 1000 else 4600)
     assert found["chosen"]
     assert "transformer width 128" in found["first"]  # the fastest step
@@ -101,6 +105,24 @@ ONE_KIND = {
     "a pair": [synthetic.measured(w, runs=3) for w in synthetic.workloads()[:1]]
     + synthetic.predicted(synthetic.workloads()[0]),
 }
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_charts_of_four_platforms_fit_their_room(
+    chromium: str, tmp_path: Path, width: int
+) -> None:
+    base = synthetic.sweep(ops=True)
+    platforms = (synthetic.PLATFORM, "v100-sxm2-16gb", "h100-sxm5", "rtx-pro-6000-blackwell-max-q")
+    path = tmp_path / "report.html"
+    path.write_text(page([replace(r, platform=p) for p in platforms for r in base], "results")[0])
+    script = """
+ready.then(() => parent.postMessage(JSON.stringify([...document.querySelectorAll(".plot")]
+  .filter((one) => one.clientWidth)
+  .map((one) => [one.id, one.scrollWidth - one.clientWidth])), "*"));
+"""
+    found = dict(answers(chromium, path, script, width=width))
+    assert len(found) > 5
+    assert set(found.values()) == {0}, found
 
 
 @pytest.mark.parametrize("kind", ONE_KIND)

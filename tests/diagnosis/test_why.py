@@ -46,6 +46,14 @@ CASES = {  # bound by: (network, device, batch, ...)
         "communication", "fc:layers=4,nodes=4096", "epyc-7763", 8,
         {"replicas": 4, "link": "ethernet-1"},
     ),
+    "large products on Blackwell": ("compute", WIDE, "b200", 8192, {"dtype": "bfloat16-mixed"}),
+    "weights read on an accelerator": ("memory", WIDE, "gaudi2", 1, {"dtype": "bfloat16"}),
+    "weights read on an Arm CPU": ("memory", WIDE, "graviton3", 1, {"phase": "infer"}),
+    "more tiny layers on a card": ("host", MANY, "rtx-4090", 4, {"dtype": "bfloat16-mixed"}),
+    "slow input of a small GPU": ("input", "resnet18", "t4", 32, {"input_per_s": 40.0}),
+    "gradients over a faster Ethernet": (
+        "communication", WIDE, "l4", 32, {"replicas": 16, "link": "ethernet-25"},
+    ),
 }  # fmt: skip
 
 

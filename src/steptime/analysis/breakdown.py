@@ -285,8 +285,14 @@ def _says(table: Table) -> list[str]:
         if not networks:
             continue
         ranked = sorted((r for r in table.rows if r[key] is not None), key=lambda row: -row[key])
-        parts = ", ".join(f"{row['name']} {row[key]:.2%}" for row in ranked[:3])
-        mean = f" in the mean of {counted(networks, 'network')}" if networks > 1 else ""
+        told = [n for n in ("network", "platform") if len({r.get(n) for r in ranked}) > 1]
+        places = [", ".join(row[name] for name in told) for row in ranked[:3]]
+        parts = ", ".join(
+            row["name"] + (f" ({place})" if place else "") + f" {row[key]:.2%}"
+            for row, place in zip(ranked, places, strict=False)
+        )
+        several = networks > 1 and "network" not in told
+        mean = f" in the mean of {counted(networks, 'network')}" if several else ""
         known = side == "predicted" or any(row["measured_s"] is not None for row in table.rows)
         said.append(f"Of the {side if known else 'published'} step{mean}: {parts}.")
     if (slower := found["profiling_overhead_share"]) is not None:

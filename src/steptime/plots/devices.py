@@ -81,7 +81,7 @@ def _arranged(
     x = style.name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
     if not compared:
         rows = [row | {"middle": None} for row in rows]  # no line joins networks
-        x = style.name("at", axis={"title": None, "labelLimit": 200})
+        x = style.name("at", axis={"title": None, "labelLimit": 290})
     return rows, x, [f"Not shown: {more:,} more; --model chooses."] if more else []
 
 

@@ -95,6 +95,8 @@ def said_of(name: str) -> str:
     """Return a quantity in words, its unit in brackets."""
     if name in SPEEDS:
         return "speed (examples/s)"
+    if name.endswith("flop_per_s"):
+        return name.removesuffix("flop_per_s").replace("_", " ") + "speed (FLOP/s)"
     stem, unit = UNIT.fullmatch(name.removesuffix("_fraction").removesuffix("_share")).groups()  # type: ignore[union-attr]
     return stem.replace("_", " ") + (f" ({unit.replace('_', ' ')})" if unit else "")
 

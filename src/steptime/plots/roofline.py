@@ -160,8 +160,10 @@ def roofs(
             rows.append({"platform": where, **line, "side": text, "dash": dash})
     for (where, peak), same in grouped(mine, itemgetter("platform", "flop_per_s")).items():
         if peak:
-            units = grouped(same, itemgetter("unit"))
-            words = [f"{unit} {', '.join(r['dtype'] for r in of)}" for unit, of in units.items()]
+            units = {unit: ", ".join(r["dtype"] for r in of)
+                     for unit, of in grouped(same, itemgetter("unit")).items()}  # fmt: skip
+            words = [f"{', '.join(unit for unit in units if units[unit] == types)} {types}"
+                     for types in dict.fromkeys(units.values())]  # fmt: skip
             text = f"{where + ' ' if tell else ''}{'; '.join(words)} {si(peak, 'FLOP/s', 3)}"
             fast = most(where, "bytes_per_s")
             line = {"from": max(left, peak / fast) if fast else left, "roof": peak}

@@ -24,6 +24,9 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 RAMP = {"name": "plasma", "extent": [0.3, 0.87]}
 WIDE = 100.0  # times the least of the numbers is the greatest: their scale is logarithmic
 MOST_STEPS = 12  # of a ramp, that a legend names one by one
+# the middle of a long name goes: what tells networks apart is often at the end
+MIDDLE = "slice(datum.label, 0, 18) + '\u2026' + slice(datum.label, -27)"
+NAMED = f"length(datum.label) > 46 ? {MIDDLE} : datum.label"
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
 MOST_PANELS = 24
@@ -51,6 +54,7 @@ def config(*, dark: bool = False) -> Spec:
         "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
         "title": main | subtitle,
         "axis": titled | {"titleFontSize": 12.5, "titleFontWeight": "normal"} | lines | apart,
+        "axisDiscrete": {"labelExpr": NAMED},
         "legend": titled | symbol | {"symbolSize": 90},
         "header": label | {"labelExpr": "split(datum.label, '|')"},
         "range": {"category": list(colours), "symbol": list(SHAPES)},

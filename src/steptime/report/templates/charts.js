@@ -2,34 +2,49 @@
 // Charts follow the room of their place and the colours that the reader's system asks for.
 const looks = JSON.parse(document.getElementById("config").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const NARROW = 560, PANEL = 110; // pixels: of a phone, and of a panel's axis and gap
+const NARROW = 560, NAMES = 150; // pixels: of a phone, and of names there
+const PANEL = 110; // pixels that the axis and the gap of a panel take, mostly
 
 // A chart alone takes all the room; of panels as many stand side by side as there is room for.
-function fitted(whole, room) {
+function fitted(whole, room, less) {
   const spec = room < NARROW ? narrow(whole) : whole;
-  if (spec.vconcat || spec.hconcat || spec.concat || spec.facet) return panelled(spec, room);
+  if (several(spec)) return panelled(spec, room, less);
   return {
     ...spec, ...stepped(spec), width: "container", autosize: { type: "fit-x", contains: "padding" },
   };
 }
 
-function panelled(spec, room) {
-  if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((one) => panelled(one, room)) };
+const several = (spec) => spec.vconcat || spec.hconcat || spec.concat || spec.facet;
+
+// Each panel is `less` pixels narrower than there would be room for.
+function panelled(spec, room, less) {
+  if (spec.vconcat) {
+    return { ...spec, vconcat: spec.vconcat.map((one) => panelled(one, room, less)) };
+  }
   if (spec.hconcat) {
     const { hconcat, ...rest } = spec;
-    return panelled({ ...rest, concat: hconcat, columns: hconcat.length }, room);
+    return panelled({ ...rest, concat: hconcat, columns: hconcat.length }, room, less);
   }
   const panels = spec.concat ?? (spec.facet ? [spec.spec] : [spec]);
-  const width = Math.min(panels[0].width ?? room, room - PANEL);
+  const own = panels[0].width ?? panels[0].vconcat?.[0].width ?? room;
+  const width = Math.min(own, room - PANEL) - less;
   const columns = Math.max(1, Math.min(spec.columns ?? 1, Math.floor(room / (width + 60))));
-  const cells = panels.map((panel) => ({ ...panel, width }));
+  const sized = ({ vconcat, ...panel }) => (
+    vconcat ? { ...panel, vconcat: vconcat.map(sized) } : { ...panel, width });
+  const cells = panels.map(sized);
   if (spec.concat) return { ...spec, columns, concat: cells };
-  return spec.facet ? { ...spec, columns, spec: cells[0] } : cells[0];
+  if (!spec.facet) return cells[0];
+  const limit = spec.facet.header?.labelLimit;
+  const header = { ...spec.facet.header, labelLimit: Math.min(limit ?? room, room - PANEL - less) };
+  return { ...spec, columns, facet: { ...spec.facet, header }, spec: cells[0] };
 }
 
-// On a phone the entries of a legend stand one below the other.
+// On a phone the entries of a legend stand one below the other, and names leave room for the rest.
 function narrow({ data, ...spec }) {
-  const told = (key, value) => (key === "legend" && value ? { ...value, columns: 1 } : value);
+  const told = (key, value) => {
+    if (key === "axis" && value?.labelLimit > NAMES) return { ...value, labelLimit: NAMES };
+    return key === "legend" && value ? { ...value, columns: 1 } : value;
+  };
   return { ...JSON.parse(JSON.stringify(spec, told)), ...(data && { data }) };
 }
 
@@ -41,12 +56,15 @@ function stepped(spec) {
 }
 
 // Beside panels there is no room for a legend: it stands above them, on a phone below any chart.
-function look(room, panels) {
+function look(room, panels, less) {
   const look = looks[dark.matches ? "dark" : "light"];
-  const legend = { ...look.legend, direction: "vertical", columns: 1, orient: "top" };
+  const legend = { ...look.legend, direction: "vertical", columns: 1 };
+  legend.orient = panels?.vconcat ? "bottom" : "top";
   if (room >= NARROW) return panels ? { ...look, legend } : look;
-  Object.assign(legend, { orient: "bottom", labelLimit: room - PANEL });
-  return { ...look, legend, axis: { ...look.axis, labelLimit: 180, tickCount: 4 } };
+  Object.assign(legend, { orient: "bottom", labelLimit: room - PANEL - less });
+  const middle = "slice(datum.label, 0, 9) + '\u2026' + slice(datum.label, -13)";
+  const axisDiscrete = { labelExpr: `length(datum.label) > 23 ? ${middle} : datum.label` };
+  return { ...look, legend, axis: { ...look.axis, labelLimit: NAMES, tickCount: 4 }, axisDiscrete };
 }
 
 // Draw a chart now, and again whenever its room or the colours change; `ast` keeps Vega from
@@ -60,12 +78,18 @@ function chart(place, spec, controls) {
     const value = place.view?.signal && spec.params ? place.view.signal("network") : null;
     place.view?.finalize();
     const { title, ...untitled } = spec; // the page has it as a heading
-    const { view } = await vegaEmbed(place, fitted(untitled, room), {
-      renderer: many(spec) ? "canvas" : "svg", ast: true, bind: controls, actions: false,
-      config: look(room, spec.facet),
-      tooltip: { theme: dark.matches ? "dark" : "light" },
-    });
-    place.view = view;
+    const embedded = async (less) => {
+      const { view } = await vegaEmbed(place, fitted(untitled, room, less), {
+        renderer: many(spec) ? "canvas" : "svg", ast: true, bind: controls, actions: false,
+        config: look(room, several(spec) && spec, less),
+        tooltip: { theme: dark.matches ? "dark" : "light" },
+      });
+      const over = Math.ceil(place.querySelector("svg, canvas").getBoundingClientRect().width - room);
+      if (over <= 0 || less > NAMES / 2 || !several(spec)) return view;
+      view.finalize(); // names took more room than most do
+      return embedded(less + over + 4);
+    };
+    const view = place.view = await embedded(0);
     if (value !== null) await view.signal("network", value).runAsync();
   };
   place.redraw = () => { drawn = null; return draw(); };
