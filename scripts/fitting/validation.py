@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from time import process_time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from steptime.calibration.evaluate import Errors, Scored, errors_of, score
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
 from steptime.predict.calibrated.method import GPU
-from steptime.predict.host import Steps
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 BEGIN, END = "<!-- scripts/validate writes from here -->", "<!-- to here -->"
@@ -42,10 +41,10 @@ Constants = Mapping[str, float]
 
 
 class Known(NamedTuple):
-    """What a calibration found, and which cases it took, by `id`."""
+    """What a calibration found, and of steps, and which cases it took, by `id`."""
 
     constants: Constants
-    steps: Steps
+    of_steps: Mapping[str, Any]
     taken: set[int]
 
 
@@ -137,9 +136,11 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
     return found
 
 
-def scored(cases: Sequence[Case], constants: Constants, steps: Steps = ()) -> list[Scored]:
+def scored(
+    cases: Sequence[Case], constants: Constants, of_steps: Mapping[str, Any] | None = None
+) -> list[Scored]:
     """Return what constants, and steps that were measured, say of the cases of one device."""
-    device = replace(cases[0].device, calibration={"steps": steps})
+    device = replace(cases[0].device, calibration=of_steps or {})
     calibrated = [replace(case, device=device) for case in cases]
     value, low, high = Columns(calibrated).intervals(constants)
     return [
@@ -163,7 +164,8 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
         for form, pair in table["intervals"].items()
         for end, value in zip(("low", "high"), pair, strict=True)
     }
-    return Known({**constants, **table["constants"], **ends}, table.get("steps", ()), taken)
+    of_steps = {name: table[name] for name in ("steps", "networks") if name in table}
+    return Known({**constants, **table["constants"], **ends}, of_steps, taken)
 
 
 def line(name: str, scores: Sequence[Scored], more: Sequence[str] = ()) -> str:

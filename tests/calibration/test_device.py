@@ -80,6 +80,16 @@ def test_points_are_of_each_kind_and_of_all_sizes():
     assert chosen(cases[:5], 12) == cases[:5]
 
 
+def test_steps_are_drawn_as_often_as_a_table_has_their_size():
+    steps = [replace(one, condition="step") for one in streams()]
+    many = [*steps[:1] * 90, *steps[1:]]  # 90 of the smallest, 11 larger ones
+    small = [one.kernels == steps[0].kernels for one in chosen(many, 10, seed=1)]
+    assert small.count(True) in (8, 9, 10)
+    alone = [replace(one, condition="isolated") for one in many]
+    small = [one.kernels == steps[0].kernels for one in chosen(alone, 10, seed=1)]
+    assert small.count(True) < 5
+
+
 def test_left_out_is_what_a_fit_without_the_row_says():
     cases = streams(noise=0.1)
     priors = catalog.priors("gpu")

@@ -13,10 +13,12 @@ from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
 from steptime.calibration.evaluate import score
 from steptime.calibration.fit import constants_of
-from steptime.calibration.left_over import FEWEST, NOISE, SPREAD, learnt
+from steptime.calibration.left_over import FEWEST, NAMED, NOISE, SPREAD, learnt
 from steptime.calibration.recorded import step_kernels
+from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.predict import cost_model
+from steptime.predict.described import alike, described
 from steptime.predict.grid import Steps
 from steptime.predict.host import Host, behind_host, left_over
 from steptime.predict.step_model import StepModel
@@ -59,7 +61,7 @@ def test_what_one_of_many_alike_misses_by_is_shrunk_to_what_all_of_them_do():
     columns = Columns([one] * 20)
     found, off = learnt(columns, PRIORS, np.full(20, 0.05))
     ratio = SPREAD**2 / NOISE**2 * 5 / 4  # as noise of rows that miss by little is 4/5 as large
-    assert sum(weight for _, _, weight in found) == pytest.approx(0.05, rel=0.02)
+    assert sum(weight for _, _, weight in found["steps"]) == pytest.approx(0.05, rel=0.02)
     assert off == pytest.approx(0.05 / (1 + 19 * ratio), rel=0.05)
 
 
@@ -108,3 +110,49 @@ def test_a_step_that_misses_by_nothing_is_not_far_off_where_it_is_left_out():
     off = np.full(len(cases), 0.05)  # left out with its family
     _, alone = learnt(columns, PRIORS, off)
     assert np.abs(alone).max() < 2
+
+
+def networks(names, miss):
+    """Steps of networks of which only sums are known, that take exp(miss) times what is said."""
+    kernels = described(4e9, 11e6, 25e6, 64)
+    cases = [Case(kernels, V100, 1.0, "infer", "step", name) for name in names]
+    seconds = Columns(cases).predicted(PRIORS) * np.exp(miss)
+    return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
+
+
+def test_names_are_alike_by_the_words_that_they_share():
+    assert alike("deit_small", "deit_base") == pytest.approx(1 / 3)
+    assert alike("resnet50d", "resnet101") == pytest.approx(1 / 2)
+    assert alike("ResNet-18", "resnet34") == 1.0
+    assert alike("vgg16", "resnet50") == alike("", "") == alike("224", "224") == 0.0
+
+
+def test_networks_that_are_described_miss_as_those_of_like_names_do(tmp_path):
+    misses = np.array([0.05] * 10 + [0.0] * 10)
+    columns = Columns(networks(["resnet18"] * 10 + ["vit_tiny"] * 10, misses))
+    found, _ = learnt(columns, PRIORS, misses)
+    assert found.keys() == {"networks"}  # not by seconds, which are the same
+    # 10 rows of one name: 0.05 s2 / (10 s2 + noise) each, noise of rows that miss by little 4/5
+    each = 0.05 * NAMED**2 / (10 * NAMED**2 + 0.8 * NOISE**2)
+    assert found["networks"]["resnet18"] == pytest.approx(10 * each, rel=0.02)
+    assert found["networks"]["vit_tiny"] == pytest.approx(0.0, abs=1e-6)
+    known = replace(V100, calibration={"networks": {"resnet18": 0.3}})
+    plain = networks(["resnet34", "resnet34_ibn", "vit_tiny", ""], 0.0)
+    cases = [replace(one, device=known) for one in plain]
+    longer = [one.value / one.case.seconds for one in score(cases, cost_model("calibrated"))]
+    assert longer == pytest.approx([math.exp(0.3), math.exp(0.15), 1.0, 1.0])
+
+
+def test_a_device_file_holds_names_and_refuses_what_is_no_weight(tmp_path):
+    table = calibrate(V100, networks([f"net{i}" for i in range(12)], 0.2), None)
+    assert set(table["networks"]) == {f"net{i}" for i in range(12)}
+    path = tmp_path / "mine.toml"
+    said = {
+        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897,
+        "peak_TFLOP_per_s": {"float32": 15.67}, "calibration": table,
+    }  # fmt: skip
+    path.write_text(toml_text(said))
+    assert catalog.device(path).calibration["networks"] == table["networks"]
+    path.write_text(toml_text(said | {"calibration": {"networks": {"net1": "much"}}}))
+    with pytest.raises(InputError, match=r"calibration.networks"):
+        catalog.device(path)

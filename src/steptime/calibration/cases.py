@@ -11,6 +11,7 @@ from steptime.core.hardware import Device
 from steptime.core.workload import Workload
 from steptime.ops import output_names, outputs_of
 from steptime.ops.training import training_graph
+from steptime.predict.described import KINDS
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 
@@ -66,6 +67,11 @@ class Case:
     place: str = ""
     calibrates: bool = True
     copies: int = COPIES
+
+    @property
+    def described(self) -> str:
+        """The name of a network of which only sums are known, "" for other cases."""
+        return self.family if self.kernels[0].kind in KINDS else ""
 
 
 def op_kernels(

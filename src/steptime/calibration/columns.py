@@ -13,6 +13,7 @@ from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import form_of, price, reached
 from steptime.predict.calibrated.product import product, weights_at_hand
+from steptime.predict.described import alike
 from steptime.predict.host import calls_of, left_over, spent
 from steptime.predict.kernel import Kernel, Settings
 
@@ -38,6 +39,7 @@ class Columns:
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._alone = np.array([case.condition in ("isolated", "repeated") for case in cases])
         self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
+        self._names = [cases[i].described for i in self._steps]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
@@ -125,7 +127,11 @@ class Columns:
         if self._steps and "host.factor" in constants:
             base = self._awaited * constants["host.step_s"] * constants["host.factor"]
             own, host_s = total[self._steps], self._host_s(constants)
-            factor = left_over(self.device.calibration.get("steps", ()), host_s, own)
+            known = self.device.calibration
+            factor = left_over(known.get("steps", ()), host_s, own)
+            if networks := known.get("networks"):
+                named = [sum(w * alike(a, b) for b, w in networks.items()) for a in self._names]
+                factor = np.where(np.array(self._names) != "", np.exp(named), factor)
             total[self._steps] = np.maximum(own + base, host_s) * factor
         elif self._steps:
             total[self._steps] += constants["launch.step_s"]  # a CPU is its own host

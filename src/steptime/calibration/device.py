@@ -42,9 +42,10 @@ def calibrate(
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
-    `steps` are what steps behind a host take beyond these constants. `points` of None takes all
-    cases. `facts`, such as stack and versions, join the table; `priors` are those of the device's
-    kind and of the cases' stack if none are given. Raises `InputError` without a case.
+    `steps` are what steps behind a host take beyond these constants, `networks` the same of names.
+    `points` of None takes all cases. `facts`, such as stack and versions, join the table; `priors`
+    are those of the device's kind and of the cases' stack if none are given. Raises `InputError`
+    without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
@@ -55,7 +56,7 @@ def calibrate(
     columns = Columns(own)
     constants = fitted([columns], known)
     alone = left_out(columns, known, constants, families=[case.family for case in own])
-    steps, off = learnt(columns, constants, alone)
+    of_steps, off = learnt(columns, constants, alone)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "source": source or f"{len(own)} rows",
@@ -64,14 +65,16 @@ def calibrate(
         "constants": moved(constants, known),
         "errors": errors([case.kind for case in own], off),
         "intervals": intervals(columns, constants, off),
-        **({"steps": steps} if steps else {}),
+        **of_steps,
     }
 
 
 def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
     """Return `points` of the cases, as many of each kind, spread evenly over the logs of sizes.
 
-    The seed draws a case within each part of the range. All cases where there are no more.
+    Whole steps are spread over their ranks: a table has many networks of the size that people use,
+    and few that are far larger or smaller miss in ways of their own. The seed draws a case within
+    each part of the range. All cases where there are no more.
     """
     if points is None or len(cases) <= points:
         return list(cases)
@@ -84,6 +87,8 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
         share = min(len(kinds[kind]), left // (len(kinds) - place))
         left -= share
         sizes = [_size(case) for case in kinds[kind]]
+        if kinds[kind][0].condition in ("step", "call"):
+            sizes = list(np.argsort(np.argsort(sizes, kind="stable")))
         found += [kinds[kind][i] for i in spread(sizes, share, draw)]
     return found
 

@@ -4,6 +4,8 @@ Such a step is one kernel, whose kind says what the constants of `described` nee
 and what of `KNOWN` holds. It counts no launches, so it stands for batches that fill a device.
 """
 
+import re
+from functools import lru_cache
 from itertools import combinations
 
 from steptime.core.dtypes import SIZE_BYTES, precision
@@ -60,3 +62,17 @@ def described(
             "weights", "weights", "forward", compute, "vector", 0, _OF_WEIGHTS[phase] * parameters
         ),
     )
+
+
+def alike(name: str, other: str) -> float:
+    """Return the share of their words that two names of networks have in common, numbers aside.
+
+    `deit_small` and `deit_base` share 1 of 3 words; "" shares none.
+    """
+    one, two = _words(name), _words(other)
+    return len(one & two) / max(len(one | two), 1)
+
+
+@lru_cache(maxsize=4096)
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.findall("[a-z]+", name.lower()))
