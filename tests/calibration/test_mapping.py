@@ -155,5 +155,5 @@ def test_a_network_may_be_described_by_its_sums(tmp_path):
     kernel, weights = case.kernels
     assert kernel.flop == pytest.approx(2 * 4.1e9 * 32)
     assert weights.bytes == 8 * 25.6e6
-    with pytest.raises(InputError, match=r"zoo.csv:2: a sum of a network must be above 0"):
+    with pytest.raises(InputError, match=r"zoo.csv:2: macs of a network must be above 0"):
         list(cases_of(path, mapping({**said, "rows": [{"described": {**sums, "macs": "0"}}]})))

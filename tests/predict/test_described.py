@@ -39,6 +39,10 @@ def test_training_computes_three_times_as_much_and_moves_more():
 
 def test_words_change_how_often_activations_move():
     network, _ = described(1e9, 1e6, 0, batch=8, attention="fused", compiled=True)
+    (last, _) = described(
+        1e9, 1e6, 0, batch=8, attention="fused", compiled=True, channels_last=True
+    )
+    assert network == last  # a compiler lays channels last in any case
     assert network.kind in KINDS
     moved = 8 * 0.5 * 0.25 * 16e6 / 1e9
     assert price(network, DEVICE).value == pytest.approx(16e9 / 0.5e12 + moved)

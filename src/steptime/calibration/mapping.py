@@ -76,22 +76,6 @@ class Described(BaseModel):
     channels_last: str = "False"
     compiled: str = "False"
 
-    def kernels(self, row: Row, batch: int, dtype: str, phase: str) -> tuple[Kernel, ...]:
-        """Return the kernel of the step that a row describes."""
-        sums = (formula(one)(row) for one in (self.macs, self.activations, self.parameters))
-        macs, activations, parameters = (_above_zero(one) for one in sums)
-        return described(
-            macs,
-            activations,
-            parameters,
-            batch,
-            dtype,
-            phase,
-            attention=filled(self.attention, row),
-            channels_last=bool(formula(self.channels_last)(row)),
-            compiled=bool(formula(self.compiled)(row)),
-        )
-
 
 class Rows(OpOf):
     """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`."""
@@ -284,7 +268,8 @@ def _case(
     seconds = formula(said.seconds)(row)
     if seconds in ("", None):
         return None
-    _above_zero(seconds, said.seconds)
+    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise InputError(f"{said.seconds} must be above 0, not {shorten(seconds)}")
     scale = UNITS[said.unit]
     dtype = _dtype(said.dtype, row)
     rivals = {
@@ -301,8 +286,10 @@ def _case(
         workload = make_workload(choice, batch, dtype, filled(said.phase, row), optimizer)
         kernels = step_kernels(workload, filled(said.stack, row))
     elif said.described is not None:
-        batch = _size(said.batch or 1, row)
-        kernels = said.described.kernels(row, batch, dtype, filled(said.phase, row))
+        attrs = said.described.model_dump() | {"batch": _size(said.batch or 1, row)}
+        words = {"phase": said.phase, "attention": said.described.attention}
+        attrs |= {name: repr(filled(text, row)) for name, text in words.items()}
+        kernels = _kernels(OpOf(kind=NAME, attrs=attrs), row, dtype)
     elif parts is not None:
         kernels = parts.kernels(row, dtype)
     else:
@@ -328,12 +315,6 @@ def _case(
         said.calibrates,
         said.copies,
     )
-
-
-def _above_zero(value: object, what: str = "a sum of a network") -> float:
-    if not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InputError(f"{what} must be above 0, not {shorten(value)}")
-    return float(value)
 
 
 def _dtype(text: str, row: Row) -> str:

@@ -6,21 +6,20 @@ and what of `KNOWN` holds. It counts no launches, so it stands for batches that 
 
 import re
 from functools import lru_cache
-from itertools import combinations
+from math import inf
+from typing import Any
 
 from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.predict.kernel import Kernel
 
 NAME = "described"
 ATTENTION = {"": (), "fused": ("fused_attention",), "plain": ("plain_attention",)}
-FLAGS = ("channels_last", "compiled")
 KINDS = tuple(  # the words after the phase change how often activations move
     "-".join([NAME, phase, *attention, *words])
     for phase in ("infer", "train")
     for attention in ATTENTION.values()
-    for count in range(len(FLAGS) + 1)
-    for words in combinations(FLAGS, count)
+    for words in ((), ("channels_last",), ("compiled",))
 )
 _TIMES = {"infer": 1, "train": 3}  # of the forward pass: gradients of inputs and of weights
 _OF_WEIGHTS = {"infer": 8, "train": 32}  # bytes: read, cast, read; gradient, cast, update
@@ -49,9 +48,13 @@ def described(
     one_of("phase", phase, _TIMES)
     if attention not in ATTENTION:
         raise unknown("attention", attention, filter(None, ATTENTION))
-    if not (macs > 0 and activations > 0 and parameters >= 0 and batch > 0):
-        raise InputError("a described network has macs, activations and a batch above 0")
-    words = [name for name, on in zip(FLAGS, (channels_last, compiled), strict=True) if on]
+    sums: Any = {"macs": macs, "activations": activations, "parameters": parameters, "batch": batch}
+    for name, value in sums.items():
+        known = isinstance(value, int | float) and 0 <= value < inf
+        if not (known and (value > 0 or name == "parameters")):
+            raise InputError(f"{name} of a network must be above 0, not {shorten(value)}")
+    # a compiler lays channels last itself, which its constant holds
+    words = ["compiled"] if compiled else ["channels_last"] if channels_last else []
     kind = "-".join([NAME, phase, *ATTENTION[attention], *words])
     compute = precision(dtype).compute
     flop = 2.0 * _TIMES[phase] * macs * batch
