@@ -87,7 +87,7 @@ def test_steps_are_drawn_as_often_as_a_table_has_their_size():
     assert small.count(True) in (8, 9, 10)
     alone = [replace(one, condition="isolated") for one in many]
     small = [one.kernels == steps[0].kernels for one in chosen(alone, 10, seed=1)]
-    assert small.count(True) < 5
+    assert small.count(True) < 8
 
 
 def test_left_out_is_what_a_fit_without_the_row_says():

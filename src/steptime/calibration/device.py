@@ -25,6 +25,7 @@ from steptime.predict.calibrated.interval import LEVEL
 from steptime.predict.calibrated.method import form_of
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
+LEAST_RANGE = 1e-9  # of the logs of sizes
 PRIOR = 10  # cases that what the priors say of intervals counts as
 
 
@@ -70,11 +71,12 @@ def calibrate(
 
 
 def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
-    """Return `points` of the cases, as many of each kind, spread evenly over the logs of sizes.
+    """Return `points` of the cases, as many of each kind, of all sizes.
 
-    Whole steps are spread over their ranks: a table has many networks of the size that people use,
-    and few that are far larger or smaller miss in ways of their own. The seed draws a case within
-    each part of the range. All cases where there are no more.
+    Whole steps are spread evenly over their ranks: a table has many networks of the size that
+    people use, and few that are far larger or smaller miss in ways of their own. Ops are spread
+    over the mean of rank and log of the size. The seed draws a case within each part of the range.
+    All cases where there are no more.
     """
     if points is None or len(cases) <= points:
         return list(cases)
@@ -86,15 +88,16 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
     for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
         share = min(len(kinds[kind]), left // (len(kinds) - place))
         left -= share
-        sizes = [_size(case) for case in kinds[kind]]
-        if kinds[kind][0].condition in ("step", "call"):
-            sizes = list(np.argsort(np.argsort(sizes, kind="stable")))
-        found += [kinds[kind][i] for i in spread(sizes, share, draw)]
+        sizes = np.array([_size(case) for case in kinds[kind]])
+        even = np.argsort(np.argsort(sizes, kind="stable")) / len(sizes)
+        if kinds[kind][0].condition not in ("step", "call"):
+            even += (sizes - sizes.min()) / max(np.ptp(sizes), LEAST_RANGE)
+        found += [kinds[kind][i] for i in spread(even.tolist(), share, draw)]
     return found
 
 
 def spread(sizes: Sequence[float], points: int, draw: random.Random) -> list[int]:
-    """Return places of cases near to points that lie evenly on the logs of sizes, by chance."""
+    """Return places of cases near to points that lie evenly on sizes, by chance."""
     left = sorted((size, i) for i, size in enumerate(sizes))
     low, high = left[0][0], left[-1][0]
     found = []
