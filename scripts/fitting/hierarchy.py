@@ -1,10 +1,10 @@
 """Constants of many devices at once: each device has its own near those of all.
 
-A constant of a device is that of all times exp(own), `own` lying around 0 as Student's t of 3
-degrees of freedom does, with a spread that is fitted too. So a machine with a slow host moves its
-own constant, and not the others, nor much that of all. Least is the sum of squares of
-ln(measured / predicted) / `SIGMA`, as far as rows are not far off (soft L1), and of own / spread;
-the spread of a constant is that of the devices that tell it.
+A constant of a device is that of all times exp(own), `own` lying around 0 as Student's t does,
+with a spread that is fitted too. So a machine with a slow host moves its own constant, and not the
+others, nor much that of all. Least is the sum of squares of ln(measured / predicted) / `SIGMA`, as
+far as rows are not far off (soft L1), and of own / spread; the spread of a constant is that of the
+devices that tell it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from steptime.calibration.fit import SIGMA, constants_of, logs
 from steptime.core.constants import Constant
 
 ROUNDS = 15
-FREEDOM = 3  # degrees of freedom of what is a device's own
 STEP = 1e-3  # of ln(constant), by which slopes are found
 LONGEST = 0.5  # a round moves ln(constant) by no more
 LOOSE = 1.0  # spread of a constant of all around its value before
@@ -30,11 +29,13 @@ def hierarchical(
     weights: Sequence[Floats],
     shared: Sequence[str] = (),
     held: Mapping[str, float] | None = None,
+    freedom: int = 1,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the constants of all devices, and how far those of single ones spread around them.
 
     Constants in `shared` are the same on all devices: their spread is 0. `held` are the spreads of
-    constants of all that are not `LOOSE`.
+    constants of all that are not `LOOSE`. What is a device's own has `freedom` degrees: 1
+    where some are far off, as hosts are.
     """
     start, size = constants_of(priors), len(free)
     common, own = np.zeros(size), np.zeros((len(sets), size))
@@ -53,7 +54,7 @@ def hierarchical(
             here = slice(size * (i + 1), size * (i + 2))
             whole[:size, :size] += square
             whole[:size, here], whole[here, :size] = square, square
-            hold = (FREEDOM + 1) / (FREEDOM * spread**2 + own[i] ** 2)
+            hold = (freedom + 1) / (freedom * spread**2 + own[i] ** 2)
             whole[here, here] = square + np.diag(hold)
             pull[:size] += side
             pull[here] = side - hold * own[i]
@@ -65,7 +66,7 @@ def hierarchical(
         unsure = np.diag(np.linalg.inv(whole))[size:].reshape(own.shape)
         known = told > 1  # a device without such rows says nothing
         count = np.maximum(known.sum(axis=0), 1)
-        hold = (FREEDOM + 1) / (FREEDOM + (own / spread) ** 2)
+        hold = (freedom + 1) / (freedom + (own / spread) ** 2)
         new = np.sqrt((known * hold * (own**2 + unsure)).sum(axis=0) / count)
         spread = np.where(varies & known.any(axis=0), np.clip(new, LEAST, MOST), spread)
     values = start | {

@@ -49,7 +49,7 @@ class Stage:
     the spread of the others is that of fits to one device each. `held` are how far ln(constant) may
     move from its start, 1 for others. Those in `near` are given a spread
     that too few or too unlike devices do not tell. Those of the host belong to the software stack
-    `stack`.
+    `stack`. `freedom` is how far single devices may be off (`hierarchical`).
     """
 
     priors: str
@@ -60,6 +60,7 @@ class Stage:
     held: Mapping[str, float] = field(default_factory=dict)
     near: Mapping[str, float] = field(default_factory=dict)
     stack: str = catalog.DEFAULT_STACK
+    freedom: int = 1
 
     def known(self) -> Mapping[str, Constant]:
         """Return the constants that are known before the fit, those of the host by the stack.
@@ -87,6 +88,8 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         {
             "launch.isolated_s": 3e-05,
             "isolated.seen": 0.61,
+            "isolated.relu": 1.2,
+            "isolated.gelu": 1.2,
             "isolated.softmax": 1.2,
             "isolated.layer_norm": 1.8,
             "stream.share_hbm": 0.92,
@@ -111,6 +114,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
         held={"product.tensor_share": 0.05, "product.tensor_half_reuse": 0.1},
+        freedom=3,  # three devices, of which none is strange
     ),
     "product": Stage(
         "gpu",
@@ -120,7 +124,9 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "isolated.pause_s": 0.00023,
             "product.share": 0.93,
             "product.half_reuse": 14.0,
-            "product.ramp": 22.0,
+            "product.ramp_s": 2e-6,
+            "product.turn_s": 1e-7,
+            "product.along": 2.5,
             "product.old": 1.0,
             "power.flop_j": 1.6e-11,
         },
@@ -240,7 +246,13 @@ def left_out(
     for name, own in columns.items():
         others = [one for other, one in columns.items() if other != name]
         constants, _ = hierarchical(
-            others, priors, [*stage.free], [even(one) for one in others], stage.shared, stage.held
+            others,
+            priors,
+            [*stage.free],
+            [even(one) for one in others],
+            stage.shared,
+            stage.held,
+            stage.freedom,
         )
         for kind in sorted({case.kind for case in own.cases}):
             here = np.array([case.kind == kind for case in own.cases])
@@ -257,7 +269,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     columns = [Columns(cases) for cases in sets.values()]
     weights = [even(one) for one in columns]
     values, spreads = hierarchical(
-        columns, priors, [*stage.free], weights, stage.shared, stage.held
+        columns, priors, [*stage.free], weights, stage.shared, stage.held, stage.freedom
     )
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"

@@ -126,7 +126,7 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
             }
             weights = [even(one) for one in others]
             values, _ = hierarchical(
-                others, known, [*stage.free], weights, stage.shared, stage.held
+                others, known, [*stage.free], weights, stage.shared, stage.held, stage.freedom
             )
             own |= {key: values[key] for key in stage.free}
         kind = catalog.device(device).kind

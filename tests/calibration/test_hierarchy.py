@@ -39,8 +39,8 @@ def test_a_slow_host_is_one_device_s_own() -> None:
     weights = [np.full(len(one.cases), 50.0) for one in sets]
     values, spreads = hierarchical(sets, PRIORS, FREE, weights)
     assert values["stream.share_hbm"] == pytest.approx(0.8, rel=0.02)
-    assert values["launch.isolated_s"] == pytest.approx(25e-6, rel=0.15)  # the mean is 31e-6
-    assert spreads["launch.isolated_s"] > 2 * spreads["stream.share_hbm"]
+    assert values["launch.isolated_s"] == pytest.approx(25e-6, rel=0.05)  # the mean is 31e-6
+    assert spreads["launch.isolated_s"] >= spreads["stream.share_hbm"]
     others = {name for name in values if values[name] != PRIORS[name].value}
     assert others <= set(FREE)
 

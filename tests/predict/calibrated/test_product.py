@@ -16,7 +16,9 @@ from steptime.predict.kernel import Kernel, Settings
 CONSTANTS = {
     "product.share": 0.5,
     "product.half_reuse": 64.0,  # a tile that is used 64 times takes twice the time of large ones
-    "product.ramp": 24.0,
+    "product.ramp_s": 3.93216e-6,  # 24 steps of 2 * 128 * 128 FLOP on a multiprocessor, below
+    "product.turn_s": 1e-9,
+    "product.along": 1.0,
     "product.old": 0.8,
     "product.stride": 1000.0,
     "product.pieces": 0.2,
@@ -59,7 +61,7 @@ def test_batches_on_ampere_take_tiles_of_128_in_waves() -> None:
 
 def test_one_product_takes_the_tile_that_suits_it() -> None:
     # 32 rows: a tile of 32 x 128 is used 25.6 times, not 64: (1 + 64 / 25.6) / (1 + 1) of the time
-    once = 2 * 32 * 128 * 1024 / (4e11 * 0.5) * 3.5 / 2
+    once = 2 * 32 * 128 * 1000 / (4e11 * 0.5) * 3.5 / 2 + CONSTANTS["product.ramp_s"]
     assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS, max) == pytest.approx(once)
 
 
@@ -71,6 +73,22 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
     split = 2 * 128 * 128 * 2024 / 2e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
     assert parts == pytest.approx(split)
     assert parts < whole / 2
+
+
+def test_a_step_of_a_tile_takes_its_turn() -> None:
+    # 2 us of latency for each of 1000 steps and for the 24 that it waits; a wave of tiles takes 0.2
+    slow = CONSTANTS | {"product.turn_s": 2e-6}
+    found = tiled_s(kernel(4, 128, 128, 1000), AMPERE, slow, max)
+    assert found == pytest.approx(2e-6 * 1024)
+
+
+def test_what_lies_along_the_contraction_is_read_in_pieces() -> None:
+    # 4 bytes of each number; a linear layer's weights lie so, too, a product's second operand not
+    constants = CONSTANTS | {"product.along": 3.0, "stream.latency_s": 0.0, "launch.gap_s": 0.0}
+    for kind, along in (("matmul", 16 * 4096), ("linear", (16 + 512) * 4096)):
+        one = kernel(1, 16, 512, 4096, kind=kind)
+        memory_s = product(one, AMPERE, constants, max).memory_s
+        assert memory_s == pytest.approx((one.bytes + 2 * 4 * along) / 1e12)
 
 
 def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
@@ -104,7 +122,11 @@ def test_long_rows_slow_older_devices_alone() -> None:
     # 4 rows of tiles read 2^29 bytes of weights, nearly all missed, at a fifth of 1 TB/s, halved
     # by rows of 3000 numbers
     pascal = replace(AMPERE, architecture="Pascal", peak_flop_per_s={"float32": 1e16})
-    constants = CONSTANTS | {"product.stride": 1000.0, "product.pieces": 0.2, "product.ramp": 1e-9}
+    constants = CONSTANTS | {
+        "product.stride": 1000.0,
+        "product.pieces": 0.2,
+        "product.ramp_s": 1e-18,
+    }
     shape = (1, 512, 2**27 // 3000, 3000)
     weights = 4 * shape[2] * 3000
     missed = weights**2 / (weights**2 + 2**48)

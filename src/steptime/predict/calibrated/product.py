@@ -49,8 +49,18 @@ PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
 def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
     """Return the seconds of a kernel's products, each by the tile that suits it best."""
     compute, flop = tiled(kernel, device, constants, larger)
-    memory = streamed_s(larger(kernel.bytes - _at_hand(kernel, device), 0), device, constants)
+    moved = larger(kernel.bytes - _at_hand(kernel, device), 0)
+    if not has_matrix_units(device, constants, kernel.dtype):
+        moved = moved + (constants["product.along"] - 1) * _along(kernel)
+    memory = streamed_s(moved, device, constants)
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches, flop)
+
+
+def _along(kernel: Kernel) -> Any:
+    """Return the bytes of operands that lie along the contraction, of which tiles read pieces."""
+    size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
+    of_weights = kernel.kind == "linear"
+    return sum(size * batch * (m + n * of_weights) * k for batch, m, n, k in kernel.products)
 
 
 def _at_hand(kernel: Kernel, device: Device) -> Any:
@@ -73,21 +83,25 @@ def weights_at_hand(kernel: Kernel, device: Device, copies: int) -> Any:
 TENSOR_RATE = 2.9e12  # FLOP/s of an A100's multiprocessor: tensor cores that are slower wait less
 
 
+_Timed = tuple[Tiles, tuple[tuple[float, float], ...]]
+
+
 class _Units(NamedTuple):
     """What multiplies: multiprocessors, their tiles for one product and for batches.
 
-    With the tiles come the seconds of a wave of each a step of the contraction. It waits as for
-    `ramp` steps of that, which is padded to `step`. The parts of a contraction that is split over
-    multiprocessors are written at the `rate` of the memory and summed in `sum_s`.
+    With the tiles come the seconds of a wave of each a step of the contraction, and as how many of
+    these it waits for its first and last numbers. The contraction is padded to `step`. The parts
+    of one that is split over multiprocessors are written at the `rate` of the memory and summed in
+    `sum_s`. However few or small tiles are, a step takes `turn_s`: each waits for its numbers.
     """
 
-    alone: tuple[Tiles, tuple[float, ...]]
-    batched: tuple[Tiles, tuple[float, ...]]
-    ramp: float
+    alone: _Timed
+    batched: _Timed
     multiprocessors: int
     rate: float
     sum_s: float
     step: int = 1
+    turn_s: float = 0.0
 
 
 def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
@@ -152,14 +166,18 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
     age = (device.architecture or "").partition(" ")[0]
     peak = rate = device.peak_flop_per_s[dtype]
     count = device.multiprocessors or MULTIPROCESSORS
-    sum_s = latency_s(device, constants, "product.sum_s")
+    sum_s, ramp_s, turn_s = (
+        latency_s(device, constants, f"product.{name}") for name in ("sum_s", "ramp_s", "turn_s")
+    )
     summing = count, memory_rate(device, constants), sum_s
 
-    def timed(tiles: Tiles, half: float) -> tuple[Tiles, tuple[float, ...]]:
-        """Return tiles, which reach half of the rate where an operand is used `half` times."""
-        return tiles, tuple(
-            2.0 * tile[0] * tile[1] * count / rate * (1 + half / reuse(tile)) for tile in tiles
-        )
+    def timed(tiles: Tiles, half: float, waits: float = 0.0) -> _Timed:
+        """Return tiles, which reach half of the rate where an operand is used `half` times.
+
+        They wait as for `waits` steps, or for `product.ramp_s`.
+        """
+        each = [2.0 * tile[0] * tile[1] * count / rate * (1 + half / reuse(tile)) for tile in tiles]
+        return tiles, tuple((one, waits or ramp_s / one) for one in each)
 
     if has_matrix_units(device, constants, dtype):
         rate *= constants["product.tensor_share"]
@@ -168,8 +186,9 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
         quick = min(1.0, peak / count / TENSOR_RATE)
         half = constants["product.tensor_half_reuse"] * quick
         rate *= 1 + half / reuse(TENSOR[0])
-        tiles = timed(TENSOR if age in TILES else OF_OTHERS, half)
-        return _Units(tiles, tiles, constants["product.tensor_ramp"] * quick**2, *summing, 32)
+        waits = constants["product.tensor_ramp"] * quick**2
+        tiles = timed(TENSOR if age in TILES else OF_OTHERS, half, waits)
+        return _Units(tiles, tiles, *summing, 32)
     if age in OLD and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
@@ -180,7 +199,7 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
     half = constants["product.half_reuse"]
     rate *= 1 + half / reuse(LARGEST)
-    return _Units(timed(alone, half), timed(batched, half), constants["product.ramp"], *summing)
+    return _Units(timed(alone, half), timed(batched, half), *summing, turn_s=turn_s)
 
 
 def reuse(tile: tuple[int, int]) -> float:
@@ -224,12 +243,13 @@ def _fastest(
     done: Any = 0.0
     tiles, waves_s = units.batched if in_batch else units.alone
     long, dealt = _dealt(shape, tiles, units.multiprocessors, units.step)
-    steps, (_, m, n, k) = long + units.ramp, shape
-    for each, (area, high, blocks, waves, split) in zip(waves_s, dealt, strict=True):
-        found = waves * each * steps
+    _, m, n, k = shape
+    for (each, waits), (area, high, blocks, waves, split) in zip(waves_s, dealt, strict=True):
+        found = larger(waves * each, units.turn_s) * (long + waits)
         if split and not in_batch:
             summed = 4.0 * (m * n + area * units.multiprocessors) / units.rate + units.sum_s
-            found = -larger(-found, -(split[0] * each * (split[1] + units.ramp) + summed))
+            turn = larger(split[0] * each, units.turn_s)
+            found = -larger(-found, -(turn * (split[1] + waits) + summed))
         if again_s is not None:
             found = larger(found, again_s * high)
         faster: Any = found < best
