@@ -72,7 +72,9 @@ def measure_cell(
         if peak is None and options.device == "cpu":
             peak, meter = read_resident()
         if pace:
-            peak, exchanged, shared = shared_results(prepared, pace, samples, peak, request)
+            peak, exchanged, shared = shared_results(
+                backend, prepared, pace, samples, peak, request
+            )
             found.quantities |= exchanged
             found.facts |= shared
         if request["parts"]:

@@ -10,6 +10,8 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `STRATEGIES`, those in which it can run several replicas, empty for none,
 * `device_facts(device) -> DeviceFacts`, what is known of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]`,
   `machine.host_facts()` for `cpu`; raises `InputError` for one that is absent,
+* `meant(error)`, where its framework has errors of its own: that of this module which one means, or
+  None; whoever catches what a backend raises asks it (`meaning`),
 * `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
@@ -21,7 +23,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -69,25 +71,9 @@ class NoSpaceError(Exception):
     """There is no room for a copy of the data set; the message says where, and how much."""
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def translating(meant: Callable[[Exception], Exception | None]) -> Callable[[Function], Function]:
-    """Return what wraps a function so that its errors are named as what they mean, where known."""
-
-    def around(function: Function) -> Function:
-        @functools.wraps(function)
-        def translated(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:
-                if named := meant(error):
-                    raise named from error
-                raise
-
-        return cast("Function", translated)
-
-    return around
+def meaning(backend: Any, error: Exception) -> Exception:
+    """Return the error that a backend says one of its framework means, else that itself."""
+    return getattr(backend, "meant", lambda _: None)(error) or error
 
 
 INPUTS = {
@@ -245,9 +231,8 @@ class ProcessGroup:
     `agree` gives every process the number of rank 0, and so waits for rank 0; `gather` gives every
     process what all of them have, in the order of ranks, and so waits for all. `comm_s` gives the
     seconds that this process has spent exchanging since the last call, or is None where
-    the exchange runs beside the computation: then `alone` gives a step that leaves it out; it may
-    raise `OutOfMemoryError`. `comm_meter` says how communication is timed, `backend` by what (gloo,
-    nccl).
+    the exchange runs beside the computation: then `alone` gives a step that leaves it out.
+    `comm_meter` says how communication is timed, `backend` by what (gloo, nccl).
     """
 
     rank: int

@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.record import Quantity
-from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup
+from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup, meaning
 from steptime.measure.timing import Samples, Step
 
 MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
@@ -61,6 +61,7 @@ class Pace:
 
 
 def shared_results(
+    backend: Any,
     prepared: Prepared,
     pace: Pace,
     samples: Samples | None,
@@ -69,7 +70,7 @@ def shared_results(
 ) -> tuple[int | None, dict[str, Quantity], dict[str, Any]]:
     """Return peak memory (of the rank that needs most), communication, and facts."""
     peaks = pace.group.gather(peak_bytes)
-    comm, meter = communication(prepared, pace, samples, request["timing"]["budget_s"])
+    comm, meter = communication(backend, prepared, pace, samples, request["timing"]["budget_s"])
     facts = {
         "peak_memory_bytes_of_ranks": peaks,
         "comm_meter": meter,
@@ -84,7 +85,7 @@ def shared_results(
 
 
 def communication(
-    prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
+    backend: Any, prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
 ) -> tuple[Quantity | None, str]:
     """Return the seconds of communication in a step, None for all but rank 0, and how it was timed.
 
@@ -101,8 +102,11 @@ def communication(
     alone, lack = None, ""
     try:
         alone = group.alone()
-    except (OutOfMemoryError, MemoryError) as error:
-        lack = f"not measured: no memory for a copy without exchange ({error})"
+    except Exception as error:
+        meant = meaning(backend, error)
+        if not isinstance(meant, OutOfMemoryError | MemoryError):
+            raise
+        lack = f"not measured: no memory for a copy without exchange ({meant})"
     lacks = [text for text in group.gather(lack) if text]
     if lacks or alone is None:
         return None, lacks[0]

@@ -174,7 +174,7 @@ def measure(
     try:
         found = measure_cell(session.backend, record.workload, session.options, request, tell)
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
-        return _failed(record, error)
+        return _failed(session, record, error)
     return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
 
 
@@ -189,7 +189,7 @@ def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
             session.backend, record.workload, session.options, request["timing"]["budget_s"], trace
         )
     except Exception as error:  # noqa: BLE001  # as above
-        return [_failed(record, error)]
+        return [_failed(session, record, error)]
     return [
         replace(
             record, scope=one.scope, quantities=one.quantities, env={**told, "op_kind": one.kind}
@@ -198,7 +198,8 @@ def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def _failed(record: Record, error: Exception) -> Record:
+def _failed(session: Session, record: Record, error: Exception) -> Record:
+    error = contract.meaning(session.backend, error)
     rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
     status, cause = next(rows, ("failed", "exception"))
     return replace(record, status=status, cause=cause, note=_line(error))
@@ -209,7 +210,7 @@ def point(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return time_point(session.backend, session.options, request)
     except Exception as error:  # noqa: BLE001  # whatever a backend raises, others can be had
-        return {"note": _line(error)}
+        return {"note": _line(contract.meaning(session.backend, error))}
 
 
 FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause

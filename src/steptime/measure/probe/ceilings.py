@@ -19,7 +19,7 @@ from steptime.core.errors import unknown
 from steptime.core.graph import Graph
 from steptime.layers.dense import mean_loss
 from steptime.measure import machine, registry
-from steptime.measure.contract import DeviceFacts, Options, Prepared
+from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
 from steptime.measure.probe.sampling import Case, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
 from steptime.ops.builder import Builder
@@ -114,7 +114,7 @@ def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: s
         prepared.step()
         prepared.sync()
     except Exception as error:  # whatever a backend raises, this type or size cannot be had
-        raise RefusedError(str(error).partition("\n")[0][:200]) from error
+        raise RefusedError(str(meaning(backend, error)).partition("\n")[0][:200]) from error
     return prepared
 
 

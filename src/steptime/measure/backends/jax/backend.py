@@ -34,7 +34,7 @@ from steptime.measure.backends.jax.profile import trace_of
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.initial import initial_values
 
-__all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare"]
+__all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
 
 STRATEGIES = ("allreduce", "independent")
 SAME = P()  # on every device
@@ -56,9 +56,6 @@ def meant(error: Exception) -> Exception | None:
     if "UNIMPLEMENTED" in text:
         return contract.UnsupportedError(f"XLA has no code for it here: {text}")
     return None
-
-
-translated = contract.translating(meant)
 
 
 class Spread:
@@ -110,7 +107,6 @@ class Running:
         self.waits, self.compile_s = waits, 0.0
         self.results: list[Any] = []  # the last loss, or all outputs since they were waited for
 
-    @translated
     def step(self) -> None:
         """Queue a step."""
         made = self.compiled(self.carry, self.inputs)
@@ -122,7 +118,6 @@ class Running:
         if self.waits:
             self.sync()
 
-    @translated
     def sync(self) -> None:
         """Wait for every result: loss, weights, states and statistics, or all outputs."""
         jax.block_until_ready((self.results, self.carry))
@@ -130,7 +125,6 @@ class Running:
             self.results = []
 
 
-@translated
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
@@ -154,7 +148,6 @@ def prepare(
     spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
     given = _inputs(graph, options.seed, replicas)
 
-    @translated
     def start(how: str) -> Running:
         values = initial_values(graph, options.seed, jnp.dtype)
         carry = spread.put(program.carry_of(graph, workload.optimizer, values, scaled))
@@ -192,7 +185,6 @@ def prepare(
     timed, waited = (None, None) if options.input == "device" else clocked(take)
     memory, reset_memory = jax_device.memory_meter(devices[0], running.compiled)
 
-    @translated
     def whole() -> None:
         if timed:
             timed()
@@ -266,17 +258,14 @@ def _parts(
     backward_of = spread.jit(backwards)
     update_of = spread.jit(partial(program.updated, workload.optimizer), donate_argnums=0)
 
-    @translated
     def forward() -> None:
         loss, held["back"], held["buffers"] = forward_of(running.carry, running.inputs)
         running.results = [loss]
 
-    @translated
     def backward() -> None:
         held["grads"] = backward_of(held.pop("back"), running.results[0], running.carry)
         running.results = [running.results[0], held["grads"]]
 
-    @translated
     def update() -> None:
         del running.results[1:]
         running.carry = update_of(running.carry, held.pop("buffers"), held.pop("grads"))

@@ -23,10 +23,10 @@ from steptime.measure import contract
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.torch import backend as torch_backend
 from steptime.measure.backends.torch import device as torch_device
-from steptime.measure.backends.torch.backend import device_facts
+from steptime.measure.backends.torch.backend import device_facts, meant
 from steptime.ops.loss import IGNORED_LABEL
 
-__all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare", "wake"]
+__all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare", "wake"]
 
 RUNS: dict[str, Callable[..., Any]] = {}  # it runs no kinds
 STRATEGIES: dict[str, Any] = {}

@@ -26,7 +26,7 @@ from steptime.measure.backends.onnxruntime.profile import trace_of
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.initial import initial_values
 
-__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "prepare"]
+__all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
 
 RUNS = KINDS
 STRATEGIES = ()  # it runs on one device
@@ -70,10 +70,6 @@ def meant(error: Exception) -> Exception | None:
     return None
 
 
-translated = contract.translating(meant)
-
-
-@translated
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
@@ -115,7 +111,6 @@ def prepare(
 
     take, waited = clocked(copied) if copies else (None, None)
 
-    @translated
     def forward() -> None:
         running.run_with_iobinding(binding)
 
@@ -124,7 +119,6 @@ def prepare(
             take()
         forward()
 
-    @translated
     def trace(steps: int) -> str:
         with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
             profiled = session(f"{folder}/steps")

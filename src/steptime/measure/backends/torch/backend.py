@@ -24,10 +24,10 @@ from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
 from steptime.measure.backends.torch.profile import trace_of
-from steptime.measure.backends.torch.step import Assembled, assemble, outputs_of
+from steptime.measure.backends.torch.step import assemble, outputs_of
 from steptime.measure.infeed import HOST_CLOCK, Stopwatch, loader_death
 
-__all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "prepare"]
+__all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
 
 NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
@@ -71,32 +71,30 @@ def prepare(
     types = precision(workload.dtype)
     _check(workload, options, types, device)
     _settings(options)
-    translated = contract.translating(partial(_meant, options.compile))
     group = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
     sync = torch_device.sync(device)
     watch = Stopwatch(sync)
-    make = translated(partial(assemble, graph, workload, group=group, watch=watch, feed=feed))
-    found: Assembled = make(options, own=own)
+    make = partial(assemble, graph, workload, group=group, watch=watch, feed=feed)
+    found = make(options, own=own)
 
     def trace(steps: int) -> str:
         found.annotate()
-        step = translated(found.step)
-        step()
-        return trace_of(step, sync, steps)
+        found.step()
+        return trace_of(found.step, sync, steps)
 
     def alone() -> Callable[[], None]:  # what is sharded cannot leave it out: a copy that is not
         apart = found if found.spread.quiet else make(replace(options, strategy="independent"))
-        return translated(apart.step_alone)
+        return apart.step_alone
 
     memory, reset_memory = torch_device.memory_meter(device)
     if group:
         group = _metered(group, found.spread, watch, alone)
     return contract.Prepared(
-        step=translated(found.step),
+        step=found.step,
         sync=sync,
         memory=memory,
         reset_memory=reset_memory,
-        parts={name: translated(part) for name, part in found.parts.items()},
+        parts=found.parts,
         timer=torch_device.timer(device),
         waited=found.waited,
         loss=found.loss,
@@ -157,23 +155,21 @@ def _metered(
     return replace(group, comm_meter=meter, alone=alone)
 
 
-def _meant(compiled: bool, error: Exception) -> Exception | None:
+def meant(error: Exception) -> Exception | None:
     """Return what an error of PyTorch, of a loader or of the compiler means; None is unknown."""
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text = str(error).strip().partition("\n")[0]
-    if compiled and "InvalidCxxCompiler" in str(error):
+    if "InvalidCxxCompiler" in str(error):
         return InputError(NO_COMPILER)
     if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
         return contract.OutOfMemoryError(text or "no memory left")
     if any(sign in text for sign in _NO_KERNEL):
         said = text.partition(". ")[0]
         return contract.UnsupportedError(f"torch has no kernel for it here: {said}")
-    if killed := loader_death(error):  # a signal, so it comes at any moment
-        return killed
-    if compiled and type(error).__module__.startswith("torch._"):
+    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         return RuntimeError(f"torch.compile: {text}")
-    return None
+    return loader_death(error)  # a signal, so it comes at any moment
 
 
 def _compiled() -> dict[str, object]:
