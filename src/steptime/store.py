@@ -335,8 +335,9 @@ def done_keys(
     steps count.
     """
     final = set() if force else set(DONE) - set(retry)
-    return {
-        (record.workload.key, record.platform, identity(record.method), round_of(record))
-        for record in records
-        if record.status in final and not record.scope
-    }
+    return {done_key(one) for one in records if one.status in final and not one.scope}
+
+
+def done_key(record: Record) -> DoneKey:
+    """Return what tells the step of a record from others: workload, platform, method, round."""
+    return record.workload.key, record.platform, identity(record.method), round_of(record)

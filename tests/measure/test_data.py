@@ -36,7 +36,7 @@ from steptime.measure.contract import (
 from steptime.measure.data import loader, mnist
 from steptime.measure.data.dataset import find
 from steptime.measure.data.loader import Order, fit
-from steptime.measure.data.sources import Sources
+from steptime.measure.data.sources import open_input
 from steptime.measure.infeed import loader_death
 
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"
@@ -201,7 +201,7 @@ def test_the_seed_decides_the_order() -> None:
 def _feed(folder: Path, loaders: int, prefetch: int = 2, batch: int = 6) -> tuple[Feed, Order, Any]:
     work = make_workload(read_model(FC), batch)
     options = Options(input="dataset", data=str(folder), loaders=loaders, prefetch=prefetch, seed=5)
-    given = Sources().open(build(work), work, options)
+    given = open_input(build(work), work, options)
     return given.feed, given.order, given
 
 
@@ -394,9 +394,9 @@ def test_what_does_not_fit_names_both_shapes(
 def test_a_batch_larger_than_a_replicas_share(tmp_path: Path) -> None:
     work = make_workload(read_model(FC), 21)
     options = Options(input="dataset", data=str(idx_folder.write(tmp_path)))
-    assert Sources().open(build(work), work, options).order.per_epoch == 1
+    assert open_input(build(work), work, options).order.per_epoch == 1
     with pytest.raises(UnsupportedError, match=r"21 is more than the 40 images .* / 2 replicas"):
-        Sources().open(build(work), work, options, rank=0, replicas=2)
+        open_input(build(work), work, options, rank=0, replicas=2)
 
 
 # The real MNIST ----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from steptime.measure.contract import (
     meaningful,
     method,
 )
-from steptime.measure.data.sources import Input, Sources
+from steptime.measure.data.sources import Input, open_input
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination
@@ -62,7 +62,7 @@ def _prepared(
 ) -> tuple[Prepared, Input]:
     options = Options(input="dataset", data=str(folder), threads=1, **changes)
     graph = build(work)
-    given = Sources().open(graph, work, options)
+    given = open_input(graph, work, options)
     _OPENED.append(given.feed)
     return backend.prepare(graph, work, options, given.feed), given
 
@@ -330,7 +330,7 @@ def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -
 
     work, graph = _work(), build(_work())
     options = Options(device="cuda", input=where, data=str(folder) if where == "dataset" else "")
-    feed = Sources().open(graph, work, options).feed if where == "dataset" else None
+    feed = open_input(graph, work, options).feed if where == "dataset" else None
     prepared = torch_backend.prepare(graph, work, options, feed)
     samples = take_samples(
         prepared.step,

@@ -43,10 +43,9 @@ def measure_cell(
     with ExitStack() as held:
         given = None
         if options.input == "dataset":
-            from steptime.measure.data.sources import OF_THIS_PROCESS  # with numpy
+            from steptime.measure.data.sources import open_input  # with numpy
 
-            replicas, rank = workload.plan.data, ranks.here().rank
-            given = OF_THIS_PROCESS.open(graph, workload, options, rank, replicas)
+            given = open_input(graph, workload, options, ranks.here().rank, workload.plan.data)
             held.callback(given.feed.close)
         read_resident = machine.resident_memory_meter()
         feed = given.feed if given else None
@@ -85,7 +84,10 @@ def measure_cell(
             found.quantities["peak_memory_bytes"] = Quantity(float(peak))
         if request["energy"]:
             _weigh(prepared, samples, options, request["timing"]["budget_s"], found)
-    found.quantities |= _times(samples)
+    found.quantities["step_s"] = timing.in_one_run(samples.step_s, **samples.columns)
+    found.quantities["first_step_s"] = Quantity(samples.first_step_s)
+    if samples.input_s:
+        found.quantities["input_s"] = timing.in_one_run(samples.input_s)
     found.facts = {
         "memory_meter": meter,
         "absent_counters": dict(how["watch"].absent),
@@ -137,12 +139,6 @@ def _timed(
     return samples
 
 
-def _times(samples: Samples) -> dict[str, Quantity]:
-    step = timing.in_one_run(samples.step_s, **samples.columns)
-    found = {"step_s": step, "first_step_s": Quantity(samples.first_step_s)}
-    return found | ({"input_s": timing.in_one_run(samples.input_s)} if samples.input_s else {})
-
-
 def _parts(prepared: Prepared, pace: Pace | None, samples: Samples | None) -> dict[str, Quantity]:
     """Time forward, backward and update apart, synchronised after each, as many samples again."""
     wanted, steps = (len(samples.step_s), samples.steps_per_sample) if samples else (0, 0)
@@ -163,9 +159,8 @@ def _weigh(
     prepared: Prepared, samples: Samples, options: Options, budget_s: float, found: Measurement
 ) -> None:
     """Meter the energy of a step, or say in the facts what is in the way."""
-    least_s, find = max(LEAST_S, budget_s), partial(meters, options.device)
-    steps = samples.steps_per_sample
-    energy = take_energy(prepared.step, prepared.sync, steps, least_s, find)
+    how = samples.steps_per_sample, max(LEAST_S, budget_s), partial(meters, options.device)
+    energy = take_energy(prepared.step, prepared.sync, *how)
     found.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
         if value is not None:

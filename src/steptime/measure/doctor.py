@@ -185,7 +185,7 @@ def stale(report: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the report without its problems as rows of a name and a text, for a person."""
-    cpu, memory, devices = report["cpu"], report["memory"], report["user_devices"]
+    cpu, memory, devices, gpus = (report[key] for key in ("cpu", "memory", "user_devices", "gpus"))
     physical = "unknown" if cpu["physical"] is None else cpu["physical"]
     quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
@@ -194,14 +194,23 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     users, share = report["users"], report["load"]
     load = "unknown" if share is None else f"{share:.0%} of the CPUs in the last minute"
     calibrated = (probe or {}).get("calibration", {})
+    caches = [
+        f"L{c['level']} {c['type']} {c['size_bytes'] // 1024} KiB"
+        + (f" for {c['shared_by']} CPUs" if c["shared_by"] > 1 else "")
+        for c in report["caches"] or ()
+    ]
+    said = {"total_bytes": "{}", "limit_bytes": "limit {}", "usable_bytes": "{} usable now"}
+    room = [text.format(size(memory[key])) for key, text in said.items() if memory[key] is not None]
+    cards = [f"{g['name']}, {g['memory.total']}, driver {g['driver_version']}" for g in gpus or ()]
+    no_card = "no nvidia-smi here" if gpus is None else "none that nvidia-smi shows"
     rows = [
         ("steptime", f"{report['steptime']}, Python {report['python']}"),
         ("CPU", cpu["model"] + (" (virtual machine)" if cpu["virtual_machine"] else "")),
         ("cores", f"{physical} physical, {cpu['logical']} CPUs, {allowed}"),
         ("platform", platform),
-        ("caches", _cache_text(report["caches"])),
-        ("memory", _memory_text(memory)),
-        ("GPUs", _gpu_text(report["gpus"])),
+        ("caches", ", ".join(caches) or "unknown"),
+        ("memory", ", ".join(room) or "unknown"),
+        ("GPUs", "; ".join(cards) or no_card),
         *((name, version) for name, version in report["frameworks"].items() if version),
         *((name, path) for name, path in report["tools"].items() if path),
         ("meters", ", ".join(n for n, reason in report["meters"].items() if not reason) or "none"),
@@ -213,29 +222,3 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]
     return rows
-
-
-def _cache_text(caches: list[dict[str, Any]] | None) -> str:
-    if caches is None:
-        return "unknown"
-    return ", ".join(
-        f"L{c['level']} {c['type']} {c['size_bytes'] // 1024} KiB"
-        + (f" for {c['shared_by']} CPUs" if c["shared_by"] > 1 else "")
-        for c in caches
-    )
-
-
-def _memory_text(memory: Mapping[str, Any]) -> str:
-    if memory["total_bytes"] is None:
-        return "unknown"
-    said = {"total_bytes": "{}", "limit_bytes": "limit {}", "usable_bytes": "{} usable now"}
-    known = {key: text for key, text in said.items() if memory[key] is not None}
-    return ", ".join(text.format(size(memory[key])) for key, text in known.items())
-
-
-def _gpu_text(gpus: list[dict[str, str]] | None) -> str:
-    if not gpus:
-        return "none that nvidia-smi shows" if gpus is not None else "no nvidia-smi here"
-    return "; ".join(
-        f"{g['name']}, {g['memory.total']}, driver {g['driver_version']}" for g in gpus
-    )

@@ -43,6 +43,19 @@ def clocked(
     return watch.timed(take), watch.read
 
 
+def in_turn(*calls: Callable[[], None] | None) -> Callable[[], None]:
+    """Return the step that makes these calls one after the other, such as taking its input."""
+    several = [call for call in calls if call]
+    if len(several) == 1:
+        return several[0]
+
+    def step() -> None:
+        for call in several:
+            call()
+
+    return step
+
+
 _LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K|exited unexpect)")
 
 

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -73,7 +74,10 @@ def memory(root: Path = procfs.ROOT) -> Memory:
     """Return total, available, limited and usable main memory in bytes."""
     info = procfs.fields(root / "proc/meminfo")
     if "MemTotal" not in info:
-        return Memory(_physical_memory_bytes(), None, None, None, procfs.NO_TREE)
+        with suppress(AttributeError, OSError, ValueError):
+            physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            return Memory(physical, None, None, None, procfs.NO_TREE)
+        return Memory(None, None, None, None, procfs.NO_TREE)
     total, available = (procfs.kilobytes(info.get(key)) for key in ("MemTotal", "MemAvailable"))
     limits, left = [], [available]
     for folder in procfs.group_folders("memory", root):
@@ -85,13 +89,6 @@ def memory(root: Path = procfs.ROOT) -> Memory:
     usable = min((value for value in left if value is not None), default=None)
     reason = "" if available is not None else "this kernel does not tell what is available"
     return Memory(total, available, min(limits, default=None), usable, reason)
-
-
-def _physical_memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def host_facts() -> DeviceFacts:
@@ -136,7 +133,7 @@ def environment() -> Mapping[str, Any]:
     told = os.environ.get("OMP_NUM_THREADS", "")  # to the libraries of this process
     facts: dict[str, Any] = {
         "host": platform.node(),
-        "os": _os_name(),
+        "os": platform.platform(terse=True),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
@@ -152,6 +149,8 @@ def environment() -> Mapping[str, Any]:
         "huge_pages": procfs.read_text(procfs.ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
         "load": load(),
     }
+    with suppress(OSError, KeyError):
+        facts["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
     facts["unknown"] = {
         key: _REASONS.get(key, procfs.NO_TREE) for key, value in facts.items() if value is None
     }
@@ -163,13 +162,6 @@ _REASONS = {
     "memory_limit_bytes": "the control group sets no limit",
     "governor": "the system shows no frequency control",
 }
-
-
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except (OSError, KeyError):
-        return platform.platform(terse=True)
 
 
 def installed_version(package: str) -> str | None:

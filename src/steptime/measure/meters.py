@@ -10,8 +10,8 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -153,46 +153,6 @@ def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     return nvml.nvmlDeviceGetHandleByIndex(int(name))
 
 
-@dataclass
-class Recorded:
-    """Joules of a block and its seconds; without meaning after the `failure` of a meter."""
-
-    joules: float = 0.0
-    seconds: float = 0.0
-    failure: str = ""
-
-
-@contextmanager
-def recording(found: Sequence[Meter], clock: Clock = time.perf_counter) -> Iterator[Recorded]:
-    """Read meters by a thread while a block runs; raises `AbsentError` where they fail at once."""
-    made, ended = Recorded(), threading.Event()
-    values, at_s = [meter.read() for meter in found], clock()
-
-    def add() -> None:
-        nonlocal values, at_s
-        try:
-            now, now_s = [meter.read() for meter in found], clock()
-            made.joules += sum(map(rise_j, found, values, now, repeat(now_s - at_s)))
-        except AbsentError as error:
-            made.failure = made.failure or str(error)
-            return
-        made.seconds += now_s - at_s
-        values, at_s = now, now_s
-
-    def run() -> None:
-        while not ended.wait(EVERY_S):
-            add()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        ended.set()
-        thread.join()
-        add()
-
-
 def take_energy(
     step: Callable[[], None],
     sync: Callable[[], object],
@@ -203,23 +163,45 @@ def take_energy(
 ) -> Energy:
     """Return the energy of a step: run `steps` and `sync`, again and again, for `least_s` seconds.
 
-    `find` gives the meters. What `step` raises passes through.
+    `find` gives the meters, which a thread reads meanwhile. What `step` raises passes through.
     """
+    joules, seconds, failure, done = 0.0, 0.0, "", 0
     try:
         found = find()
         sync()
-        with recording(found, clock) as made:
-            began_s, done = clock(), 0
-            while not done or clock() - began_s < least_s:
-                for _ in range(steps):
-                    step()
-                sync()
-                done += steps
+        values, at_s = [meter.read() for meter in found], clock()
     except AbsentError as error:
         return Energy(None, None, str(error))
+
+    def add() -> None:
+        nonlocal values, at_s, joules, seconds, failure
+        try:
+            now, now_s = [meter.read() for meter in found], clock()
+            joules += sum(map(rise_j, found, values, now, repeat(now_s - at_s)))
+        except AbsentError as error:
+            failure = failure or str(error)
+            return
+        seconds += now_s - at_s
+        values, at_s = now, now_s
+
+    def run() -> None:
+        while not ended.wait(EVERY_S):
+            add()
+
+    ended, thread = threading.Event(), threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        began_s = clock()
+        while not done or clock() - began_s < least_s:
+            for _ in range(steps):
+                step()
+            sync()
+            done += steps
+    finally:
+        ended.set()
+        thread.join()
+        add()
     name = " + ".join(meter.name for meter in found)
-    if made.failure:
-        return Energy(None, None, made.failure)
-    if not made.joules:
-        return Energy(None, None, f"{name} stood still for {made.seconds:.3g} s")
-    return Energy(made.joules / done, made.joules / made.seconds, name)
+    if failure or not joules:
+        return Energy(None, None, failure or f"{name} stood still for {seconds:.3g} s")
+    return Energy(joules / done, joules / seconds, name)

@@ -70,7 +70,7 @@ def shared_results(
 ) -> tuple[int | None, dict[str, Quantity], dict[str, Any]]:
     """Return peak memory (of the rank that needs most), communication, and facts."""
     peaks = pace.group.gather(peak_bytes)
-    comm, meter = communication(backend, prepared, pace, samples, request["timing"]["budget_s"])
+    comm, meter = _communication(backend, prepared, pace, samples, request["timing"]["budget_s"])
     facts = {
         "peak_memory_bytes_of_ranks": peaks,
         "comm_meter": meter,
@@ -84,7 +84,7 @@ def shared_results(
     return peak, {"comm_s": comm} if comm else {}, facts
 
 
-def communication(
+def _communication(
     backend: Any, prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
 ) -> tuple[Quantity | None, str]:
     """Return the seconds of communication in a step, None for all but rank 0, and how it was timed.

@@ -242,8 +242,10 @@ def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity
 
 def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
     """Return whether two groups of times have the same median, within 1 % or within their noise."""
-    middles = median(earlier), median(later)
-    variance = sum(_sigma(group) ** 2 / len(group) for group in (earlier, later))
+    groups, middles, variance = (earlier, later), (median(earlier), median(later)), 0.0
+    for group, middle in zip(groups, middles, strict=True):
+        sigma = 1.4826 * median([abs(time_s - middle) for time_s in group])
+        variance += sigma**2 / len(group)
     error = math.sqrt(math.pi / 2 * variance)  # of a median, for normal noise
     return abs(middles[0] - middles[1]) <= max(TOLERANCE * min(middles), 2 * error)
 
@@ -272,8 +274,3 @@ def timer_of(sync: Callable[[], object], clock: Clock = time.perf_counter) -> Ti
         return clock() - start_s
 
     return seconds_of
-
-
-def _sigma(times: Sequence[float]) -> float:
-    middle = median(times)
-    return 1.4826 * median([abs(t - middle) for t in times])

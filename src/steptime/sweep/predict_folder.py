@@ -56,25 +56,25 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
     found = Predicted()
     known = store.load(folder, warn)
     there = store.done_keys(known)
-    opened = {
-        (r.workload.key, r.platform, store.identity(r.method), 0)
-        for r in known
-        if r.scope and r.origin == "predicted"
-    }
-    done = there & opened if asked.by_op else set(there)
-    steps = _steps(known)
+    by_op = {store.done_key(one) for one in known if one.scope and one.origin == "predicted"}
+    done = there & by_op if asked.by_op else set(there)
+    steps: dict[tuple[object, ...], Record] = {}
+    for one in known:
+        if one.origin != "predicted" and not one.scope:
+            told = one.method.options
+            how = told.get("strategy"), told.get("overlap"), stack_of(one)
+            steps.setdefault((one.workload.key, one.platform, *how), one)
     if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        for record in watched(steps, "networks"):
+        for record in watched(list(steps.values()), "networks"):
             for device in _devices(record, asked, found):
                 try:
                     head, *ops = _records(record, device, asked)
                 except InputError as error:
                     found.refused[str(error)] += 1
                     continue
-                key = record.workload.key, head.platform, store.identity(head.method), 0
-                if key in done:
+                if (key := store.done_key(head)) in done:
                     found.there += 1
                     continue
                 done.add(key)
@@ -101,7 +101,7 @@ def predict_space(
 
     def missing(done: set[store.DoneKey]) -> Iterator[Record]:
         for one in predicted(workloads, places, method, options, found.refused):
-            key = one.workload.key, one.platform, store.identity(one.method), 0
+            key = store.done_key(one)
             if one.status != "ok" and must_fit:
                 found.refused["does not fit in memory"] += 1
             elif key in done:
@@ -116,17 +116,6 @@ def predict_space(
         while some := list(islice(made, AT_ONCE)):
             writer.append_all(some)
     return found
-
-
-def _steps(known: Iterable[Record]) -> list[Record]:
-    """Return one record for each workload, platform, exchange and stack not predicted."""
-    found: dict[tuple[object, ...], Record] = {}
-    for record in known:
-        if record.origin != "predicted" and not record.scope:
-            options = record.method.options
-            how = options.get("strategy"), options.get("overlap"), stack_of(record)
-            found.setdefault((record.workload.key, record.platform, *how), record)
-    return list(found.values())
 
 
 def _devices(record: Record, asked: Asked, found: Predicted) -> tuple[Device, ...]:

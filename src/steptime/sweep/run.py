@@ -19,7 +19,7 @@ from steptime.core.record import Method, Quantity, Record, record_from_json
 from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.launch.local import Failure, OnEvent, Worker, WorkerDiedError
+from steptime.launch.local import Failure, OnEvent, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.predict.method import stack_option
@@ -62,8 +62,7 @@ def attempt(
 ) -> Record:
     """Return the record of one cell, tried where it can run; `begin` is called with its worker."""
     key = workers.key(cell)
-    why = _why_not(cell, key, how)
-    if why:
+    if why := _why_not(cell, key, how):
         return _unmeasured(cell, key, how, round_, why)
     if begin:
         workers.get(*processes_of(cell))
@@ -80,8 +79,7 @@ def measure_cell(
     """
     records = []
     for _ in range(how.runs):
-        worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
-        (record,) = _asked(workers, worker, cell, how, round_, on_event, do="measure")
+        (record,) = _asked(workers, cell, how, round_, on_event, do="measure")
         if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
@@ -92,20 +90,14 @@ def measure_cell(
 
 def profile_cell(workers: Workers, cell: Cell, how: How, trace: str = "") -> list[Record]:
     """Return a record for each op of a cell's step under the profiler, or one of what failed."""
-    worker = workers.get(*processes_of(cell))
-    return _asked(workers, worker, cell, how, 0, None, do="profile", trace=trace)
+    return _asked(workers, cell, how, 0, None, do="profile", trace=trace)
 
 
 def _asked(
-    workers: Workers,
-    worker: Worker,
-    cell: Cell,
-    how: How,
-    round_: int,
-    on_event: OnEvent,
-    **do: str,
+    workers: Workers, cell: Cell, how: How, round_: int, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
+    worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
     key = key_of(worker)
     request = {
         **do,
@@ -155,28 +147,26 @@ def _joined(records: list[Record]) -> Record:
     """Return one record with the samples of all runs; single values are the largest of the runs."""
     quantities = {}
     for name, quantity in records[0].quantities.items():
-        parts = [
-            (i, one.quantities[name]) for i, one in enumerate(records) if name in one.quantities
-        ]
+        parts = [one.quantities.get(name, Quantity()) for one in records]
         if quantity.samples:
             columns = {
-                key: tuple(x for _, part in parts for x in part.columns.get(key, ()))
+                key: tuple(x for part in parts for x in part.columns.get(key, ()))
                 for key in quantity.columns
             }
-            columns["run"] = tuple(run for run, part in parts for _ in part.samples)
-            samples = tuple(x for _, part in parts for x in part.samples)
+            columns["run"] = tuple(run for run, part in enumerate(parts) for _ in part.samples)
+            samples = tuple(x for part in parts for x in part.samples)
             quantities[name] = Quantity(samples=samples, columns=columns)
         else:
-            values = [part.value for _, part in parts if part.value is not None]
+            values = [part.value for part in parts if part.value is not None]
             quantities[name] = Quantity(max(values)) if values else quantity
     env = dict(records[0].env)
     if len(records) > 1:
-        of_runs = {key: [one.env.get(key) for one in records] for key in ("steady", "warmup_s")}
+        steady = [one.env.get("steady") for one in records]
         env |= {
-            "steady": all(of_runs["steady"]),
+            "steady": all(steady),
             "few_samples": any(one.env.get("few_samples") for one in records),
-            "steady_of_run": of_runs["steady"],
-            "warmup_s": of_runs["warmup_s"],
+            "steady_of_run": steady,
+            "warmup_s": [one.env.get("warmup_s") for one in records],
         }
     return replace(records[0], quantities=quantities, env=env)
 
@@ -301,7 +291,7 @@ def predict(
                 raise InputError(f"{workload.label}: {error}") from None
             if head is None:
                 unpredicted += 1
-            elif (workload.key, head.platform, store.identity(head.method), 0) not in done:
+            elif store.done_key(head) not in done:
                 for record in (*ops, head):  # the whole step says that all of its ops are there
                     writer.append(record)
     if unpredicted:

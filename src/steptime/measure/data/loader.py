@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from steptime.core.graph import Graph
 from steptime.measure.contract import Arrays, Feed, UnsupportedError
-from steptime.measure.data.dataset import DataSet, Split
+from steptime.measure.data.dataset import Split
 from steptime.measure.infeed import loader_death
 
 Images = npt.NDArray[np.float32]
@@ -114,16 +114,6 @@ def decode(split: Split, indices: Indices) -> tuple[Images, Indices]:
     return np.divide(split.images[indices], _SCALE), split.labels[indices].astype(np.int64)
 
 
-def open_feed(
-    dataset: DataSet, part: str, order: Order, fit: Fit, loaders: int, prefetch: int
-) -> Feed:
-    """Return batches of a part of a data set; without loaders each is read when asked for."""
-    split, steps = dataset.parts[part], count()  # epochs follow each other, as in `Order`
-    if loaders:
-        return _ahead(split, order, steps, fit, loaders, prefetch)
-    return Feed(lambda: fit.arrays(*decode(split, order.indices(next(steps)))), lambda: None)
-
-
 @dataclass(frozen=True)
 class _Batches:
     """The batches of a part by the number of their step, made by loaders in memory that all share.
@@ -145,10 +135,11 @@ class _Batches:
         return place
 
 
-def _ahead(
-    split: Split, order: Order, steps: Iterator[int], fit: Fit, loaders: int, prefetch: int
-) -> Feed:
-    """Return the batches that loaders have read ahead."""
+def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int) -> Feed:
+    """Return batches of a part of a data set; without loaders each is read when asked for."""
+    steps = count()  # epochs follow each other, as in `Order`
+    if not loaders:
+        return Feed(lambda: fit.arrays(*decode(split, order.indices(next(steps)))), lambda: None)
     import torch
     from torch.utils.data import DataLoader
 

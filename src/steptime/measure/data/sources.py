@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -105,8 +105,6 @@ STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {
 }
 """What each word of `STAGINGS` does with a data set, given where copies go."""
 
-_Mark = tuple[object, ...]
-
 
 @dataclass(frozen=True)
 class Input:
@@ -119,61 +117,51 @@ class Input:
     facts: Mapping[str, Any]
 
 
-@dataclass
-class Sources:
-    """Data sets as they were staged, by the staging and the state of their files."""
-
-    _opened: dict[_Mark, Staged] = field(default_factory=dict)
-
-    def open(
-        self,
-        graph: Graph,
-        workload: Workload,
-        options: contract.Options,
-        rank: int = 0,
-        replicas: int = 1,
-    ) -> Input:
-        """Open the input that options ask for, for one of the replicas.
-
-        A step in training takes the training set, in inference the test set. Raises
-        `MissingFileError`, `BadDataError`, `NoSpaceError`, and `UnsupportedError` for a network
-        that the data set does not fit.
-        """
-        staged = self._staged(options)
-        dataset = staged.dataset
-        part = "train" if workload.phase == "train" else "test"
-        images = dataset.parts[part].images
-        fitted = fit(graph, images.shape[1:], dataset.classes)
-        batch = workload.batch_per_replica
-        order = Order(len(images), batch, options.seed, rank, replicas)
-        if order.per_epoch == 0:
-            share = f" / {replicas} replicas" if replicas > 1 else ""
-            there = f"the {len(images)} images of the {part} set{share}"
-            raise contract.UnsupportedError(f"a batch of {batch} is more than {there}")
-        feed = open_feed(dataset, part, order, fitted, options.loaders, options.prefetch)
-        facts = {
-            "dataset": dict(dataset.facts),
-            "staging": staged.facts,
-            "loaders": options.loaders,
-            "prefetch": options.prefetch if options.loaders else None,
-            "loader_cpus": spare_cpus() if options.loaders else None,
-        }
-        return Input(feed, dataset, fitted, order, facts)
-
-    def _staged(self, options: contract.Options) -> Staged:
-        """Return the data set as it is staged, and count the cells that have used its copy."""
-        original = find(options.data)
-        states = ((str(path.absolute()), path.stat()) for path in original.files.values())
-        written = ((path, state.st_size, state.st_mtime_ns) for path, state in states)
-        mark = (options.staging, options.stage_to, *written)  # a changed file is copied again
-        found = self._opened.get(mark)
-        if found is None or not all(path.is_file() for path in found.dataset.files.values()):
-            found = STAGES[options.staging](original, options.stage_to)
-        if found.facts is not None:
-            cells = found.facts.get("cells", 0) + 1
-            found = replace(found, facts={**found.facts, "cells": cells})
-        self._opened[mark] = found
-        return found
+_STAGED: dict[tuple[object, ...], Staged] = {}  # by the staging and the state of the files
 
 
-OF_THIS_PROCESS = Sources()
+def open_input(
+    graph: Graph, workload: Workload, options: contract.Options, rank: int = 0, replicas: int = 1
+) -> Input:
+    """Open the input that options ask for, for one of the replicas.
+
+    A step in training takes the training set, in inference the test set. Raises `MissingFileError`,
+    `BadDataError`, `NoSpaceError`, and `UnsupportedError` for a network that the data set does not
+    fit.
+    """
+    staged = _staged(options)
+    dataset = staged.dataset
+    part = "train" if workload.phase == "train" else "test"
+    images = dataset.parts[part].images
+    fitted = fit(graph, images.shape[1:], dataset.classes)
+    batch = workload.batch_per_replica
+    order = Order(len(images), batch, options.seed, rank, replicas)
+    if order.per_epoch == 0:
+        share = f" / {replicas} replicas" if replicas > 1 else ""
+        there = f"the {len(images)} images of the {part} set{share}"
+        raise contract.UnsupportedError(f"a batch of {batch} is more than {there}")
+    loads = options.loaders > 0
+    facts = {
+        "dataset": dict(dataset.facts),
+        "staging": staged.facts,
+        "loaders": options.loaders,
+        "prefetch": options.prefetch if loads else None,
+        "loader_cpus": spare_cpus() if loads else None,
+    }
+    feed = open_feed(dataset.parts[part], order, fitted, options.loaders, options.prefetch)
+    return Input(feed, dataset, fitted, order, facts)
+
+
+def _staged(options: contract.Options) -> Staged:
+    """Return the data set as it is staged, and count the cells that have used its copy."""
+    original = find(options.data)
+    states = ((str(path.absolute()), path.stat()) for path in original.files.values())
+    written = ((path, state.st_size, state.st_mtime_ns) for path, state in states)
+    mark = (options.staging, options.stage_to, *written)  # a changed file is copied again
+    found = _STAGED.get(mark)
+    if found is None or not all(path.is_file() for path in found.dataset.files.values()):
+        found = STAGES[options.staging](original, options.stage_to)
+    if found.facts is not None:
+        found = replace(found, facts={**found.facts, "cells": found.facts.get("cells", 0) + 1})
+    _STAGED[mark] = found
+    return found

@@ -31,7 +31,7 @@ from steptime.measure.backends.jax import device as jax_device
 from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
-from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
 from steptime.measure.initial import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
@@ -185,11 +185,6 @@ def prepare(
     timed, waited = (None, None) if options.input == "device" else clocked(take)
     memory, reset_memory = jax_device.memory_meter(devices[0], running.compiled)
 
-    def whole() -> None:
-        if timed:
-            timed()
-        running.step()
-
     facts = {
         "jax": jax.__version__,
         "compile": "XLA, the whole step as one program",
@@ -217,7 +212,7 @@ def prepare(
         )
     network = program.network_of(graph, options.seed, strategy)
     return contract.Prepared(
-        step=whole if timed else running.step,
+        step=in_turn(timed, running.step),
         sync=sync if replicas > 1 else running.sync,
         memory=memory,
         reset_memory=reset_memory,

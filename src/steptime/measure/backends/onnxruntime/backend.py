@@ -23,7 +23,7 @@ from steptime.exporters.onnx_kinds import KINDS
 from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
 from steptime.measure.backends.onnxruntime.profile import trace_of
-from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
 from steptime.measure.initial import initial_values
 
 __all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
@@ -75,7 +75,17 @@ def prepare(
 ) -> contract.Prepared:
     """Return the step of an inference graph, optimized for its device, its values there."""
     kind, number = _find(options.device)
-    _check(workload, options, kind)
+    contract.check_plan("onnxruntime", STRATEGIES, workload, options)
+    dtype, known = workload.dtype, _DTYPES[kind]
+    lack = f"onnxruntime has no kernels for {dtype} on {kind}, but for {', '.join(known)}"
+    contract.refuse(
+        {
+            "onnxruntime runs inference alone: --phase infer": workload.phase != "infer",
+            "onnxruntime optimizes every graph: leave out --compile": options.compile,
+            "a CPU has no TF32": options.tf32 and kind == "cpu",
+            lack: dtype not in known,
+        }
+    )
     values = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
     held = {name: _placed(values.pop(name), graph.tensors[name]) for name in values.copy()}
     model = model_of(graph, apart=True)
@@ -91,10 +101,8 @@ def prepare(
         if kept := list(dict.fromkeys((*graph.weights, *graph.buffers))):
             chosen.add_external_initializers(kept, [held[name] for name in kept])
         about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
-        providers = [
-            (_PROVIDERS[kind], about),
-            *([] if kind == "cpu" else [(_PROVIDERS["cpu"], {})]),
-        ]
+        own = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: about}
+        providers = list(reversed(own.items()))
         return ort.InferenceSession(model, chosen, providers=providers)
 
     began = perf_counter()
@@ -114,11 +122,6 @@ def prepare(
     def forward() -> None:
         running.run_with_iobinding(binding)
 
-    def step() -> None:
-        if take:
-            take()
-        forward()
-
     def trace(steps: int) -> str:
         with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
             profiled = session(f"{folder}/steps")
@@ -133,7 +136,7 @@ def prepare(
         "intra_op_threads": running.get_session_options().intra_op_num_threads,
     }
     return contract.Prepared(
-        step=step,
+        step=in_turn(take, forward),
         sync=lambda: None,  # a run returns when its outputs are there
         memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),
         reset_memory=lambda: None,
@@ -141,20 +144,6 @@ def prepare(
         waited=waited,
         facts=facts | ({"input_clock": HOST_CLOCK} if take else {}),
         trace=trace,
-    )
-
-
-def _check(workload: Workload, options: contract.Options, kind: str) -> None:
-    contract.check_plan("onnxruntime", STRATEGIES, workload, options)
-    dtype, known = workload.dtype, _DTYPES[kind]
-    lack = f"onnxruntime has no kernels for {dtype} on {kind}, but for {', '.join(known)}"
-    contract.refuse(
-        {
-            "onnxruntime runs inference alone: --phase infer": workload.phase != "infer",
-            "onnxruntime optimizes every graph: leave out --compile": options.compile,
-            "a CPU has no TF32": options.tf32 and kind == "cpu",
-            lack: dtype not in known,
-        }
     )
 
 

@@ -17,13 +17,13 @@ from steptime.core.dtypes import Precision, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
-from steptime.measure import contract, ranks
+from steptime.measure import contract, ranks, synthetic
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
-from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
-from steptime.measure.backends.torch.profile import trace_of
+from steptime.measure.backends.torch.parallel import STRATEGIES
+from steptime.measure.backends.torch.profile import annotate, trace_of
 from steptime.measure.backends.torch.step import assemble, outputs_of
 from steptime.measure.infeed import HOST_CLOCK, Stopwatch, loader_death
 
@@ -33,6 +33,9 @@ NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
     "'g++', or name one in CXX"
 )
+BY_THE_HOST = "host clock around every exchange of a rank, waiting for others included; mean"
+WITHOUT_SYNC = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
+BESIDE_A_COPY = "exposed: step less that of an unsharded copy without exchange, in turns"
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
 
@@ -78,7 +81,8 @@ def prepare(
     found = make(options, own=own)
 
     def trace(steps: int) -> str:
-        found.annotate()
+        if not (options.compile or own):  # compiled ops do not say their names
+            annotate(found.module)
         found.step()
         return trace_of(found.step, sync, steps)
 
@@ -87,8 +91,15 @@ def prepare(
         return apart.step_alone
 
     memory, reset_memory = torch_device.memory_meter(device)
-    if group:
-        group = _metered(group, found.spread, watch, alone)
+    if group and found.spread.timed:
+        group = replace(group, comm_meter=BY_THE_HOST, comm_s=watch.read)
+    elif group:
+        meter = WITHOUT_SYNC if found.spread.quiet else BESIDE_A_COPY
+        group = replace(group, comm_meter=meter, alone=alone)
+    facts = _facts(options, device)
+    if workload.phase == "train":
+        scaling = "torch.amp.GradScaler" if workload.dtype == "float16-mixed" else None
+        facts |= {"learning_rate": synthetic.LEARNING_RATE, "loss_scaling": scaling}
     return contract.Prepared(
         step=found.step,
         sync=sync,
@@ -99,7 +110,7 @@ def prepare(
         waited=found.waited,
         loss=found.loss,
         inference=None if own else lambda one: outputs_of(one, found.values, types, device),
-        facts={**_facts(options, device), **found.facts},
+        facts=facts,
         afterwards=_compiled if options.compile else dict,
         group=group,
         trace=trace,
@@ -138,21 +149,6 @@ def _settings(options: contract.Options) -> None:
 
         torch.compiler.reset()  # and its clock
         counters.clear()
-
-
-def _metered(
-    group: contract.ProcessGroup,
-    spread: Spread,
-    watch: Stopwatch,
-    alone: Callable[[], Callable[[], None]],
-) -> contract.ProcessGroup:
-    if spread.timed:
-        meter = "host clock around every exchange of a rank, waiting for others included; mean"
-        return replace(group, comm_meter=meter, comm_s=watch.read)
-    meter = "exposed: step less that of an unsharded copy without exchange, in turns"
-    if spread.quiet:
-        meter = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
-    return replace(group, comm_meter=meter, alone=alone)
 
 
 def meant(error: Exception) -> Exception | None:

@@ -16,41 +16,31 @@ from steptime.core.workload import Workload
 from steptime.measure import synthetic
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
-from steptime.measure.backends.torch.input import Take, Waited, input_of
+from steptime.measure.backends.torch.input import Waited, input_of
 from steptime.measure.backends.torch.module import initial_values, join_recurrent_weights, module_of
 from steptime.measure.backends.torch.parallel import Spread
-from steptime.measure.backends.torch.profile import annotate
 from steptime.measure.contract import Arrays, Feed, Options, ProcessGroup
-from steptime.measure.infeed import Stopwatch
+from steptime.measure.infeed import Stopwatch, in_turn
 
 Network = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A network with its inputs, how it is spread over replicas, and the parts of a step.
+    """A network with its inputs, how it is spread over replicas, a step of it and its parts.
 
-    `values` are inputs, weights and buffers by name, `take` brings the input of a step and `waited`
-    says how long that took (None where it is resident), `loss` gives the last one. `annotate` lets
-    ops say their names to a profiler, which compiled ones do not.
+    `values` are inputs, weights and buffers by name, `waited` says how long the input of steps took
+    (None where it is resident), `loss` gives the last one.
     """
 
+    module: Any
     inputs: list[Tensor]
     spread: Spread
     parts: dict[str, Callable[[], None]]
-    facts: Mapping[str, object]
     values: Mapping[str, Tensor]
-    take: Take | None
+    step: Callable[[], None]
     waited: Waited | None
     loss: Callable[[], float] | None
-    annotate: Callable[[], None]
-
-    def step(self) -> None:
-        """Take the input, and run all parts."""
-        if self.take:
-            self.take()
-        for part in self.parts.values():
-            part()
 
     def step_alone(self) -> None:
         """Run a step without an exchange."""
@@ -80,11 +70,6 @@ def assemble(
         join_recurrent_weights(graph, values)
     take, waited = input_of(graph, values, device, options, feed) or (None, None)
     module: Any = own or module_of(graph, values, types, options.compile)
-
-    def said() -> None:
-        if not (options.compile or own):
-            annotate(module)
-
     inputs = [values[name] for name in graph.inputs]
     spread = Spread(module, list(module.parameters()))
     if group and training:
@@ -94,21 +79,19 @@ def assemble(
     if options.compile:
         network = torch.compile(network, dynamic=False)
     network = under_autocast(network, types, device)
-    if not training:
 
-        @torch.inference_mode()
-        def forward() -> None:
-            network(*inputs)
+    @torch.inference_mode()
+    def forward() -> None:
+        network(*inputs)
 
-        step = {"forward": forward}
-        return Assembled(inputs, spread, step, {}, values, take, waited, None, said)
-    scaled = workload.dtype == "float16-mixed"
-    scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
-    optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
-    parts, loss = _training(network, inputs, optimizer, scaler, spread)
-    scaling = "torch.amp.GradScaler" if scaled else None
-    facts = {"learning_rate": synthetic.LEARNING_RATE, "loss_scaling": scaling}
-    return Assembled(inputs, spread, parts, facts, values, take, waited, loss, said)
+    parts, loss = {"forward": forward}, None
+    if training:
+        scaled = workload.dtype == "float16-mixed"
+        scaler = torch.amp.GradScaler(device.type, enabled=True) if scaled else None
+        optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
+        parts, loss = _training(network, inputs, optimizer, scaler, spread)
+    step = in_turn(take, *parts.values())
+    return Assembled(module, inputs, spread, parts, values, step, waited, loss)
 
 
 def under_autocast(network: Network, types: Precision, device: torch.device) -> Network:
