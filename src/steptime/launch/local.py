@@ -65,7 +65,7 @@ class _Process:
         self._who = who
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the worker
         self._kills = _kills_so_far()
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "steptime.measure.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -73,14 +73,9 @@ class _Process:
             start_new_session=True,  # Ctrl-C is for the parent; the end of stdin is for the worker
             env={**os.environ, **variables, **_SAFE_PATH},
         )
-        self._input = cast("IO[bytes]", self._process.stdin)
-        self.output = cast("IO[bytes]", self._process.stdout)
+        self._input = cast("IO[bytes]", self.process.stdin)
+        self.output = cast("IO[bytes]", self.process.stdout)
         self._unread = b""
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def tell(self, request: Mapping[str, Any]) -> None:
         """Send a request; raises `WorkerDiedError` where nobody takes it."""
@@ -101,7 +96,7 @@ class _Process:
     def ends_within(self, limit_s: float) -> bool:
         """Return whether it is gone, or goes within so many seconds."""
         try:
-            self._process.wait(max(0.0, limit_s))
+            self.process.wait(max(0.0, limit_s))
         except subprocess.TimeoutExpired:
             return False
         return True
@@ -115,7 +110,7 @@ class _Process:
         self._errors.seek(max(0, size - _STDERR_BYTES))
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         said = lines[-1].strip()[:300] if lines else "it said nothing"
-        code = self._process.returncode
+        code = self.process.returncode
         if code < 0:
             name = signal.Signals(-code).name
             if -code == signal.SIGKILL and _kills_so_far() > self._kills:
@@ -126,8 +121,8 @@ class _Process:
 
     def kill(self) -> None:
         """End it now."""
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
+        self.process.wait()
 
     def close_input(self) -> None:
         """Tell it to end."""
@@ -181,7 +176,7 @@ class Worker(AbstractContextManager["Worker"]):
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids, by rank."""
-        return tuple(process.pid for process in self._processes)
+        return tuple(one.process.pid for one in self._processes)
 
     def ask(
         self, request: Mapping[str, Any], limit_s: float, on_event: OnEvent = None
@@ -217,7 +212,9 @@ class Worker(AbstractContextManager["Worker"]):
                 for key, _ in ready:
                     for line in self._processes[key.data].read():
                         if "event" not in line:
-                            if _failed(line):
+                            # one alone may have come to this; what is unsupported is so for all
+                            status = "refused" if "refused" in line else line.get("status", "ok")
+                            if status not in {"ok", "unsupported"}:
                                 return self._blamed(key.data, line)
                             answers[key.data] = line
                             selector.unregister(key.fileobj)
@@ -252,11 +249,6 @@ class Worker(AbstractContextManager["Worker"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _failed(answer: Mapping[str, Any]) -> bool:
-    """Whether one process alone may have come to this; what is unsupported is so for all."""
-    return "refused" in answer or answer.get("status", "ok") not in {"ok", "unsupported"}
 
 
 def _kills_so_far() -> int:

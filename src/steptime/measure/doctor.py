@@ -131,9 +131,7 @@ def clock_resolution_s(ticks: int = 50) -> float:
 
 def _user_devices() -> dict[str, Any]:
     folder = catalog.user_folder("devices")
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     report: dict[str, Any] = {"folder": str(folder), "writable": os.access(existing, os.W_OK)}
     try:
         probed = catalog.device(catalog.LOCAL)

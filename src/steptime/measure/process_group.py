@@ -5,6 +5,7 @@ time from there to the end of its own steps, device included, and the sample is 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -17,23 +18,17 @@ from steptime.measure.timing import Samples, Step
 MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
 
 
+@dataclass
 class Pace:
     """Samples of the steps of one process group; `comm_s`: seconds of exchange so far, a rank.
 
     `waited`, if given, is asked by each rank for how long its steps waited for their input.
     """
 
-    def __init__(
-        self,
-        group: ProcessGroup,
-        sync: Callable[[], object],
-        waited: Callable[[], float] | None = None,
-    ) -> None:
-        self.group = group
-        self.comm_s = 0.0
-        self._sync = sync
-        self._waited = waited or (lambda: 0.0)
-        self._read = group.comm_s or (lambda: 0.0)
+    group: ProcessGroup
+    sync: Callable[[], object]
+    waited: Callable[[], float] | None = None
+    comm_s: float = 0.0
 
     def end(self, step: Step) -> None:
         """End the sampling of rank 0; the others run until then what it asks for."""
@@ -41,10 +36,11 @@ class Pace:
             self.group.agree(0)
             return
         step()
-        self._sync()
+        self.sync()
         while steps := self.group.agree(0):
             self._sample(step, steps)
-            self._waited()
+            if self.waited:
+                self.waited()
 
     def take(self, step: Step, steps: int) -> float:
         """Return the seconds of a sample; rank 0 says how many steps it has, and all run them."""
@@ -54,8 +50,9 @@ class Pace:
         began = perf_counter()
         for _ in range(steps):
             step()
-        self._sync()
-        taken = self.group.gather((perf_counter() - began, self._read()))
+        self.sync()
+        exchange_s = self.group.comm_s() if self.group.comm_s else 0.0
+        taken = self.group.gather((perf_counter() - began, exchange_s))
         self.comm_s += fmean(comm for _, comm in taken)
         return max(float(elapsed) for elapsed, _ in taken)
 

@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
 from steptime.core import ranges
 from steptime.core.dtypes import ALIASES, PRECISIONS
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.measure import contract, registry
 from steptime.sweep.resource_request import ResourceRequest
@@ -136,8 +136,10 @@ def check_experiment(table: object, where: str) -> Experiment:
         for inner in _one_or_more(table.get(name)):
             known_keys(inner if isinstance(inner, dict) else (), model, f"{where}: {name}")
     experiment = validated(table, Experiment, where)
-    _check_words(experiment, where)
-    _check_numbers(experiment, where)
+    _check_axes(experiment, where)
+    for text, is_so in _mistakes(experiment).items():
+        if is_so:
+            raise InputError(f"{where}: {text}")
     for stack in experiment.stack:
         registry.stack(stack, where)
     for axis in STACK_AXES if experiment.stack else ():
@@ -146,45 +148,41 @@ def check_experiment(table: object, where: str) -> Experiment:
     return experiment
 
 
-def _check_words(experiment: Experiment, where: str) -> None:
+def _mistakes(experiment: Experiment) -> dict[str, bool]:
+    """Return what keys must not say together, and whether they do."""
+    jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
+    twice = [gpu for gpu, name in jobs if jobs.count((gpu, name)) > 1]
+    of = f"gpu {shorten(twice[0])}" if twice and twice[0] else "no gpu"
+    steps, least, sample = experiment.train_steps, contract.LEAST_TRAINED, experiment.sample
+    trains, predicts = steps > 0, bool(experiment.predict)
+    name = experiment.name
+    return {
+        "name must be a text on one line": not name.strip() or not name.isprintable(),
+        "measure = false predicts: name devices with predict": not experiment.measure
+        and not predicts,
+        "link is for predictions: it goes with predict": bool(experiment.link) and not predicts,
+        f"slurm: two tables for {of}; give each a name of its own": bool(twice),
+        "input 'dataset' needs data = \"FOLDER\"": "dataset" in experiment.input
+        and not experiment.data,
+        f"train_steps: must be 0 or at least {least}, not {steps}": trains and steps < least,
+        'train_steps needs input = "dataset" and no other': trains
+        and set(experiment.input) != {"dataset"},
+        'train_steps needs phase = "train" and no other': trains
+        and set(experiment.phase) != {"train"},
+        "sample: a count goes with method random or sobol, and only so": (sample.method == "grid")
+        != (sample.count is None),
+    }
+
+
+def _check_axes(experiment: Experiment, where: str) -> None:
     for axis in (*_WORDS, "stack", "backend", "device", "predict"):
         for value in getattr(experiment, axis):
-            if axis in _WORDS and value not in _WORDS[axis]:
-                raise unknown(axis, value, _WORDS[axis], where)
+            if axis in _WORDS:
+                one_of(axis, value, _WORDS[axis], where)
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
     for backend in experiment.backend:
         registry.backend(backend, where)
-    if not experiment.name.strip() or not experiment.name.isprintable():
-        raise InputError(f"{where}: name must be a text on one line")
-    if not experiment.measure and not experiment.predict:
-        raise InputError(f"{where}: measure = false predicts: name devices with predict")
-    if experiment.link and not experiment.predict:
-        raise InputError(f"{where}: link is for predictions: it goes with predict")
-    jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
-    for gpu, name in jobs:
-        if jobs.count((gpu, name)) > 1:
-            what = f"gpu {shorten(gpu)}" if gpu else "no gpu"
-            raise InputError(f"{where}: slurm: two tables for {what}; give each a name of its own")
-    if "dataset" in experiment.input and not experiment.data:
-        raise InputError(f"{where}: input 'dataset' needs data = \"FOLDER\"")
-    if experiment.train_steps:
-        _check_training(experiment, where)
-    sample = experiment.sample
-    if (sample.method == "grid") != (sample.count is None):
-        raise InputError(f"{where}: sample: a count goes with method random or sobol, and only so")
-
-
-def _check_training(experiment: Experiment, where: str) -> None:
-    if experiment.train_steps < contract.LEAST_TRAINED:
-        must = f"must be 0 or at least {contract.LEAST_TRAINED}"
-        raise InputError(f"{where}: train_steps: {must}, not {experiment.train_steps}")
-    for axis, needed in (("input", "dataset"), ("phase", "train")):
-        if set(getattr(experiment, axis)) != {needed}:
-            raise InputError(f'{where}: train_steps needs {axis} = "{needed}" and no other')
-
-
-def _check_numbers(experiment: Experiment, where: str) -> None:
     for axis in ("compile", "tf32", "overlap"):
         for value in getattr(experiment, axis):
             if not isinstance(value, bool):

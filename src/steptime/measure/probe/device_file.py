@@ -43,10 +43,15 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     points = [point for curve in streams.values() for point in _rates(curve)]
     out = FAR_OUT_OF_CACHE * (answer["cache_bytes"] or math.inf)  # else the largest arrays
     far = [rate for work, rate in points if work >= out] or [max(points)[1]]
+    count = answer["threads"]
+    threads = f", {count} thread{'s' if count > 1 else ''}" if answer["kind"] == "cpu" else ""
     table: dict[str, Any] = {
         "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
-        "source": _source(answer),
+        "source": (
+            f"measured by steptime probe on {answer['taken_at'][:10]} "
+            f"with {answer['backend']} {answer['version']}{threads}"
+        ),
         "note": "; ".join((COUNTED, *_doubts(answer, streams))),
         "memory_GB_per_s": max(far) / GB,
     }
@@ -71,15 +76,6 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return the work of each case of a curve, and how much that is a second of its least time."""
     return [(work, work / least) for work, least in zip(curve["work"], curve["min_s"], strict=True)]
-
-
-def _source(answer: Mapping[str, Any]) -> str:
-    count = answer["threads"]
-    threads = f", {count} thread{'s' if count > 1 else ''}" if answer["kind"] == "cpu" else ""
-    return (
-        f"measured by steptime probe on {answer['taken_at'][:10]} "
-        f"with {answer['backend']} {answer['version']}{threads}"
-    )
 
 
 def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:

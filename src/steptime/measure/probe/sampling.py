@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
@@ -16,6 +17,7 @@ SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolu
 MIN_SAMPLES = 3
 MAX_SAMPLES = 60
 SMALLEST = 2  # cases of a group that are taken unasked: the pace of the others needs two
+MOST_CALLS = 1 << 20  # of one sample
 PATIENCE = 10  # samples of a case at whose pace the next would not fit
 SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
 
@@ -24,8 +26,7 @@ SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, prepar
 class Case:
     """One thing to time. `work` is what a call does (FLOP, bytes, ops), `columns` say what it is.
 
-    `prepare` makes its data, of about `data_bytes`, and gives its timer; `max_calls` bounds the
-    calls of one sample.
+    `prepare` makes its data, of about `data_bytes`, and gives its timer.
     """
 
     group: str
@@ -33,20 +34,38 @@ class Case:
     work: float
     data_bytes: int
     prepare: Callable[[], Timer]
-    max_calls: int = 1 << 20
 
 
 @dataclass
 class _Visited:
     case: Case
     timer: Timer
-    calls: int
+    calls: int = 0
     samples: list[float] = field(default_factory=list)  # seconds a call
+
+    def __post_init__(self) -> None:
+        self.timer(1)  # warms up
+        enough = 1
+        while self.calls != enough:
+            self.calls, enough = enough, _enough(enough, self.timer(enough))
 
     @property
     def sample_s(self) -> float:
         """Seconds that one more sample takes."""
         return self.calls * min(self.samples)
+
+    def visit(self) -> None:
+        """Take a sample."""
+        self.samples.append(self.timer(self.calls) / self.calls)
+        self.calls = _enough(self.calls, self.sample_s)
+
+
+def _enough(calls: int, spent_s: float) -> int:
+    """Return the same calls where they filled half a sample, else more, up to ten times as many."""
+    if spent_s >= SAMPLE_S / 2:
+        return calls
+    wanted = max(calls + 1, int(calls * min(10.0, SAMPLE_S / max(spent_s, 1e-9))))
+    return min(MOST_CALLS, wanted)
 
 
 Curves = dict[str, dict[str, list[Any]]]  # by group: columns, one entry a case
@@ -76,57 +95,55 @@ def sample(
         name: budget_s * SHARES[kind] / kinds.count(kind)
         for name, kind in zip(groups, kinds, strict=True)
     }
-    visited: list[_Visited] = []
+    visited: dict[str, list[_Visited]] = {}
     skipped: dict[str, list[str]] = {}
     for name, members in groups.items():
-        admitted, refusals = _admit(members, left_s, clock)
-        visited += admitted
-        if refusals:
-            skipped[name] = refusals
+        visited[name], left_s[name], why = _admit(members, left_s[name], clock)
+        if why:
+            skipped[name] = [why]
     while clock() - started < budget_s:
-        wanted = (v for v in visited if len(v.samples) < MAX_SAMPLES)
-        ready = [v for v in wanted if v.sample_s <= left_s[v.case.group]]
+        ready = [
+            (len(one.samples), name, one)
+            for name, admitted in visited.items()
+            for one in admitted
+            if len(one.samples) < MAX_SAMPLES and one.sample_s <= left_s[name]
+        ]
         if not ready:
             break
-        _visit(min(ready, key=lambda v: len(v.samples)), left_s, clock)
-    return {name: _curve(name, visited) for name in groups}, skipped
-
-
-def _visit(visited: _Visited, left_s: dict[str, float], clock: Callable[[], float]) -> None:
-    started = clock()
-    visited.samples.append(visited.timer(visited.calls) / visited.calls)
-    visited.calls = _enough(visited.calls, visited.sample_s, visited.case.max_calls)
-    left_s[visited.case.group] -= clock() - started
+        began, (_, name, least) = clock(), min(ready, key=itemgetter(0))
+        least.visit()
+        left_s[name] -= clock() - began
+    return {name: _curve(admitted) for name, admitted in visited.items()}, skipped
 
 
 def _admit(
-    cases: Iterable[Case], left_s: dict[str, float], clock: Callable[[], float]
-) -> tuple[list[_Visited], list[str]]:
-    """Prepare, warm up and sample once each case that fits; say why the others do not."""
+    cases: Iterable[Case], left_s: float, clock: Callable[[], float]
+) -> tuple[list[_Visited], float, str]:
+    """Prepare, warm up and sample once each case that fits; return them, what is left, and a lack.
+
+    Before larger cases are given up the last gets more samples, if these are cheap: neighbours slow
+    a few.
+    """
     admitted: list[_Visited] = []
-    refusals: list[str] = []
-    prepare_s = 0.0
+    end, prepare_s = clock() + left_s, 0.0
     for case in cases:
+        name = " ".join(f"{key}={value}" for key, value in case.columns.items())
         if len(admitted) >= SMALLEST and case.work > admitted[0].case.work:
-            expected_s = _expected_s(case, admitted, prepare_s)
-            while expected_s > left_s[case.group] and _may_be_a_hiccup(admitted[-1], left_s):
-                _visit(admitted[-1], left_s, clock)
-                expected_s = _expected_s(case, admitted, prepare_s)
-            if expected_s > left_s[case.group]:
-                refusals.append(f"{_name(case)} and larger: no time, it needs {expected_s:.2g} s")
-                break
+            last = admitted[-1]
+            while (needs_s := _expected_s(case, admitted, prepare_s)) > (left_s := end - clock()):
+                if len(last.samples) >= PATIENCE or last.sample_s >= left_s / PATIENCE:
+                    why = f"{name} and larger: no time, it needs {needs_s:.2g} s"
+                    return admitted, left_s, why
+                last.visit()
         started = clock()
         try:
             timer = case.prepare()
             prepare_s = clock() - started
-            admitted.append(_Visited(case, timer, _warm_calls(timer, case.max_calls)))
+            admitted.append(_Visited(case, timer))
         except RefusedError as refusal:
-            refusals.append(f"{_name(case)} and larger: {refusal}")
-            break
-        finally:
-            left_s[case.group] -= clock() - started
-        _visit(admitted[-1], left_s, clock)
-    return admitted, refusals
+            return admitted, end - clock(), f"{name} and larger: {refusal}"
+        admitted[-1].visit()
+    return admitted, end - clock(), ""
 
 
 def _expected_s(case: Case, admitted: Sequence[_Visited], prepare_s: float) -> float:
@@ -146,33 +163,7 @@ def _expected_s(case: Case, admitted: Sequence[_Visited], prepare_s: float) -> f
     return promised_s + prepare_s * larger + grown_s * (2 + MIN_SAMPLES)
 
 
-def _may_be_a_hiccup(last: _Visited, left_s: Mapping[str, float]) -> bool:
-    """Whether more samples, before larger cases are given up, are cheap: neighbours slow a few."""
-    return len(last.samples) < PATIENCE and last.sample_s < left_s[last.case.group] / PATIENCE
-
-
-def _warm_calls(timer: Timer, most: int) -> int:
-    """Warm up, and return the calls that make a sample of about `SAMPLE_S`, at most `most`."""
-    timer(1)
-    calls, enough = 0, 1
-    while calls != enough:
-        calls = enough
-        enough = _enough(calls, timer(calls), most)
-    return calls
-
-
-def _enough(calls: int, spent_s: float, most: int) -> int:
-    """Return the same calls where they filled half a sample, else more, up to ten times as many."""
-    if spent_s >= SAMPLE_S / 2:
-        return calls
-    return min(most, max(calls + 1, int(calls * min(10.0, SAMPLE_S / max(spent_s, 1e-9)))))
-
-
-def _name(case: Case) -> str:
-    return " ".join(f"{key}={value}" for key, value in case.columns.items())
-
-
-def _curve(group: str, visited: Iterable[_Visited]) -> dict[str, list[Any]]:
+def _curve(visited: Iterable[_Visited]) -> dict[str, list[Any]]:
     rows = [
         {
             **one.case.columns,
@@ -182,6 +173,5 @@ def _curve(group: str, visited: Iterable[_Visited]) -> dict[str, list[Any]]:
             "samples": len(one.samples),
         }
         for one in visited
-        if one.case.group == group
     ]
     return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
