@@ -27,7 +27,10 @@ from steptime.ops.builder import Builder
 SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
 SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))
 GEMM_SHAPES = tuple(sorted((*SQUARES, *SKEWED), key=math.prod))
-ARRAYS = {"copy": 2, "add": 3}  # arrays that a kernel moves: read one or two, write one
+STREAMS: dict[str, tuple[str, int, dict[str, int]]] = {  # kind, arrays read; one more is written
+    "copy": ("concat", 1, {"axis": 0}),
+    "add": ("add", 2, {}),
+}
 SMALLEST_ARRAY_BYTES = 1 << 16
 UNKNOWN_CACHE_BYTES = 1 << 27
 DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order they are tried
@@ -101,6 +104,7 @@ def probe(
 
 
 Prepare = Callable[[Graph, str, str], Prepared]  # a graph, its type, its phase
+Shape = tuple[int, ...]
 
 
 def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: str) -> Prepared:
@@ -124,9 +128,9 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
         Case(
             f"gemm.{dtype}",
             {"m": m, "k": k, "n": n},
-            gemm_flop(m, k, n),
+            flop := gemm_flop(m, k, n),
             (m * k + k * n + m * n) * (4 if dtype == "tf32" else SIZE_BYTES[dtype]),
-            partial(_gemm, prepare, dtype, m, k, n),
+            partial(_several, prepare, dtype, flop, "matmul", ((m, k), (k, n))),
         )
         for dtype in dtypes
         for m, k, n in GEMM_SHAPES
@@ -135,11 +139,11 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
         Case(
             f"memory.{kernel}",
             {"array_bytes": size},
-            size * arrays,
-            size * arrays,
-            partial(_stream, prepare, kernel, size),
+            moved := size * (reads + 1),
+            moved,
+            partial(_several, prepare, "float32", moved, kind, ((size // 4,),) * reads, **attrs),
         )
-        for kernel, arrays in ARRAYS.items()
+        for kernel, (kind, reads, attrs) in STREAMS.items()
         for size in array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
     ]
     timers: dict[str, Callable[[], Timer]] = {
@@ -153,15 +157,15 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
 
 
 def _several(
-    prepare: Prepare, dtype: str, work: float, grow: Callable[[Builder], Callable[[int], str]]
+    prepare: Prepare, dtype: str, work: float, kind: str, shapes: Sequence[Shape], **attrs: Any
 ) -> Timer:
     """Return the timer of one op, of which a step runs as many as are worth a step."""
     plain = "float32" if dtype == "tf32" else dtype
     count = max(1, min(MOST_OPS, int(STEP_WORK / work)))
     builder = Builder("ceiling", precision(plain), training=False)
-    op = grow(builder)
-    graph = builder.graph([op(i) for i in range(count)][-1])
-    return _per_op(_awaited_timer(prepare(graph, dtype, "infer")), count)
+    inputs = [builder.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
+    made = [builder.op(kind, *inputs, name=f"{kind}{i}", **attrs) for i in range(count)]
+    return _per_op(_awaited_timer(prepare(builder.graph(made[-1]), dtype, "infer")), count)
 
 
 def _per_op(timer: Timer, count: int) -> Timer:
@@ -172,24 +176,6 @@ def _per_op(timer: Timer, count: int) -> Timer:
         return timer(steps) * calls / (steps * count)
 
     return per_op
-
-
-def _gemm(prepare: Prepare, dtype: str, m: int, k: int, n: int) -> Timer:
-    def grow(b: Builder) -> Callable[[int], str]:
-        x, y = b.input("x", (m, k)), b.input("y", (k, n))
-        return lambda i: b.op("matmul", x, y, name=f"product{i}")
-
-    return _several(prepare, dtype, gemm_flop(m, k, n), grow)
-
-
-def _stream(prepare: Prepare, kernel: str, size_bytes: int) -> Timer:
-    def grow(b: Builder) -> Callable[[int], str]:
-        arrays = [b.input(f"x{i}", (size_bytes // 4,)) for i in range(ARRAYS[kernel] - 1)]
-        if kernel == "copy":
-            return lambda i: b.op("concat", *arrays, name=f"copy{i}", axis=0)
-        return lambda i: b.op("add", *arrays, name=f"sum{i}")
-
-    return _several(prepare, "float32", size_bytes * ARRAYS[kernel], grow)
 
 
 def _chain(
