@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from steptime.core.errors import InputError, shorten, unknown
 
-IMAGE = ((2, 3, 224, 224), "float32")
 META = "meta"
 
 
