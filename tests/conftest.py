@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from steptime.measure.procfs import ROOT, fields
-
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
 os.environ["STEPTIME_HOME"] = "/nonexistent"  # for what is read while tests are collected
@@ -25,10 +23,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 if os.access(sys.prefix, os.W_OK):  # what torch.compile has compiled is kept with the tools
-    # its keys do not tell vector units apart: loops of 16 lanes, built for 8, skip every other half
-    wide = "avx512f" in fields(ROOT / "proc/cpuinfo").get("flags", "").split()
-    units = os.environ.get("ATEN_CPU_CAPABILITY", "avx512" if wide else "own")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / f"inductor-{units}"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / "inductor"))
 
 settings.register_profile("steptime", deadline=None, derandomize=True, database=None)
 settings.load_profile("steptime")

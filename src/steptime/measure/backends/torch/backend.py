@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
     "'g++', or name one in CXX"
 )
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 BY_THE_HOST = "host clock around every exchange of a rank, waiting for others included; mean"
 WITHOUT_SYNC = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
 BESIDE_A_COPY = "exposed: step less that of an unsharded copy without exchange, in turns"
@@ -145,6 +148,11 @@ def _settings(options: contract.Options) -> None:
     torch.backends.cudnn.allow_tf32 = options.tf32
     torch.backends.cudnn.benchmark = True  # shapes never change, so the search pays
     if options.compile:
+        # the compiler's cache does not tell vector units apart: a loop over 16 numbers at a time
+        # that another CPU has left there would be built for 8, and leave out every other half
+        units, folder = torch.backends.cpu.get_cpu_capability(), os.environ.get(CACHE)
+        if folder and Path(folder).name != units:
+            os.environ[CACHE] = str(Path(folder) / units)
         from torch._dynamo.utils import counters  # takes a second
 
         torch.compiler.reset()  # and its clock
