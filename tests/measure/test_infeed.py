@@ -326,7 +326,7 @@ def test_the_slow_begin_of_a_training_is_warm_up() -> None:
 @pytest.mark.parametrize("where", ["host", "dataset"])
 def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -> None:
     from steptime.measure.backends.torch import backend as torch_backend
-    from steptime.measure.backends.torch.input import EVENTS
+    from steptime.measure.backends.torch.device import EVENTS
 
     work, graph = _work(), build(_work())
     options = Options(device="cuda", input=where, data=str(folder) if where == "dataset" else "")

@@ -6,8 +6,10 @@ protocol buffers cannot have more than 2 GB.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,15 +18,16 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.graph import Graph, TensorSpec
+from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.core.workload import Workload
 from steptime.exporters.onnx import model_of
 from steptime.exporters.onnx_kinds import KINDS
 from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
-from steptime.measure.backends.onnxruntime.profile import trace_of
 from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
 from steptime.measure.initial import initial_values
+from steptime.measure.trace import STEP, event
+from steptime.ops import OPS
 
 __all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
 
@@ -34,6 +37,8 @@ PHASES = ("infer",)
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16", "bfloat16")}
 _NO_KERNEL = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument)
+_RUN, _KERNEL = "model_run", "_kernel_time"  # of its profiler
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
 _NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out of memory")
 
 
@@ -126,7 +131,7 @@ def prepare(
         with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
             profiled = session(f"{folder}/steps")
             bound = _bound(profiled, graph, held, kind, number)
-            return trace_of(profiled, bound, graph, steps)
+            return _trace_of(profiled, bound, graph, steps)
 
     facts = {
         "onnxruntime": ort.__version__,
@@ -171,3 +176,40 @@ def _bound(session: Any, graph: Graph, held: Mapping[str, Any], kind: str, numbe
     if kind != "cpu":
         binding.synchronize_inputs()
     return binding
+
+
+def _trace_of(session: Any, binding: Any, graph: Graph, steps: int) -> str:
+    """Return the trace of some steps as Trace Event JSON, as PyTorch's profiler would have it."""
+    session.run_with_iobinding(binding)  # what the first use costs comes before the steps
+    for _ in range(steps):
+        session.run_with_iobinding(binding)
+    told = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    marks = [one for one in told if one.get("name") == _RUN][-steps:]
+    events = [
+        event(f"{STEP}{i}", "user_annotation", one["ts"], one["dur"]) for i, one in enumerate(marks)
+    ]
+    makers = {op.outputs[0]: op for op in graph.ops}
+    for one in told:
+        name = str(one.get("name"))
+        if name.endswith(_KERNEL) and marks and one["ts"] >= marks[0]["ts"]:
+            runs = str(one["args"]["op_name"])
+            if op := op_of(name.removesuffix(_KERNEL), runs, makers):
+                events.append(event(op, "user_annotation", one["ts"], one["dur"]))
+            events.append(event(f"onnx::{runs}", "cpu_op", one["ts"], one["dur"]))
+    return json.dumps({"traceEvents": events})
+
+
+def op_of(node: str, runs: str, makers: Mapping[str, Op]) -> str:
+    """Return the op that a node belongs to; "" where there is none.
+
+    A node that optimizations have made has the name of one that it replaces, with more behind it: a
+    product together with what follows it may have the name of the last.
+    """
+    while node and node not in makers:
+        node = node[:-1]
+    name = node
+    while any(word in runs for word in _PRODUCTS) and name in makers:
+        if OPS[makers[name].kind].products:
+            return name
+        name = makers[name].inputs[0] if makers[name].inputs else ""
+    return node

@@ -22,7 +22,6 @@ from steptime.core.workload import Workload
 from steptime.measure import contract, ranks, synthetic
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
-from steptime.measure.backends.torch.input import EVENTS
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES
 from steptime.measure.backends.torch.profile import annotate, trace_of
@@ -203,7 +202,7 @@ def _facts(options: contract.Options, device: torch.device) -> dict[str, object]
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
     if options.input != "device":
-        facts["input_clock"] = EVENTS if device.type == "cuda" else HOST_CLOCK
+        facts["input_clock"] = torch_device.EVENTS if device.type == "cuda" else HOST_CLOCK
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         facts |= {

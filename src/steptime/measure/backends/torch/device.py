@@ -11,6 +11,10 @@ import torch
 from steptime.core.errors import InputError, shorten
 from steptime.measure import machine
 from steptime.measure.contract import DeviceFacts
+from steptime.measure.infeed import clocked
+
+EVENTS = "CUDA events: from the end of the work before to the end of the copy"
+Call = Callable[[], None]
 
 
 def find(name: str) -> torch.device:
@@ -67,6 +71,40 @@ def timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | 
         return float(first.elapsed_time(last)) / 1e3
 
     return seconds_of
+
+
+def clocked_input(take: Call, device: torch.device) -> tuple[Call, Callable[[], float]]:
+    """Return `take` on a clock, and what gives the seconds spent in it since last asked.
+
+    A CUDA device has an event before and one after: the first comes when the work before is done,
+    so time in which the host reads while the device still computes is not waited for.
+    """
+    if device.type != "cuda":
+        return clocked(take)
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    taken = 0
+
+    def timed() -> None:
+        nonlocal taken
+        if taken == len(events):  # they are used again in the next sample
+            events.append(
+                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            )
+        before, after = events[taken]
+        taken += 1
+        stream = torch.cuda.current_stream(device)
+        before.record(stream)
+        take()
+        after.record(stream)
+
+    def waited() -> float:
+        nonlocal taken
+        torch.cuda.synchronize(device)
+        total_ms = sum(float(before.elapsed_time(after)) for before, after in events[:taken])
+        taken = 0
+        return total_ms / 1e3
+
+    return timed, waited
 
 
 def memory_meter(

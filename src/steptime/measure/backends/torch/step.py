@@ -16,7 +16,6 @@ from steptime.core.workload import Workload
 from steptime.measure import synthetic
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
-from steptime.measure.backends.torch.input import Waited, input_of
 from steptime.measure.backends.torch.module import initial_values, join_recurrent_weights, module_of
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed, Options, ProcessGroup
@@ -39,7 +38,7 @@ class Assembled:
     parts: dict[str, Callable[[], None]]
     values: Mapping[str, Tensor]
     step: Callable[[], None]
-    waited: Waited | None
+    waited: Callable[[], float] | None
     loss: Callable[[], float] | None
 
     def step_alone(self) -> None:
@@ -68,7 +67,9 @@ def assemble(
         values |= initial_values(inputs_alone, device, own_seed)
     if device.type == "cuda" and not own:
         join_recurrent_weights(graph, values)
-    take, waited = input_of(graph, values, device, options, feed) or (None, None)
+    take, waited = None, None
+    if options.input != "device":
+        take, waited = torch_device.clocked_input(_copying(graph, values, device, feed), device)
     module: Any = own or module_of(graph, values, types, options.compile)
     inputs = [values[name] for name in graph.inputs]
     spread = Spread(module, list(module.parameters()))
@@ -92,6 +93,30 @@ def assemble(
         parts, loss = _training(network, inputs, optimizer, scaler, spread)
     step = in_turn(take, *parts.values())
     return Assembled(module, inputs, spread, parts, values, step, waited, loss)
+
+
+def _copying(
+    graph: Graph, values: Mapping[str, Tensor], device: torch.device, feed: Feed | None
+) -> Callable[[], None]:
+    """Return what copies a step's input to where the step reads it.
+
+    Synthetic input lies on the host, in pages that a CUDA device can read by itself; batches of a
+    data set are put into such pages first.
+    """
+    on_gpu = device.type == "cuda"
+
+    def placed(tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if on_gpu else tensor
+
+    made = {n: placed(values[n].to("cpu", copy=True)) for n in graph.inputs if not feed}
+
+    def take() -> None:
+        arrays = feed.next() if feed else {}
+        given = {name: placed(torch.from_numpy(array)) for name, array in arrays.items()}
+        for name, tensor in (made or given).items():
+            values[name].copy_(tensor, non_blocking=on_gpu)
+
+    return take
 
 
 def under_autocast(network: Network, types: Precision, device: torch.device) -> Network:
