@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.cluster import script as batch
 from steptime.cluster.scheduler import (
     Array,
     JobExit,
@@ -28,6 +27,7 @@ from steptime.cluster.scheduler import (
     SchedulerError,
     TaskJob,
     TaskName,
+    script_text,
 )
 from steptime.cluster.slurm import OVER, PRINTED, cause_of_exit
 from steptime.core.errors import InputError
@@ -136,7 +136,7 @@ def cancel(jobs: Sequence[str]) -> None:
 def script(need: Need, name: str, folder: str, python: str) -> str:
     request = need.request
     flags = [f"#FAKE nodes={need.nodes} partition={request.partition} node={request.node}"]
-    return batch.script(need, name, folder, python, flags, "FAKE_JOB", "FAKE_INDEX", "fakerun")
+    return script_text(need, name, folder, python, flags, "FAKE_JOB", "FAKE_INDEX", "fakerun")
 
 
 def limits() -> int:

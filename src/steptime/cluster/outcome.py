@@ -8,8 +8,15 @@ from collections.abc import Callable
 
 from steptime import catalog
 from steptime.cluster.resources import UNKNOWN
-from steptime.cluster.scheduler import FOR_MEMORY, JobExit, scheduler_of
-from steptime.cluster.script import BEGUN, NO_MODULE, READY, RUN_FIRST_FAILED
+from steptime.cluster.scheduler import (
+    BEGUN,
+    FOR_MEMORY,
+    NO_MODULE,
+    READY,
+    RUN_FIRST_FAILED,
+    JobExit,
+    scheduler_of,
+)
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.record import Record
 from steptime.launch.local import Failure

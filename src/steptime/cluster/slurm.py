@@ -14,7 +14,6 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from steptime.cluster import scheduler as contract
-from steptime.cluster import script as batch
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import picked
 from steptime.measure.procfs import number_list
@@ -149,7 +148,7 @@ def cancel(jobs: Sequence[str]) -> None:
 def script(need: contract.Need, name: str, folder: str, python: str) -> str:
     """Return the text of the batch script of array `name`."""
     cores = "" if need.request.exclusive else f" --cpus-per-task={need.cores}"
-    return batch.script(
+    return contract.script_text(
         need, name, folder, python,
         flags=[f"#SBATCH {flag}" for flag in _flags(need, name, folder)],
         job="SLURM_JOB_ID",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from steptime.core.dtypes import Precision, precision
 from steptime.core.errors import InputError
@@ -23,10 +25,11 @@ from steptime.measure import contract, ranks, synthetic
 from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
+from steptime.measure.backends.torch.module import annotate
 from steptime.measure.backends.torch.parallel import STRATEGIES
-from steptime.measure.backends.torch.profile import annotate, trace_of
 from steptime.measure.backends.torch.step import assemble, outputs_of
 from steptime.measure.infeed import HOST_CLOCK, Stopwatch, loader_death
+from steptime.measure.trace import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
 
@@ -86,7 +89,7 @@ def prepare(
         if not (options.compile or own):  # compiled ops do not say their names
             annotate(found.module)
         found.step()
-        return trace_of(found.step, sync, steps)
+        return _trace_of(found.step, sync, steps)
 
     def alone() -> Callable[[], None]:  # what is sharded cannot leave it out: a copy that is not
         apart = found if found.spread.quiet else make(replace(options, strategy="independent"))
@@ -137,6 +140,22 @@ def _check(
             f"{replicas} replicas are as many processes, not {size}": replicas not in {1, size},
         }
     )
+
+
+def _trace_of(step: Callable[[], None], sync: Callable[[], None], steps: int) -> str:
+    """Return the trace of some steps, the device waited for at the end of each."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as made:
+        for number in range(steps):
+            with record_function(f"{STEP}{number}"):
+                step()
+                sync()
+    with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
+        path = Path(folder) / "trace.json"
+        made.export_chrome_trace(str(path))
+        return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _settings(options: contract.Options) -> None:

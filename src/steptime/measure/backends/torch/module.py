@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.profiler import record_function
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
 from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
-from steptime.measure.backends.torch.profile import OP
 from steptime.measure.initial import angles
 from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, fills
+
+OP = "steptime_op"  # in the `meta` of a node: the name of its op
 
 
 def module_of(
@@ -63,6 +67,24 @@ def module_of(
     interpret(calls, nodes, node)
     lines.output(nodes[graph.outputs[0]])
     return fx.GraphModule(root, lines, _identifier(graph.name))
+
+
+def annotate(module: fx.GraphModule) -> None:
+    """Let each call of a generated module say to the profiler whose it is; it is slower then."""
+    for node in module.graph.nodes:
+        if OP in node.meta:
+            node.target = _annotated(node.target, node.meta[OP])
+    module.recompile()
+
+
+def _annotated(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def annotated(*args: Any, **kwargs: Any) -> Any:
+        with record_function(name):
+            return run(*args, **kwargs)
+
+    annotated.__module__ = __name__  # torch.fx writes a module's code with names
+    return annotated
 
 
 def _identifier(name: str) -> str:
