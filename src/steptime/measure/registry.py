@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from steptime import catalog, stacks
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.stack import Stack, label_of
 
 GROUP = "steptime.backends"
@@ -78,14 +78,10 @@ def compiles(name: str, compiled: bool) -> bool:
 
 def backend(name: str, where: str = "") -> Row:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
-    if name in BACKENDS:
-        return BACKENDS[name]
     if name in GONE:
         raise InputError(f"{where}{': ' if where else ''}backend {name} is gone: {GONE[name]}")
-    known = backends()
-    if name not in known:
-        raise unknown("backend", name, known, where)
-    return known[name]
+    known = BACKENDS if name in BACKENDS else backends()
+    return known[one_of("backend", name, known, where)]
 
 
 def version(name: str) -> str | None:

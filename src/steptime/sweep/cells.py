@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from steptime import catalog, stacks
 from steptime.build import build_step, family_of, make_workload
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.progress import watched
 from steptime.core.ranges import number_of
 from steptime.core.stack import label_of
@@ -134,8 +134,7 @@ def read_filters(
         match = _FILTER.fullmatch(text)
         if not match:
             raise InputError(f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'")
-        if match[1] not in names:
-            raise unknown("name in where", match[1], sorted(names), where)
+        one_of("name in where", match[1], sorted(names), where)
         if math.isnan(limit := number_of(match[3])):
             raise InputError(f"{where}: where: {shorten(match[3])} is no number")
         filters.append(Filter(match[1], match[2], limit))

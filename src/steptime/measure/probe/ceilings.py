@@ -15,7 +15,7 @@ from typing import Any
 
 from steptime.build import Choice, make_workload
 from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of
 from steptime.core.graph import Graph
 from steptime.layers.dense import mean_loss
 from steptime.measure import machine, registry
@@ -76,8 +76,7 @@ def probe(
     before, as a share of the CPUs. Raises `InputError` for an unknown type.
     """
     for dtype in dtypes or ():
-        if dtype not in DTYPES:
-            raise unknown("dtype", dtype, DTYPES, "probe")
+        one_of("dtype", dtype, DTYPES, "probe")
     started = time.perf_counter()
     load = machine.load()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them

@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
 from steptime.measure.contract import ProcessGroup
 from steptime.measure.infeed import Stopwatch
+from steptime.measure.process_group import Pace
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
@@ -264,20 +266,15 @@ def all_reduce_s(
     0 ends when `budget_s` is spent, after three rounds at the least.
     """
     group = join(ranks.here(), device)
+    pace = Pace(group, sync)
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     counts = dict.fromkeys(sizes, 1)
     began, rounds = perf_counter(), 0
     while group.agree(rounds <= LEAST_ROUNDS or perf_counter() - began < budget_s):
         for size, tensor in tensors.items():
-            count = group.agree(counts[size])
-            sync()
-            start = perf_counter()
-            for _ in range(count):
-                dist.all_reduce(tensor)
-            sync()
-            taken = max(group.gather(perf_counter() - start)) / count
-            counts[size] = max(1, round(SAMPLE_S / taken))
+            taken = pace.take(partial(dist.all_reduce, tensor), counts[size]) / counts[size]
+            counts[size] = max(1, round(SAMPLE_S / taken))  # the same in all, as the times are
             if rounds:  # the first one is warm-up, and says how many are a sample
                 times[size].append(taken)
         rounds += 1
