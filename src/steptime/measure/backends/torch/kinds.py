@@ -55,22 +55,29 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return x
 
 
-def _padded(
-    x: Tensor, padding: Sides, value: float = 0.0, most: tuple[float, float] = (inf, inf)
-) -> tuple[Tensor, Pair]:
+def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
     """Return `x` and the padding left to the op: all of it where the op can take it."""
     top, bottom, left, right = padding
-    if (top, left) == (bottom, right) and top <= most[0] and left <= most[1]:
+    if top == bottom and left == right and 2 * top <= kernel[0] and 2 * left <= kernel[1]:
         return x, (top, left)
     return functional.pad(x, (left, right, top, bottom), value=value), (0, 0)
 
 
 def conv2d(
-    x: Tensor, w: Tensor, b: Tensor | None = None, padding: Sides = NONE, **how: Any
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    stride: Pair = (1, 1),
+    padding: Sides = NONE,
+    dilation: Pair = (1, 1),
+    groups: int = 1,
 ) -> Tensor:
     """Return the convolution; unequal padding is made by an op of its own."""
-    x, pads = _padded(x, padding)
-    return functional.conv2d(x, w, b, padding=pads, **how)
+    top, bottom, left, right = padding
+    if (top, left) == (bottom, right):
+        return functional.conv2d(x, w, b, stride, (top, left), dilation, groups)
+    x = functional.pad(x, (left, right, top, bottom))
+    return functional.conv2d(x, w, b, stride, 0, dilation, groups)
 
 
 def conv_transpose2d(
@@ -103,7 +110,7 @@ def _pooled(run: Callable[..., Tensor], padding_is: float) -> Callable[..., Tens
     def pool(
         x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
     ) -> Tensor:
-        wide, pads = _padded(x, padding, padding_is, (kernel[0] / 2, kernel[1] / 2))
+        wide, pads = _padded(x, padding, kernel, padding_is)
         y = run(wide, kernel, stride, pads, ceil_mode=ceil)
         if wide is x or not ceil:
             return y
