@@ -241,6 +241,18 @@ def test_a_compiled_network_trains_and_says_what_the_compiler_did() -> None:
         assert found["cache_hits"] + found["cache_misses"] == 2  # forward and backward
 
 
+def test_what_is_compiled_is_kept_by_the_vector_units_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        prepared(workload(FC), Options(compile=True))
+        units = torch.backends.cpu.get_cpu_capability()
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / units)
+
+
 @pytest.mark.slow
 def test_a_missing_compiler_is_said_in_one_line(tmp_path: Path) -> None:
     """In a process of its own: Inductor looks for its compiler once."""
