@@ -241,6 +241,7 @@ def test_a_compiled_network_trains_and_says_what_the_compiler_did() -> None:
         assert found["cache_hits"] + found["cache_misses"] == 2  # forward and backward
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
 def test_what_is_compiled_is_kept_by_the_vector_units_of_the_cpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
