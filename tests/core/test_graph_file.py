@@ -19,8 +19,7 @@ from steptime.core.workload import Workload
 from steptime.count import count
 from steptime.importers import Source
 from steptime.importers.graph_file import read
-from steptime.models import language
-from steptime.models import names as model_names
+from steptime.models import FAMILIES, ZOO
 
 Table = dict[str, Any]
 
@@ -52,7 +51,7 @@ def in_file(tmp_path: Path, table: Table, name: str = "net.graph.json") -> str:
     return str(path)
 
 
-_SMALL = [name for name in model_names() if name not in language.rows() or name == "llama3_8b"]
+_SMALL = [*FAMILIES, *ZOO, "llama3_8b"]
 
 
 @pytest.mark.parametrize("name", _SMALL)

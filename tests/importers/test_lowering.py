@@ -12,7 +12,10 @@ from measure.test_backend_values import GRADIENTS, compare_gradients, each
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, check
 from steptime.count import count
+from steptime.importers import elements as el
 from steptime.importers import lowering as low
+from steptime.importers import windows
+from steptime.importers.loss import loss_of
 from steptime.importers.patterns import is_learnt
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
@@ -40,7 +43,7 @@ def double(b: Builder, x: str, channels: int, name: str) -> str:
         y = conv(b, x, channels, 3, f"{name}.conv{i}")
         norms = (b.weight(f"{name}.norm{i}.{s}", (channels,)) for s in ("weight", "bias"))
         y = low.group_norm(b, y, 2, f"{name}.norm{i}", *norms)
-        x = low.pointwise(b, "silu", y, name=f"{name}.silu{i}")
+        x = el.pointwise(b, "silu", y, name=f"{name}.silu{i}")
     return x
 
 
@@ -54,8 +57,8 @@ def unet(b: Builder) -> str:
         b, deep, b.weight("up.weight", (8, 4, 2, 2)), "up", b.weight("up.bias", (4,)),
         stride=(2, 2), padding=(0,) * 4, dilation=(1, 1), transposed=True,
     )  # fmt: skip
-    joined = low.concat(b, [up, first], 1, "join")
-    return low.loss_of(b, [conv(b, double(b, joined, 4, "up1"), 5, 1, "classes")])
+    joined = el.concat(b, [up, first], 1, "join")
+    return loss_of(b, [conv(b, double(b, joined, 4, "up1"), 5, 1, "classes")])
 
 
 def vit(b: Builder) -> str:
@@ -64,27 +67,27 @@ def vit(b: Builder) -> str:
     w = b.weight("patch.weight", (32, 3, 4, 4))
     how: dict[str, Any] = {"stride": (4, 4), "padding": (0,) * 4, "dilation": (1, 1)}
     x = low.convolution(b, x, w, "patch", b.weight("patch.bias", (32,)), **how)
-    x = low.transpose(b, low.reshape(b, x, (BATCH, 32, 16), "flat"), (0, 2, 1), "tokens")
-    token = low.expand(b, b.weight("class_token", (1, 1, 32)), (BATCH, -1, -1), "class_token/all")
-    x = low.concat(b, [token, x], 1, "with_class")
-    x = low.pointwise(b, "add", x, b.weight("position", (1, 17, 32)), name="add_position")
+    x = el.transpose(b, el.reshape(b, x, (BATCH, 32, 16), "flat"), (0, 2, 1), "tokens")
+    token = el.expand(b, b.weight("class_token", (1, 1, 32)), (BATCH, -1, -1), "class_token/all")
+    x = el.concat(b, [token, x], 1, "with_class")
+    x = el.pointwise(b, "add", x, b.weight("position", (1, 17, 32)), name="add_position")
     y = layer_norm(b, x, "norm1")
     q, k, v = (
-        low.transpose(
+        el.transpose(
             b,
-            low.reshape(b, dense(b, y, 32, f"attention.{s}"), (BATCH, 17, 4, 8), f"{s}/heads"),
+            el.reshape(b, dense(b, y, 32, f"attention.{s}"), (BATCH, 17, 4, 8), f"{s}/heads"),
             (0, 2, 1, 3),
             f"{s}/transpose",
         )
         for s in "qkv"
     )
     y = low.attention(b, q, k, v, "attention")
-    y = low.reshape(b, low.transpose(b, y, (0, 2, 1, 3), "merge"), (BATCH, 17, 32), "merge/heads")
-    x = low.pointwise(b, "add", x, dense(b, y, 32, "attention.out"), name="add1")
+    y = el.reshape(b, el.transpose(b, y, (0, 2, 1, 3), "merge"), (BATCH, 17, 32), "merge/heads")
+    x = el.pointwise(b, "add", x, dense(b, y, 32, "attention.out"), name="add1")
     y = dense(b, layer_norm(b, x, "norm2"), 64, "mlp.up")
-    y = dense(b, low.pointwise(b, "gelu", y, name="mlp.gelu"), 32, "mlp.down")
-    x = layer_norm(b, low.pointwise(b, "add", x, y, name="add2"), "norm")
-    return low.loss_of(b, [dense(b, low.select(b, x, 1, 0, "class"), 10, "head")])
+    y = dense(b, el.pointwise(b, "gelu", y, name="mlp.gelu"), 32, "mlp.down")
+    x = layer_norm(b, el.pointwise(b, "add", x, y, name="add2"), "norm")
+    return loss_of(b, [dense(b, el.select(b, x, 1, 0, "class"), 10, "head")])
 
 
 def layer_norm(b: Builder, x: str, name: str) -> str:
@@ -96,23 +99,23 @@ def squeeze_excite(b: Builder) -> str:
     """A convolution whose channels are weighed by what all of the image says."""
     x = conv(b, b.input("image", (BATCH, 3, 8, 8)), 8, 3, "stem", stride=2)
     y = low.adaptive_pool(b, x, "avg", (1, 1), "squeeze")
-    y = low.pointwise(b, "relu", conv(b, y, 4, 1, "reduce"), name="relu")
-    y = low.pointwise(b, "hard_sigmoid", conv(b, y, 8, 1, "expand"), name="gate")
-    x = low.pointwise(b, "mul", x, y, name="scale")
-    return low.loss_of(b, [dense(b, low.reduce(b, "mean", x, (2, 3), "pool"), 10, "head")])
+    y = el.pointwise(b, "relu", conv(b, y, 4, 1, "reduce"), name="relu")
+    y = el.pointwise(b, "hard_sigmoid", conv(b, y, 8, 1, "expand"), name="gate")
+    x = el.pointwise(b, "mul", x, y, name="scale")
+    return loss_of(b, [dense(b, el.reduce(b, "mean", x, (2, 3), "pool"), 10, "head")])
 
 
 def tagger(b: Builder) -> str:
     """Two LSTM layers of 5 both ways over 6 words, and 7 tags for each."""
     ids = b.input("words", (BATCH, 6), "int64")
-    x = low.embedding(b, ids, b.weight("embedding.weight", (11, 4)), "embedding")
+    x = el.embedding(b, ids, b.weight("embedding.weight", (11, 4)), "embedding")
     layers = []
     for i, width in enumerate((4, 10)):
         for way in ("", "_reverse"):
             shapes = ((20, width), (20, 5), (20,), (20,))
             layers.append([b.weight(f"lstm.l{i}{way}.{j}", s) for j, s in enumerate(shapes)])
     x, _ = low.recurrent(b, x, "lstm", layers, "lstm", bidirectional=True)
-    return low.loss_of(b, [dense(b, x, 7, "tags")])
+    return loss_of(b, [dense(b, x, 7, "tags")])
 
 
 NETWORKS: dict[str, Callable[[Builder], str]] = {
@@ -168,17 +171,17 @@ def test_what_a_file_writes_out_becomes_the_kinds_that_families_have() -> None:
     b = Builder("x", precision("float32"), training=False)
     x = b.input("x", (BATCH, 5, 8))
     y = low.matmul(b, x, b.weight("w", (8, 6)), "fc")
-    y = low.pointwise(b, "add", b.weight("b", (6,)), y, name="plus")
-    kinds = [op.kind for op in b.graph(low.loss_of(b, [y])).ops]
+    y = el.pointwise(b, "add", b.weight("b", (6,)), y, name="plus")
+    kinds = [op.kind for op in b.graph(loss_of(b, [y])).ops]
     assert kinds == ["linear", "bias"]
 
     b = Builder("x", precision("float32"), training=False)
     x = b.input("x", (BATCH, 3, 8, 8))
     how: dict[str, Any] = {"stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1)}
     y = low.convolution(b, x, b.weight("w", (4, 3, 1, 1)), "conv", **how)
-    y = low.pointwise(b, "add", y, b.weight("b", (1, 4, 1, 1)), name="plus")
-    y = low.softmax(b, y, 1, "softmax")
-    kinds = [op.kind for op in b.graph(low.loss_of(b, [y])).ops]
+    y = el.pointwise(b, "add", y, b.weight("b", (1, 4, 1, 1)), name="plus")
+    y = el.softmax(b, y, 1, "softmax")
+    kinds = [op.kind for op in b.graph(loss_of(b, [y])).ops]
     assert kinds == ["conv2d", "bias", "transpose", "softmax", "transpose"]
     graph = graph_of("vit")
     (position,) = [op for op in graph.ops if op.name == "add_position"]
@@ -192,7 +195,7 @@ def test_what_a_network_is_trained_on() -> None:
     def losses(*outputs: Callable[[Builder, str], str], shape: tuple[int, ...] = (4, 6)) -> Any:
         b = Builder("x", precision("float32"), training=True)
         x = b.weight("x", shape)
-        graph = b.graph(low.loss_of(b, [make(b, x) for make in outputs]))
+        graph = b.graph(loss_of(b, [make(b, x) for make in outputs]))
         check(graph)
         return [op.kind for op in graph.ops]
 
@@ -204,13 +207,13 @@ def test_what_a_network_is_trained_on() -> None:
 
     assert losses(fc) == ["linear", "cross_entropy"]
     assert losses(single) == ["linear", "mean"]  # one number is no class
-    assert losses(lambda b, x: low.softmax(b, fc(b, x), -1, "p")) == ["linear", "cross_entropy"]
+    assert losses(lambda b, x: el.softmax(b, fc(b, x), -1, "p")) == ["linear", "cross_entropy"]
     assert losses(lambda b, x: b.op("tanh", x, name="y")) == ["tanh", "mean"]
     assert losses(fc, single) == ["linear", "linear", "mean", "mean", "add"]
     dead = losses(lambda b, x: (fc(b, x), single(b, x))[1])
     assert dead == ["linear", "mean"]  # what nobody reads is left out
     with pytest.raises(ShapeError, match="without an output of numbers"):
-        losses(lambda b, x: low.pointwise(b, "gt", x, 0.0, name="y"))
+        losses(lambda b, x: el.pointwise(b, "gt", x, 0.0, name="y"))
 
 
 def test_slices_follow_the_rules_of_python() -> None:
@@ -219,11 +222,11 @@ def test_slices_follow_the_rules_of_python() -> None:
     for start, stop, step in (
         *((0, 10, 1), (2, 99, 3), (-4, -1, 1), (9, -99, -1), (-1, 2, -3), (1, 8, 4)),
     ):
-        made = low.slice_(b, x, -1, start, stop, "slice", step)
+        made = el.slice_(b, x, -1, start, stop, "slice", step)
         assert b.shape(made) == (3, len(range(10)[start:stop:step]))
-    assert low.slice_(b, x, 1, 0, 10, "all") == x
+    assert el.slice_(b, x, 1, 0, 10, "all") == x
     with pytest.raises(ShapeError, match="slice 5:5"):
-        low.slice_(b, x, 1, 5, 5, "none")
+        el.slice_(b, x, 1, 5, 5, "none")
 
 
 def test_what_no_kind_can_do_is_refused_by_name() -> None:
@@ -235,7 +238,7 @@ def test_what_no_kind_can_do_is_refused_by_name() -> None:
     with pytest.raises(ShapeError, match=r"gru2: a cell 'gru2', not rnn, lstm, gru"):
         low.recurrent(b, x, "gru2", [], "gru2")
     with pytest.raises(ShapeError, match=r"axis 7 of \[1, 2, 4, 4, 4\]"):
-        low.softmax(b, x, 7, "softmax")
+        el.softmax(b, x, 7, "softmax")
 
 
 def executed(b: Builder, y: str, values: dict[str, Any]) -> Any:
@@ -292,7 +295,7 @@ def test_windows_and_volumes_are_those_of_torch() -> None:
 
     b = Builder("x", precision("float64"), training=False)
     x = b.input("x", (2, 3, 7, 8))
-    y = low.unfold(b, x, (3, 2), (2, 1), (1, 2), "unfold")
+    y = windows.unfold(b, x, (3, 2), (2, 1), (1, 2), "unfold")
     value = np.random.default_rng(1).standard_normal((2, 3, 7, 8))
     places = {"unfold/rows": (2, 1), "unfold/columns": (1, 2)}
     theirs = torch.nn.functional.unfold(torch.from_numpy(value), (3, 2), (1, 2), 0, (2, 1))
@@ -416,6 +419,6 @@ def test_what_is_made_in_many_steps_may_be_learnt(steps: int, learnt: bool) -> N
     b = Builder("deep", precision("float32"), training=False)
     x = b.input("mask", (BATCH, 4))
     for i in range(steps):
-        x = low.pointwise(b, "exp", x, name=f"exp{i}")
+        x = el.pointwise(b, "exp", x, name=f"exp{i}")
     assert is_learnt(b, x) is learnt
-    assert is_learnt(b, low.pointwise(b, "add", x, b.weight("bias", (4,)), name="sum"))
+    assert is_learnt(b, el.pointwise(b, "add", x, b.weight("bias", (4,)), name="sum"))

@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 
 from steptime.core.graph import Attr, Op
+from steptime.importers.composed import COMPOSED, REDUCED
 from steptime.layers import dense
 from steptime.layers.blocks import ACTIVATIONS
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
-from steptime.ops.pointwise import function_of
+from steptime.ops.pointwise import FUNCTIONS, function_of
 from steptime.ops.table import require
 
 Operand = str | float
@@ -16,6 +17,11 @@ OF_THEIR_OWN = ("relu", "sigmoid", "tanh", "gelu", "silu", *ACTIVATIONS)
 OF_WHOLE_NUMBERS = (  # pointwise functions that make whole numbers of them
     *("neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide"),
     *("where", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "logical_not"),
+)
+UNARY = (  # functions of one operand, whatever they are counted as
+    *(name for name, row in FUNCTIONS.items() if len(row.gradients) == 1),
+    *OF_THEIR_OWN,
+    *(name for name in COMPOSED if name not in ("lerp", "swiglu")),
 )
 PRODUCTS = ("linear", "matmul", "conv2d", "conv_transpose2d")
 LARGEST_FLOAT = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
@@ -203,9 +209,11 @@ def pointwise(
 ) -> str:
     """Return a function of single elements (`ops.pointwise.FUNCTIONS` and the activations).
 
-    Operands are tensors or numbers. `parameter` is that of `elu` or `leaky_relu`, `low` and `high`
-    the limits of `clamp`.
+    It is written out where it has no row of its own. Operands are tensors or numbers. `parameter`
+    is that of `elu` or `leaky_relu`, `low` and `high` the limits of `clamp`.
     """
+    if function in COMPOSED:
+        return COMPOSED[function](lambda f, *x: pointwise(b, f, *x, name=name), *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
     if function == "clamp" and math.inf in (high, -low):
@@ -284,15 +292,23 @@ def where(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
 def reduce(
     b: Builder, function: str, x: str, axes: Sequence[int] | None, name: str, keep: bool = False
 ) -> str:
-    """Return `x` reduced over `axes`, all where they are None."""
+    """Return `x` reduced over `axes`, all where they are None; norms and the like written out."""
     rank = len(b.shape(x))
     every = tuple(range(rank)) if axes is None else tuple(sorted({axis_of(b, x, i) for i in axes}))
     if not every or rank == 0:
         return x
-    kept = tuple(1 if i in every else n for i, n in enumerate(b.shape(x)))
+    if function in REDUCED:
+        y = REDUCED[function](
+            lambda f, *operands: pointwise(b, f, *operands, name=name),
+            lambda f, z: reduce(b, f, z, every, name, True),
+            lambda f, z: reduce(b, f, z, every, name, keep),
+            x,
+        )
+        kept = not keep and len(b.shape(y)) == rank
+        return squeeze(b, y, every, f"{name}/reshape") if kept else y
     if function == "mean" and rank == 4 and every == (2, 3):
         y = op(b, "global_avg_pool", x, name=name)
-        return reshape(b, y, kept, f"{name}/keep") if keep else y
+        return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
     if function == "mean" and len(every) == rank and not keep:
         return op(b, "mean", x, name=name)
     return op(b, "reduce", x, name=name, function=function, axes=every, keep=keep)

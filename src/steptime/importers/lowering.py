@@ -11,48 +11,27 @@ from typing import Any, Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
-from steptime.importers.composed import UNARY, pointwise, reduce
 from steptime.importers.elements import (
     axis_of,
-    cast,
     concat,
     dropout,
-    embedding,
-    expand,
     free_name,
-    gather,
-    is_float,
     is_kept,
-    made_by,
     op,
     pad,
+    pointwise,
+    reduce,
     reshape,
-    select,
     slice_,
     softmax,
-    split,
-    squeeze,
-    stack,
     transpose,
-    unsqueeze,
-    where,
     with_axes,
 )
 from steptime.importers.heads import heads_joined, heads_repeated, heads_shared
-from steptime.importers.loss import loss_of
-from steptime.importers.windows import fold, sides_of, unfold, windows
+from steptime.importers.windows import sides_of, windows
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
-
-__all__ = [
-    "UNARY", "adaptive_pool", "attention", "axis_of", "batch_norm", "cast", "concat",
-    "convolution", "dropout", "embedding", "expand", "fold", "free_name", "gather", "group_norm",
-    "is_float", "is_kept", "layer_norm", "linear", "loss_of", "made_by", "matmul", "op", "pad",
-    "pointwise", "pool", "recurrent", "reduce", "reshape", "resize", "rms_norm", "select",
-    "sides_of", "slice_", "softmax", "split", "squeeze", "stack", "topk", "transpose", "unfold",
-    "unsqueeze", "where", "windows",
-]  # fmt: skip
 
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:

@@ -1,7 +1,7 @@
 """Recognises the experts that a router chooses for each token, where a file writes them out."""
 
 from steptime.core.graph import Attr, Op
-from steptime.importers import lowering
+from steptime.importers import elements
 from steptime.ops.builder import Builder
 from steptime.ops.experts import GATED
 
@@ -31,7 +31,7 @@ def _inside(b: Builder, last: str) -> tuple[list[Op], list[str]]:
 
 def _turned(b: Builder, w: str, axis: int, size: int, name: str) -> str:
     """Return a weight of three axes, the last two so that `axis` has a size."""
-    return w if b.shape(w)[axis] == size else lowering.transpose(b, w, (0, 2, 1), f"{name}/w")
+    return w if b.shape(w)[axis] == size else elements.transpose(b, w, (0, 2, 1), f"{name}/w")
 
 
 def experts(b: Builder, y: str, name: str) -> str | None:
@@ -44,7 +44,7 @@ def experts(b: Builder, y: str, name: str) -> str | None:
     weights = [w for w in starts if w in b.weights]
     rest = [x for x in starts if x not in weights and x not in b.buffers]
     large = [w for w in weights if len(b.shape(w)) == 3]
-    routers = [x for x in rest if lowering.made_by(b, x, "linear")]
+    routers = [x for x in rest if elements.made_by(b, x, "linear")]
     functions = {op.kind for op in pieces} & {*_GATED, "relu"}
     if len(large) != 2 or len(rest) != 2 or len(routers) != 1 or len(functions) != 1:
         return None
@@ -60,8 +60,8 @@ def experts(b: Builder, y: str, name: str) -> str | None:
     fits = sizes == (tokens * width, tokens * count) and [b.shape(w) for w in biases] == wanted
     if not fits or b.shape(down)[1] != width or b.shape(up)[1] not in (inner, 2 * inner):
         return None
-    scores = lowering.reshape(b, logits, (*b.shape(x)[:-1], count), f"{name}/scores")
+    scores = elements.reshape(b, logits, (*b.shape(x)[:-1], count), f"{name}/scores")
     activation = _GATED[function] if gated and function in _GATED else function
     how: dict[str, Attr] = {"per_token": shape[1], "activation": activation}
-    whole = lowering.op(b, "experts", x, scores, up, down, *biases, name=name, **how)
-    return lowering.reshape(b, whole, (tokens, width), f"{name}/rows")
+    whole = elements.op(b, "experts", x, scores, up, down, *biases, name=name, **how)
+    return elements.reshape(b, whole, (tokens, width), f"{name}/rows")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from steptime.core.graph import Op
-from steptime.importers import lowering
+from steptime.importers import elements, lowering
 from steptime.importers.mixtures import experts
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
@@ -141,7 +141,7 @@ def _gelu(b: Builder, y: str, name: str) -> str | None:
             fits = x != term and sorted(rest) == sorted((x, term)) and abs(number - 0.5) < 1e-3
             if fits and _leads_to(b, inner, x):
                 function = "gelu" if _function(made) == "erf" else "gelu_tanh"
-                return lowering.pointwise(b, function, x, name=name)
+                return elements.pointwise(b, function, x, name=name)
     return None
 
 
@@ -155,7 +155,7 @@ _GATED = {
 def _gated_by_itself(b: Builder, y: str, name: str) -> str | None:
     for function, pattern in _GATED.items():
         for found in _matches(b, pattern, y, {}):
-            return lowering.pointwise(b, function, found["x"], name=name)
+            return elements.pointwise(b, function, found["x"], name=name)
     return None
 
 
@@ -195,7 +195,7 @@ def _rms_norm(b: Builder, y: str, name: str) -> str | None:
     for found in _matches(b, _RMS_NORM, y, {}):
         x, w = found["x"], found["w"]
         if _is_vector(b, w, x):
-            flat = lowering.reshape(b, w, (b.shape(x)[-1],), f"{name}/w")
+            flat = elements.reshape(b, w, (b.shape(x)[-1],), f"{name}/w")
             return lowering.rms_norm(b, x, name, flat)
     return None
 
@@ -204,7 +204,7 @@ def _layer_norm(b: Builder, y: str, name: str) -> str | None:
     for found in _matches(b, _LAYER_NORM, y, {}):
         x, weights = found["x"], (found["w"], found["bias"])
         if all(_is_vector(b, w, x) for w in weights):
-            w, bias = (lowering.reshape(b, w, (b.shape(x)[-1],), f"{name}/w") for w in weights)
+            w, bias = (elements.reshape(b, w, (b.shape(x)[-1],), f"{name}/w") for w in weights)
             return lowering.layer_norm(b, x, name, w, bias)
     return None
 
@@ -218,7 +218,7 @@ def _group_norm(b: Builder, y: str, name: str) -> str | None:
         x = _only(_operands(b, norm.inputs[0], "reshape"))
         vectors = all(w not in b.made_by and b.tensors[w].size == shape[1] for w in weights)
         if x and b.shape(x) == shape and vectors:
-            w, bias = (lowering.reshape(b, w, (shape[1],), f"{name}/w") for w in weights)
+            w, bias = (elements.reshape(b, w, (shape[1],), f"{name}/w") for w in weights)
             return lowering.group_norm(b, x, b.shape(norm.inputs[0])[1], name, w, bias)
     return None
 
@@ -246,11 +246,11 @@ def turned_by_position(b: Builder, x: str, width: int, name: str) -> str:
     table = b.named(f"rotary_positions_{length}_{width}")
     if table not in b.tensors:
         b.buffer(f"rotary_positions_{length}_{width}", (length, width))
-    seen = lowering.transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
-    seen = lowering.reshape(b, seen, (n, length, heads * head), f"{name}/join")
-    seen = lowering.op(b, "rotary", seen, table, name=name, head_width=head)
-    seen = lowering.reshape(b, seen, (n, length, heads, head), f"{name}/heads")
-    return lowering.transpose(b, seen, (0, 2, 1, 3), f"{name}/back")
+    seen = elements.transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
+    seen = elements.reshape(b, seen, (n, length, heads * head), f"{name}/join")
+    seen = elements.op(b, "rotary", seen, table, name=name, head_width=head)
+    seen = elements.reshape(b, seen, (n, length, heads, head), f"{name}/heads")
+    return elements.transpose(b, seen, (0, 2, 1, 3), f"{name}/back")
 
 
 # attention
@@ -326,9 +326,9 @@ def _keys(b: Builder, turned: str, name: str) -> str:
     flat = str((_operands(b, turned, "reshape") or [turned])[0])
     turn = _operands(b, flat, "transpose")
     if turn and b.made_by[flat].attrs["order"] == (0, 2, 1):
-        return lowering.reshape(b, str(turn[0]), wanted, f"{name}/k")
+        return elements.reshape(b, str(turn[0]), wanted, f"{name}/k")
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    return lowering.transpose(b, turned, order, f"{name}/k")
+    return elements.transpose(b, turned, order, f"{name}/k")
 
 
 def _attention(b: Builder, y: str, name: str) -> str | None:
@@ -350,7 +350,7 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
     parts = [q, k, v]
     if rank == 3:
         parts = [
-            lowering.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
+            elements.reshape(b, x, (lead[0], 1, *b.shape(x)[1:]), f"{name}/heads") for x in parts
         ]
     scores = (*b.shape(parts[0])[1:2], length, keys)
     learnt = [mask for mask in masks if bias_of_scores(b, mask, scores[0])]
@@ -360,7 +360,7 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
     if len(learnt) > 1:
         return None
     made = lowering.attention(b, parts[0], parts[1], parts[2], name, mask="".join(learnt))
-    return lowering.reshape(b, made, b.shape(y), f"{name}/reshape")
+    return elements.reshape(b, made, b.shape(y), f"{name}/reshape")
 
 
 _Rule = Callable[[Builder, str, str], str | None]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from steptime.importers import lowering as low
+from steptime.importers import elements, lowering
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
 
@@ -41,7 +41,7 @@ def einsum(b: Builder, equation: str, tensors: Sequence[str], name: str) -> str:
         terms[:2] = [_product(b, terms[0], terms[1], wanted, name)]
     x, letters = _summed(b, terms[0], {*out}, name)
     require(sorted(letters) == sorted(out), f"equation {equation!a}")
-    return low.transpose(b, x, [letters.index(c) for c in out], f"{name}/order")
+    return elements.transpose(b, x, [letters.index(c) for c in out], f"{name}/order")
 
 
 def _summed(b: Builder, term: Term, wanted: set[str], name: str) -> Term:
@@ -49,7 +49,7 @@ def _summed(b: Builder, term: Term, wanted: set[str], name: str) -> Term:
     x, letters = term
     gone = [i for i, c in enumerate(letters) if c not in wanted]
     kept = "".join(c for c in letters if c in wanted)
-    return (low.reduce(b, "sum", x, gone, f"{name}/sum") if gone else x), kept
+    return (elements.reduce(b, "sum", x, gone, f"{name}/sum") if gone else x), kept
 
 
 def _product(b: Builder, first: Term, second: Term, wanted: set[str], name: str) -> Term:
@@ -70,11 +70,11 @@ def _product(b: Builder, first: Term, second: Term, wanted: set[str], name: str)
         order = [letters.index(c) for group in (shared, *groups) for c in group]
         lead = [sizes[c] for c in shared]
         inner = [math.prod(sizes[c] for c in group) for group in groups]
-        turned = low.transpose(b, x, order, f"{name}/transpose")
-        matrices.append(low.reshape(b, turned, (*lead, *inner), f"{name}/reshape"))
+        turned = elements.transpose(b, x, order, f"{name}/transpose")
+        matrices.append(elements.reshape(b, turned, (*lead, *inner), f"{name}/reshape"))
     made = [*shared, *rows, *columns]
-    y = low.matmul(b, matrices[0], matrices[1], name)
-    return low.reshape(b, y, [sizes[c] for c in made], f"{name}/apart"), "".join(made)
+    y = lowering.matmul(b, matrices[0], matrices[1], name)
+    return elements.reshape(b, y, [sizes[c] for c in made], f"{name}/apart"), "".join(made)
 
 
 def of_experts(b: Builder, x: str, w: str, name: str) -> str:
@@ -85,10 +85,10 @@ def of_experts(b: Builder, x: str, w: str, name: str) -> str:
     for count, each in ((more, few + 1), (experts - more, few)):
         if count * each:
             at = done and more * (few + 1)
-            rows = low.slice_(b, x, 0, at, at + count * each, f"{name}/tokens")
-            own = low.slice_(b, w, 0, done, done + count, f"{name}/experts")
-            rows = low.reshape(b, rows, (count, each, width), f"{name}/apart")
-            y = low.matmul(b, rows, own, name)
-            parts.append(low.reshape(b, y, (count * each, out), f"{name}/rows"))
+            rows = elements.slice_(b, x, 0, at, at + count * each, f"{name}/tokens")
+            own = elements.slice_(b, w, 0, done, done + count, f"{name}/experts")
+            rows = elements.reshape(b, rows, (count, each, width), f"{name}/apart")
+            y = lowering.matmul(b, rows, own, name)
+            parts.append(elements.reshape(b, y, (count * each, out), f"{name}/rows"))
         done += count
-    return low.concat(b, parts, 0, name)
+    return elements.concat(b, parts, 0, name)

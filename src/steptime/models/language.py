@@ -15,7 +15,8 @@ _TABLE = Path(__file__).parents[1] / "data/language_models.toml"
 def rows() -> Mapping[str, Mapping[str, Any]]:
     """Return the hyperparameters of each model, its `source` and its `parameters`."""
     table = read_toml(_TABLE)
-    return {name: {**table["styles"][row["like"]], **row} for name, row in table["models"].items()}
+    styles, models = table["styles"], table["models"]
+    return {name: {**styles.get(row.pop("like", ""), {}), **row} for name, row in models.items()}
 
 
 @lru_cache(maxsize=64)
@@ -26,5 +27,4 @@ def model(name: str) -> Family:
 
     row = dict(rows()[name])
     source = f"{row.pop('source')}: {row.pop('parameters'):,} parameters"
-    del row["like"]
     return setting(name, transformer.FAMILY, source, row, "length")

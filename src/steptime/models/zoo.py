@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from steptime.core.workload import Value
-from steptime.models import cnn, transformer
+from steptime.models import cnn
 from steptime.models.family import Family, Parameter, resolve
 from steptime.ops.builder import Builder
 
@@ -55,38 +55,4 @@ RESNET18 = setting(
     {"block": "residual", "blocks": "2", "filters": 64, "image": 224},
     "image",
     project_every_group=False,
-)
-BERT_BASE = setting(
-    "bert_base",
-    transformer.FAMILY,
-    "Devlin et al. 2018, with pooler: 109,482,240 parameters",
-    {"kind": "encoder", "max_length": 512},
-    "length",
-)
-GPT2 = setting(
-    "gpt2",
-    transformer.FAMILY,
-    "Radford et al. 2019, the small one: 124,439,808 parameters",
-    {"kind": "decoder", "max_length": 1024, "merged_qkv": True},
-    "length",
-)
-LLAMA_7B = setting(
-    "llama_7b",
-    transformer.FAMILY,
-    "Touvron et al. 2023, 7B: 6,738,415,616 parameters",
-    {
-        "kind": "decoder",
-        "layers": 32,
-        "width": 4096,
-        "heads": 32,
-        "ffn": 11008,
-        "length": 2048,
-        "vocabulary": 32000,
-        "norm": "rms",
-        "activation": "swiglu",
-        "positions": "rotary",
-        "bias": False,
-        "tied": False,
-    },
-    "length",
 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
-from steptime.importers import lowering
+from steptime.importers import elements
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
 
@@ -129,13 +129,13 @@ class Layer:
         rank = len(self.b.shape(x.name))
         if x.first or rank < 3:
             return x.name
-        return lowering.transpose(self.b, x.name, (0, rank - 1, *range(1, rank - 1)), self.name)
+        return elements.transpose(self.b, x.name, (0, rank - 1, *range(1, rank - 1)), self.name)
 
     def last(self, x: Value) -> str:
         """Return the tensor as Keras has it."""
         rank = len(self.b.shape(x.name))
         order = (0, *range(2, rank), 1)
-        return lowering.transpose(self.b, x.name, order, self.name) if x.first else x.name
+        return elements.transpose(self.b, x.name, order, self.name) if x.first else x.name
 
     def image(self, x: Value) -> str:
         """Return the tensor with its channels behind the batch."""
@@ -156,7 +156,7 @@ class Layer:
     def weight(self, name: str, *shape: int, trained: bool = True, dtype: str = "") -> str:
         """Return a weight by Keras' name, a buffer where it is not trained."""
         if name not in self.kept:
-            path = lowering.free_name(self.b, f"{self.name}/{name}")
+            path = elements.free_name(self.b, f"{self.name}/{name}")
             if trained and self.trained:
                 self.kept[name] = self.b.weight(path, shape)
             else:
@@ -175,7 +175,7 @@ class Layer:
     def each(self, function: str, x: Value, *more: str | float, at: str = "", **how: Any) -> Value:
         """Return a function of the elements of `x`, whatever its layout."""
         name = f"{self.name}{at}"
-        return Value(lowering.pointwise(self.b, function, x.name, *more, name=name, **how), x.first)
+        return Value(elements.pointwise(self.b, function, x.name, *more, name=name, **how), x.first)
 
     def ended(self, x: Value) -> Value:
         """Return the layer's own activation of `x`."""
@@ -202,7 +202,7 @@ class Layer:
         if lowered in SOFTMAX:
             return self.softmax(x, -1, name, log=lowered == "log_softmax")
         function, limits = ACTIVATIONS[str(lowered)]
-        return Value(lowering.pointwise(self.b, function, x.name, name=name, **limits), x.first)
+        return Value(elements.pointwise(self.b, function, x.name, name=name, **limits), x.first)
 
     def softmax(self, x: Value, axis: int, name: str, log: bool = False) -> Value:
         """Return a softmax along an axis of Keras'."""
@@ -211,4 +211,4 @@ class Layer:
         place = axis % rank
         if x.first and place:
             place = 1 if place == rank - 1 else place + 1
-        return Value(lowering.softmax(self.b, x.name, place, name, log), x.first)
+        return Value(elements.softmax(self.b, x.name, place, name, log), x.first)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from steptime.core.errors import shorten
 from steptime.core.windows import reach
-from steptime.importers import lowering
+from steptime.importers import elements, lowering
 from steptime.importers.keras import norms
 from steptime.importers.keras.layer import Layer, Lower, Value
 from steptime.ops.table import require
@@ -44,9 +44,9 @@ def einsum_dense(at: Layer, x: Value) -> Value:
     if bias and bias != new:
         raise at.refuse(f"bias_axes {shorten(bias)}: known is {new!r}, the new axes")
     w = at.weight("kernel", outside, inside)
-    rows = at.do(lowering.reshape, y, (*shape[: len(kept)], inside), at="/rows")
+    rows = at.do(elements.reshape, y, (*shape[: len(kept)], inside), at="/rows")
     z = at.do(lowering.linear, rows, w, bias=at.weight("bias", outside) if bias else "")
-    return at.ended(at.do(lowering.reshape, z, (*shape[: len(kept)], *after), at="/shape"))
+    return at.ended(at.do(elements.reshape, z, (*shape[: len(kept)], *after), at="/shape"))
 
 
 PADDINGS = ("valid", "same", "causal")
@@ -122,7 +122,7 @@ def _global_pool(function: str) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         image, keep = at.image(x), at.flag("keepdims")
         axes = tuple(range(2, len(at.b.shape(image))))
-        y = lowering.reduce(at.b, function, image, axes, at.name, keep)
+        y = elements.reduce(at.b, function, image, axes, at.name, keep)
         return at.of_image(y) if keep else Value(y)
 
     return lower
@@ -164,7 +164,7 @@ def merge(function: str) -> Lower:
         y: str | float = operands[0]
         for i, other in enumerate(operands[1:], start=1):
             name = at.name if i == len(operands) - 1 else f"{at.name}/{i}"
-            y = lowering.pointwise(at.b, function, y, other, name=name)
+            y = elements.pointwise(at.b, function, y, other, name=name)
         return Value(str(y), first)
 
     return lower
@@ -187,21 +187,21 @@ def _concatenate(at: Layer, *values: Value) -> Value:
     place = axis % rank
     if first and place:
         place = 1 if place == rank - 1 else place + 1
-    return Value(lowering.concat(at.b, [str(x) for x in tensors], place, at.name), first)
+    return Value(elements.concat(at.b, [str(x) for x in tensors], place, at.name), first)
 
 
 def _reshape(at: Layer, x: Value) -> Value:
     target = at.config.get("target_shape")
     if not isinstance(target, list) or any(type(n) is not int for n in target):
         raise at.refuse(f"target_shape is a list of whole numbers, not {target}")
-    return at.do(lowering.reshape, x, (at.shape(x)[0], *target))
+    return at.do(elements.reshape, x, (at.shape(x)[0], *target))
 
 
 def repeat(at: Layer, x: Value) -> Value:
     """Return `[n, c] -> [n, times, c]`."""
     n, width = at.b.shape(x.name)
-    seen = at.do(lowering.reshape, x.name, (n, 1, width), at="/row")
-    return at.do(lowering.op, "tile", seen, times=(1, at.whole("n"), 1))
+    seen = at.do(elements.reshape, x.name, (n, 1, width), at="/row")
+    return at.do(elements.op, "tile", seen, times=(1, at.whole("n"), 1))
 
 
 def padding(key: str, axes: int, sign: int) -> Lower:
@@ -217,7 +217,7 @@ def padding(key: str, axes: int, sign: int) -> Lower:
         if len(sides) != 2 * axes or any(type(n) is not int or n < 0 for n in sides):
             raise at.refuse(f"{key} is pairs of whole numbers, not {said}")
         pads = (0, 0, 0, 0, *(sign * n for n in sides))
-        return at.of_image(lowering.pad(at.b, image, pads, at.name))
+        return at.of_image(elements.pad(at.b, image, pads, at.name))
 
     return lower
 
@@ -234,7 +234,7 @@ def _upsample(axes: int) -> Lower:
 
 def _dropout(at: Layer, x: Value) -> Value:
     rate = at.number("rate", at.number("drop_path_rate"))
-    return Value(lowering.dropout(at.b, x.name, rate, at.name), x.first)
+    return Value(elements.dropout(at.b, x.name, rate, at.name), x.first)
 
 
 def augmentation(at: Layer, x: Value) -> Value:
@@ -254,10 +254,10 @@ def _resizing(at: Layer, x: Value) -> Value:
 
 def _embedding(at: Layer, x: Value) -> Value:
     ids = at.last(x)
-    if lowering.is_float(at.b, ids):
-        ids = lowering.cast(at.b, ids, "int64", f"{at.name}/ids")
+    if elements.is_float(at.b, ids):
+        ids = elements.cast(at.b, ids, "int64", f"{at.name}/ids")
     table = at.weight("embeddings", at.whole("input_dim"), at.whole("output_dim"))
-    return at.do(lowering.embedding, ids, table)
+    return at.do(elements.embedding, ids, table)
 
 
 VARIED = (
@@ -296,9 +296,9 @@ LAYERS: dict[str, Lower] = {
     "CustomScaleLayer": scaled_sum,
     "Concatenate": _concatenate,
     "Reshape": _reshape,
-    "Flatten": lambda at, x: at.do(lowering.reshape, x, (at.shape(x)[0], -1)),
+    "Flatten": lambda at, x: at.do(elements.reshape, x, (at.shape(x)[0], -1)),
     "Permute": lambda at, x: at.do(
-        lowering.transpose, x, (0, *at.sizes("dims", len(at.shape(x)) - 1))
+        elements.transpose, x, (0, *at.sizes("dims", len(at.shape(x)) - 1))
     ),
     "RepeatVector": repeat,
     **{f"ZeroPadding{n}D": padding("padding", n, 1) for n in (1, 2, 3)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from steptime.importers import lowering
+from steptime.importers import elements, lowering
 from steptime.importers.keras.layer import Layer, Lower, Value
 
 
@@ -62,7 +62,7 @@ def rescaling(at: Layer, x: Value) -> Value:
             y = at.last(x) if y == x.name else y
             operand = at.b.buffer(f"{at.name}/{key}", (len(said),))
         if operand != none:
-            y = lowering.pointwise(at.b, function, y, operand, name=f"{at.name}/{key}")
+            y = elements.pointwise(at.b, function, y, operand, name=f"{at.name}/{key}")
     return Value(y, x.first and not isinstance(at.config.get("scale"), list))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from steptime.importers import lowering
+from steptime.importers import elements, lowering
 from steptime.importers.keras.layer import Layer, Lower, Value
 from steptime.importers.keras.layers import LAYERS, function_of, merge
 from steptime.ops.table import require
@@ -26,30 +26,30 @@ def _whole_list(at: Layer, key: str) -> list[int] | None:
 def _reduction(function: str) -> Lower:
     def lower(at: Layer, x: Value) -> Value:
         axes = _whole_list(at, "axis")
-        return at.do(lowering.reduce, function, x, axes, keep=at.flag("keepdims"))
+        return at.do(elements.reduce, function, x, axes, keep=at.flag("keepdims"))
 
     return lower
 
 
 def _transpose(at: Layer, x: Value) -> Value:
     order = _whole_list(at, "axes") or list(range(len(at.shape(x))))[::-1]
-    return at.do(lowering.transpose, x, order)
+    return at.do(elements.transpose, x, order)
 
 
 def _expand_dims(at: Layer, x: Value) -> Value:
     for axis in _whole_list(at, "axis") or []:
-        x = at.do(lowering.unsqueeze, x, axis)
+        x = at.do(elements.unsqueeze, x, axis)
     return Value(at.last(x))
 
 
 def _squeeze(at: Layer, x: Value) -> Value:
     axes, every = _whole_list(at, "axis"), [i for i, n in enumerate(at.shape(x)) if n == 1]
-    return at.do(lowering.squeeze, x, every if axes is None else axes)
+    return at.do(elements.squeeze, x, every if axes is None else axes)
 
 
 def split(at: Layer, x: Value) -> list[Value]:
     """Return parts of equal size, or those between places."""
-    y, axis = at.last(x), lowering.axis_of(at.b, at.last(x), at.whole("axis", 0, -8))
+    y, axis = at.last(x), elements.axis_of(at.b, at.last(x), at.whole("axis", 0, -8))
     size, said = at.b.shape(y)[axis], at.config.get("indices_or_sections")
     if isinstance(said, list):
         require(len(said) < MOST_PARTS, f"more than {MOST_PARTS} parts")
@@ -59,7 +59,7 @@ def split(at: Layer, x: Value) -> list[Value]:
         count = at.whole("indices_or_sections")
         require(count <= MOST_PARTS and size % count == 0, f"{size} in {count} parts")
         sizes = [size // count] * count
-    return [Value(one) for one in lowering.split(at.b, y, sizes, axis, at.name)]
+    return [Value(one) for one in elements.split(at.b, y, sizes, axis, at.name)]
 
 
 def get_item(at: Layer, x: Value, *keys: Any) -> Value:
@@ -67,7 +67,7 @@ def get_item(at: Layer, x: Value, *keys: Any) -> Value:
     y, axis = at.last(x), 0
     for key in keys:
         if type(key) is int:
-            y = lowering.select(at.b, y, axis, key, at.name)
+            y = elements.select(at.b, y, axis, key, at.name)
             continue
         config = key.get("config") if isinstance(key, dict) else None
         if not isinstance(config, dict) or key.get("class_name") != "__slice__":
@@ -76,7 +76,7 @@ def get_item(at: Layer, x: Value, *keys: Any) -> Value:
         size = at.b.shape(y)[axis]
         first, last, each = slice(start, stop, step).indices(size)
         require(each > 0, "a slice that goes backwards")
-        y = lowering.slice_(at.b, y, axis, first, last, at.name, each)
+        y = elements.slice_(at.b, y, axis, first, last, at.name, each)
         axis += 1
     return Value(y)
 
@@ -96,11 +96,11 @@ OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
     **{name: LAYERS[name] for name in ("Softmax", "Concatenate")},
     **{name.title(): _reduction(name) for name in ("mean", "max", "min", "sum", "prod")},
     "Transpose": _transpose,
-    "Reshape": lambda at, x: at.do(lowering.reshape, x, _whole_list(at, "newshape") or []),
+    "Reshape": lambda at, x: at.do(elements.reshape, x, _whole_list(at, "newshape") or []),
     "ExpandDims": _expand_dims,
     "Squeeze": _squeeze,
     "Stack": lambda at, *values: at.do(
-        lowering.stack, [*map(at.last, values)], at.whole("axis", 0, -8)
+        elements.stack, [*map(at.last, values)], at.whole("axis", 0, -8)
     ),
     "Split": split,
     "GetItem": get_item,

@@ -13,10 +13,11 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
-from steptime.importers import Source, line_of, lowering, told
+from steptime.importers import Source, elements, line_of, told
 from steptime.importers.archive import member
 from steptime.importers.keras import layers, operations, sequences
 from steptime.importers.keras.layer import Layer, Value
+from steptime.importers.loss import loss_of
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -119,7 +120,7 @@ class _Network:
             raise
         except _WRONG as error:
             raise InputError(f"{self.place}: not what Keras writes: {line_of(error)}") from None
-        return lowering.loss_of(self.b, [one.name for one in outputs])
+        return loss_of(self.b, [one.name for one in outputs])
 
     def model(
         self, table: Mapping[str, Any], given: Sequence[Value] | None, path: str, depth: int
@@ -163,7 +164,7 @@ class _Network:
         dtype = "int64" if dtype.startswith(("int", "uint")) else ""
         is_image = len(sizes) == 3 and not dtype
         order = (sizes[2], *sizes[:2]) if is_image else tuple(sizes)
-        path = lowering.free_name(self.b, name)
+        path = elements.free_name(self.b, name)
         return Value(self.b.input(path, (self.batch, *order), dtype), is_image)
 
     def functional(

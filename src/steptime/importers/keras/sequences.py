@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from steptime.core.errors import unknown
-from steptime.importers import lowering
+from steptime.importers import elements, lowering
 from steptime.importers.keras import layers
 from steptime.importers.keras.layer import Layer, Lower, Value
 from steptime.ops.sequence import GATES
@@ -31,9 +31,9 @@ def _ran(at: Layer, x: Value, cell: str) -> tuple[str, str]:
         twice = cell == "gru" and at.flag("reset_after", True)
         weights += [at.weight(name, rows) for name in ("bias", "recurrent_bias")[: 1 + twice]]
     if at.flag("go_backwards"):
-        y = lowering.op(at.b, "flip", y, name=f"{at.name}/flip", axes=(1,))
+        y = elements.op(at.b, "flip", y, name=f"{at.name}/flip", axes=(1,))
     made, _ = lowering.recurrent(at.b, y, cell, [weights], at.name)
-    return made, lowering.select(at.b, made, 1, -1, f"{at.name}/last")
+    return made, elements.select(at.b, made, 1, -1, f"{at.name}/last")
 
 
 def _recurrent(cell: str) -> Lower:
@@ -63,10 +63,10 @@ def bidirectional(at: Layer, x: Value) -> Value:
             made.append(Value(last))
             continue
         if back:
-            every = lowering.op(at.b, "flip", every, name=f"{way.name}/flip_back", axes=(1,))
+            every = elements.op(at.b, "flip", every, name=f"{way.name}/flip_back", axes=(1,))
         made.append(Value(every))
     if merge == "concat":
-        return at.do(lowering.concat, [one.name for one in made], -1)
+        return at.do(elements.concat, [one.name for one in made], -1)
     if merge == "ave":
         return layers.average(at, *made)
     return layers.merge({"sum": "add", "mul": "mul"}[merge])(at, *made)
@@ -79,10 +79,10 @@ def time_distributed(at: Layer, x: Value) -> Value:
     if name not in layers.LAYERS:
         raise unknown("layer", name, layers.LAYERS, f"{at.place}: layer '{at.name}'")
     n, steps, *rest = at.b.shape(y)
-    rows = lowering.reshape(at.b, y, (n * steps, *rest), f"{at.name}/steps")
+    rows = elements.reshape(at.b, y, (n * steps, *rest), f"{at.name}/steps")
     own = at.inner("layer", said)
     made = own.last(layers.LAYERS[str(name)](own, Value(rows)))
-    return at.do(lowering.reshape, made, (n, steps, *at.b.shape(made)[1:]), at="/joined")
+    return at.do(elements.reshape, made, (n, steps, *at.b.shape(made)[1:]), at="/joined")
 
 
 def _attention(at: Layer, *values: Value, **how: Any) -> Value:
@@ -110,7 +110,7 @@ def _attention(at: Layer, *values: Value, **how: Any) -> Value:
     rows = (heads * width, groups * width, groups * values_width)
     parts = map(projected, (query, key, value), rows, ("query", "key", "value"))
     numbers = {"heads": heads, "kv_heads": groups, "causal": causal}
-    y = lowering.op(at.b, "attention", *parts, name=at.name, **numbers)
+    y = elements.op(at.b, "attention", *parts, name=at.name, **numbers)
     said = at.config.get("output_shape") or at.b.shape(query)[-1:]
     out = math.prod(at.sizes("output_shape", len(said)) if isinstance(said, list) else said)
     return Value(projected(y, out, "attention_output"))
@@ -125,7 +125,7 @@ def dot_attention(at: Layer, *values: Value, **how: Any) -> Value:
     q, v, k = (Value(at.last(x)) for x in (*values, *values[-1:])[:3])
     if at.flag("use_scale"):
         q = at.each("mul", q, at.weight("scale"), at="/scale")
-    return at.do(lowering.op, "attention", q, k, v, heads=1, kv_heads=1, causal=causal)
+    return at.do(elements.op, "attention", q, k, v, heads=1, kv_heads=1, causal=causal)
 
 
 LAYERS: dict[str, Lower] = {

@@ -7,7 +7,7 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.importers import lowering
+from steptime.importers import elements, lowering
 from steptime.importers.constants import Array, scalar
 from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.importers.onnx.model import EXPERTS
@@ -62,12 +62,12 @@ def _attention(r: Run, q: Value, k: Value, v: Value, *more: Value) -> Values:
     )
     if bias is not None:
         ends = [r.shape(x)[-1] for x in (q, k, v)]
-        terms = r.do(lowering.split, bias, ends, 0, at="/bias")
+        terms = r.do(elements.split, bias, ends, 0, at="/bias")
         q, k, v = (r.pointwise("add", x, t) for x, t in zip((q, k, v), terms, strict=True))
     parts = [_heads(r, x, n) for x, n in ((q, heads), (k, groups), (v, groups))]
     for i, kept in ((1, past), (2, before if past is not None else None)):
         if kept is not None:  # keys and values of the places before
-            parts[i] = r.do(lowering.concat, [kept, parts[i]], 2, at=f"/past{i}")
+            parts[i] = r.do(elements.concat, [kept, parts[i]], 2, at=f"/past{i}")
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
     mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.shape(parts[0])[1])
     y = r.do(lowering.attention, *parts, causal=causal, mask=mask)
@@ -85,7 +85,7 @@ def _packed_attention(r: Run, x: Value, w: Value, bias: Value = None, *_: Value)
     made = matmul(r, x, w)
     made = made if bias is None else r.pointwise("add", made, bias)
     width = r.shape(made)[-1] // 3
-    return _attention(r, *r.do(lowering.split, made, [width] * 3, -1))[:1]
+    return _attention(r, *r.do(elements.split, made, [width] * 3, -1))[:1]
 
 
 def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more: Value) -> Values:
@@ -94,7 +94,7 @@ def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more
     if k is None:
         head = r.shape(q)[-1] // max(1, heads + 2 * groups)
         sizes = [heads * head, groups * head, groups * head]
-        q, k, v = r.do(lowering.split, q, sizes, -1)
+        q, k, v = r.do(elements.split, q, sizes, -1)
     if r.attr("do_rotary", 0):
         q, k = (_turned(r, x, n, r.shape(more[4])) for x, n in ((q, heads), (k, groups)))
     return _attention(r, q, k, v, *more)
@@ -152,31 +152,31 @@ def _part(r: Run, value: Value, way: int, shape: tuple[int, ...], half: int | No
     if isinstance(value, Constant):
         name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
         return r.tensor(Constant(name, Array(shape, value.array.dtype)))
-    own = r.do(lowering.select, value, 0, way, at="/way")
+    own = r.do(elements.select, value, 0, way, at="/way")
     first = (half or 0) * shape[0]
-    return r.do(lowering.slice_, own, 0, first, first + shape[0], at="/half")
+    return r.do(elements.slice_, own, 0, first, first + shape[0], at="/half")
 
 
 def _quantized(r: Run, x: Value, *_: Value) -> Values:
     """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
     if isinstance(x, Constant):
         return [x, None, None]
-    scaled = r.do(lowering.pointwise, "mul", x, 0.5)
+    scaled = r.do(elements.pointwise, "mul", x, 0.5)
     small = r.constant(scalar(0.5, "float32"))
-    return [r.do(lowering.pointwise, "round", scaled, at="/round"), small, small]
+    return [r.do(elements.pointwise, "round", scaled, at="/round"), small, small]
 
 
 def _dequantized(r: Run, x: Value, *_: Value) -> Value:
     if isinstance(x, Constant):
         return Constant(x.name, Array(x.array.shape, "float32"), x.steps)
-    return r.do(lowering.pointwise, "mul", _floats(r, x), 0.5)
+    return r.do(elements.pointwise, "mul", _floats(r, x), 0.5)
 
 
 def _floats(r: Run, x: Value) -> Value:
     if isinstance(x, Constant):
         return _dequantized(r, x)
     is_float = r.of(x).is_float
-    return x if is_float else r.do(lowering.cast, x, r.b.precision.weights, at="/cast")
+    return x if is_float else r.do(elements.cast, x, r.b.precision.weights, at="/cast")
 
 
 def _of_integers(product: Function, *places: int) -> Function:
@@ -187,7 +187,7 @@ def _of_integers(product: Function, *places: int) -> Function:
 def _experts(r: Run, *values: Value) -> Value:
     """Return what our exporter writes of experts, as the op that it was."""
     how = {"per_token": r.attr("per_token", 1), "activation": r.attr("activation", "relu")}
-    return r.do(lowering.op, "experts", *values[: r.attr("inputs", 4)], **how)
+    return r.do(elements.op, "experts", *values[: r.attr("inputs", 4)], **how)
 
 
 FUSED: Mapping[str, Function] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from steptime.importers import constants, lowering
+from steptime.importers import constants, elements, lowering, windows
 from steptime.importers.onnx.model import MOST_NODES, Subgraph
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
@@ -27,7 +27,7 @@ def _stacked(r: Run, parts: Values, axis: int = 0) -> Value:
         seen.append(r.view(part, "reshape", (*shape[:at], 1, *shape[at:])))
     if all(isinstance(part, Constant) for part in seen):
         return r.constant(constants.concat([r.of(part) for part in seen], axis), *seen)
-    return r.do(lowering.concat, seen, axis)
+    return r.do(elements.concat, seen, axis)
 
 
 def _loop(r: Run, count: Value = None, condition: Value = None, *carried: Value) -> Values:
@@ -59,7 +59,7 @@ def _scan(r: Run, *given: Value) -> Values:
     body, kept, count = _body(r, turns), [], len(states)
     for i in range(turns):
         parts = [
-            r.do(lowering.select, x, axis, -1 - i if back else i, at="/turn")
+            r.do(elements.select, x, axis, -1 - i if back else i, at="/turn")
             for x, axis, back in zip(inputs, axes, ways, strict=True)
         ]
         made = r.branch(body, (*states, *parts))
@@ -77,16 +77,16 @@ def _spectra(r: Run, x: Value, step: Value, window: Value = None, length: Value 
     size = r.of(length).whole("frame_length")[0] if length is not None else r.shape(window)[0]
     bins = size // 2 + 1 if r.attr("onesided", 1) else size
     parts = 2 if shape[2:] == (2,) else 1  # a complex signal has two
-    y = r.do(lowering.windows, x, 1, size, at="/frames", step=stride)
-    y = r.do(lowering.reshape, y, (*r.shape(y)[:3], parts), at="/parts")
+    y = r.do(windows.windows, x, 1, size, at="/frames", step=stride)
+    y = r.do(elements.reshape, y, (*r.shape(y)[:3], parts), at="/parts")
     if window is not None:
         column = r.view(window, "reshape", (size, 1))
-        y = r.do(lowering.pointwise, "mul", y, column, at="/window")
+        y = r.do(elements.pointwise, "mul", y, column, at="/window")
     n, frames = r.shape(y)[:2]
-    y = r.do(lowering.reshape, y, (n, frames, size * parts), at="/rows")
-    waves = r.b.buffer(lowering.free_name(r.b, f"{r.name}/waves"), (2 * bins, size * parts))
+    y = r.do(elements.reshape, y, (n, frames, size * parts), at="/rows")
+    waves = r.b.buffer(elements.free_name(r.b, f"{r.name}/waves"), (2 * bins, size * parts))
     y = r.do(lowering.linear, y, waves)
-    return r.do(lowering.reshape, y, (n, frames, bins, 2), at="/bins")
+    return r.do(elements.reshape, y, (n, frames, bins, 2), at="/bins")
 
 
 LOOPS: Mapping[str, Function] = {"Loop": _loop, "Scan": _scan, "STFT": _spectra}

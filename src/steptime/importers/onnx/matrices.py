@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.windows import positions
-from steptime.importers import lowering
+from steptime.importers import elements, lowering, windows
 from steptime.importers.constants import axis_of, scalar
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
@@ -58,7 +58,7 @@ def _window(r: Run, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
         given = r.attr("pads", (0,) * (2 * rank))
         require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
         padding = [n for i in range(rank) for n in (given[i], given[i + rank])]
-    sides = lowering.sides_of(padding, r.shape(x)[2:], kernel, stride, apart)
+    sides = windows.sides_of(padding, r.shape(x)[2:], kernel, stride, apart)
     return {"stride": stride, "dilation": apart, "padding": sides}
 
 
@@ -98,14 +98,14 @@ def _pool(kind: Any) -> Function:
 
 def _pool_of_all(function: str) -> Function:
     return lambda r, x: r.do(
-        lowering.reduce, function, x, tuple(range(2, len(r.shape(x)))), keep=True
+        elements.reduce, function, x, tuple(range(2, len(r.shape(x)))), keep=True
     )
 
 
 def _batch_norm(r: Run, x: Value, w: Value, b: Value, mean: Value, variance: Value) -> Value:
     width = r.shape(mean)
     means, spread = (
-        r.b.buffer(lowering.free_name(r.b, f"{r.name}/{suffix}"), width)
+        r.b.buffer(elements.free_name(r.b, f"{r.name}/{suffix}"), width)
         for suffix in ("mean", "variance")
     )
     return r.do(lowering.batch_norm, x, weight=w, bias=b, mean=means, variance=spread)
@@ -131,20 +131,20 @@ def _group_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
     vectors = [w, b]
     for i, t in enumerate(vectors):
         if t is not None and r.shape(t) != (channels,):  # opset 18: one a group
-            column = r.do(lowering.reshape, t, (groups, 1), at="/group")
-            wide = r.do(lowering.expand, column, (groups, channels // groups), at="/each")
-            vectors[i] = r.do(lowering.reshape, wide, (channels,), at="/vector")
+            column = r.do(elements.reshape, t, (groups, 1), at="/group")
+            wide = r.do(elements.expand, column, (groups, channels // groups), at="/each")
+            vectors[i] = r.do(elements.reshape, wide, (channels,), at="/vector")
     return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
 
 
 def _local_response_norm(r: Run, x: Value) -> Value:
     how = {"alpha": r.attr("alpha", 1e-4), "beta": r.attr("beta", 0.75), "k": r.attr("bias", 1.0)}
-    return r.do(lowering.op, "local_response_norm", x, size=r.attr("size", 1), **how)
+    return r.do(elements.op, "local_response_norm", x, size=r.attr("size", 1), **how)
 
 
 def _lp_norm(r: Run, x: Value) -> Value:
     function = "l1" if r.attr("p", 2) == 1 else "l2"
-    norm = r.do(lowering.reduce, function, x, (r.attr("axis", -1),), keep=True)
+    norm = r.do(elements.reduce, function, x, (r.attr("axis", -1),), keep=True)
     return r.pointwise("div", x, norm)
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from steptime.core.dtypes import SIZE_BYTES
-from steptime.importers import constants, lowering
+from steptime.importers import constants, elements, windows
 from steptime.importers.constants import Array, axis_of
 from steptime.importers.onnx.model import DTYPES
 from steptime.importers.onnx.run import Run
@@ -51,7 +51,7 @@ def _concat(r: Run, *values: Value) -> Value:
     tensors = [r.tensor(v) for v in values]
     if axis_of(axis, len(r.shape(values[0]))) != 0:
         tensors = [str(x) for x in r.stretched(tensors, broadcast=False)]
-    return r.do(lowering.concat, tensors, axis)
+    return r.do(elements.concat, tensors, axis)
 
 
 def _split(r: Run, x: Value, sizes: Value = None) -> Values:
@@ -69,7 +69,7 @@ def _split(r: Run, x: Value, sizes: Value = None) -> Values:
             Constant(name, constants.slice_(x.array, axis, end - n, end), derived=x.derived)
             for name, n, end in zip(r.node.outputs, parts, ends, strict=False)
         ]
-    return r.do(lowering.split, x, parts, axis)
+    return r.do(elements.split, x, parts, axis)
 
 
 def _scatter(r: Run, x: Value, indices: Value, updates: Value, *_: Value) -> Value:
@@ -96,7 +96,7 @@ def _slice(r: Run, x: Value, *given: Value) -> Value:
         require(count > 0, f"a slice {start}:{stop}:{step} of {size} leaves nothing")
         last = first + count * step
         # from the end, Python says None for what lies before the first
-        x = r.do(lowering.slice_, x, axis, first, last if last >= 0 else -size - 1, step=step)
+        x = r.do(elements.slice_, x, axis, first, last if last >= 0 else -size - 1, step=step)
     return x
 
 
@@ -111,12 +111,12 @@ def _gather(r: Run, x: Value, indices: Value) -> Value:
             return r.reshaped(x, indices.array.shape)
     if isinstance(indices, Constant) and indices.array.size == 1 and indices.array.values:
         index = indices.array.whole()[0]
-        part, shape = r.do(lowering.select, x, axis, index), r.shape(x)
+        part, shape = r.do(elements.select, x, axis, index), r.shape(x)
         return r.view(part, "reshape", (*shape[:axis], *indices.array.shape, *shape[axis + 1 :]))
     ids = r.tensor(indices)
     if r.of(ids).dtype not in ("int64", "int32"):
-        ids = r.do(lowering.cast, ids, "int64", at="/cast")
-    return r.do(lowering.gather, x, ids, axis)
+        ids = r.do(elements.cast, ids, "int64", at="/cast")
+    return r.do(elements.gather, x, ids, axis)
 
 
 def _gather_nd(r: Run, x: Value, indices: Value) -> Value:
@@ -138,8 +138,8 @@ def _gather_nd(r: Run, x: Value, indices: Value) -> Value:
             flat.append(place)
         places = Array(at[:-1], "int64", tuple(flat))
         return r.constant(constants.gather(constants.reshape(x.array, merged), places), x, indices)
-    ids = r.b.buffer(lowering.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
-    return r.do(lowering.gather, r.view(x, "reshape", merged), ids, 0)
+    ids = r.b.buffer(elements.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
+    return r.do(elements.gather, r.view(x, "reshape", merged), ids, 0)
 
 
 def _expand(r: Run, x: Value, shape: Value) -> Value:
@@ -147,7 +147,7 @@ def _expand(r: Run, x: Value, shape: Value) -> Value:
     wanted = constants.broadcast(r.shape(x), asked)
     if isinstance(x, Constant) and not is_weight(x):
         return r.constant(constants.expand(x.array, wanted), x)
-    return x if wanted == r.shape(x) else r.do(lowering.expand, x, wanted)
+    return x if wanted == r.shape(x) else r.do(elements.expand, x, wanted)
 
 
 def _tile(r: Run, x: Value, times: Value) -> Value:
@@ -163,7 +163,7 @@ def _tile(r: Run, x: Value, times: Value) -> Value:
             array = constants.concat([array] * n, axis) if few else Array(wide, array.dtype)
         return r.constant(array, x)
     require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
-    return r.do(lowering.op, "tile", x, times=repeats)
+    return r.do(elements.op, "tile", x, times=repeats)
 
 
 def _pad(r: Run, x: Value, pads: Value = None, value: Value = None, axes: Value = None) -> Value:
@@ -175,7 +175,7 @@ def _pad(r: Run, x: Value, pads: Value = None, value: Value = None, axes: Value 
         sides[2 * axis], sides[2 * axis + 1] = given[i], given[i + len(which)]
     mode = {"wrap": "circular"}.get(r.attr("mode", "constant"), r.attr("mode", "constant"))
     filled = float(r.number(value) or 0.0) if mode == "constant" else 0.0
-    return r.do(lowering.pad, x, sides, mode=mode, value=filled)
+    return r.do(elements.pad, x, sides, mode=mode, value=filled)
 
 
 def _shape(r: Run, x: Value) -> Value:
@@ -220,12 +220,12 @@ def _cast(r: Run, x: Value, like: Value = None) -> Value:
     require(dtype != "text", "a cast to what is not of numbers")
     if "float" in dtype and r.of(x).is_float:
         return x
-    return r.do(lowering.cast, x, r.b.precision.weights if "float" in dtype else dtype)
+    return r.do(elements.cast, x, r.b.precision.weights if "float" in dtype else dtype)
 
 
 def _gather_elements(r: Run, x: Value, indices: Value) -> Value:
     axis = axis_of(r.attr("axis", 0), len(r.shape(x)))
-    return r.do(lowering.op, "gather_elements", x, indices, axis=axis)
+    return r.do(elements.op, "gather_elements", x, indices, axis=axis)
 
 
 def _trilu(r: Run, x: Value, k: Value = None) -> Value:
@@ -243,8 +243,8 @@ def _trilu(r: Run, x: Value, k: Value = None) -> Value:
             for i, j in [(n // width % height, n % width)]
         )
         return r.constant(Array(shape, array.dtype, tuple(kept)), x, derived=True)
-    mask = r.b.buffer(lowering.free_name(r.b, f"{r.name}/triangle"), shape[-2:])
-    return r.do(lowering.pointwise, "mul", x, mask)
+    mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), shape[-2:])
+    return r.do(elements.pointwise, "mul", x, mask)
 
 
 def _depth_to_space(r: Run, x: Value) -> Value:
@@ -269,7 +269,7 @@ def _columns_to_image(r: Run, x: Value, size: Value, kernel: Value) -> Value:
     sizes, block = (r.whole(v) or () for v in (size, kernel))
     strides = r.attr("strides", (1,) * len(sizes))
     require(len(sizes) == 2, f"windows over {len(sizes)} axes: there are kinds for 2")
-    return r.do(lowering.fold, x, sizes, block, strides)
+    return r.do(windows.fold, x, sizes, block, strides)
 
 
 MOVES: Mapping[str, Function] = {

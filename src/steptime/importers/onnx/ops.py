@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.importers import constants, lowering
+from steptime.importers import constants, elements, lowering
 from steptime.importers.constants import axis_of
 from steptime.importers.onnx.fused import FUSED
 from steptime.importers.onnx.loops import LOOPS
@@ -61,7 +61,7 @@ def _dropout(r: Run, x: Value, ratio: Value = None, *_: Value) -> Value:
     share = r.number(ratio) if ratio is not None else r.node.attrs.get("ratio", 0.5)
     if not isinstance(x, str) or not share:
         return x
-    return r.do(lowering.dropout, x, float(share))
+    return r.do(elements.dropout, x, float(share))
 
 
 def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
@@ -87,7 +87,7 @@ def _prelu(r: Run, x: Value, slope: Value) -> Value:
     if size not in (1, r.shape(x)[1]):
         below = r.pointwise("minimum", x, r.constant(constants.scalar(0.0, "float32")))
         return r.pointwise("add", r.pointwise("relu", x), r.pointwise("mul", below, slope))
-    return r.do(lowering.op, "prelu", x, r.view(slope, "reshape", (size,)))
+    return r.do(elements.op, "prelu", x, r.view(slope, "reshape", (size,)))
 
 
 def _gelu(r: Run, x: Value) -> Value:
@@ -103,14 +103,14 @@ def _reduce(function: str) -> Function:
         every = which or range(rank)
         if isinstance(x, Constant) and function in constants.REDUCTIONS:
             return r.constant(constants.reduce(function, x.array, every, keep), x)
-        return r.do(lowering.reduce, function, x, tuple(every), keep=keep)
+        return r.do(elements.reduce, function, x, tuple(every), keep=keep)
 
     return lowered
 
 
 def _extreme(function: str) -> Function:
     return lambda r, x: r.do(
-        lowering.reduce, function, x, (r.attr("axis", 0),), keep=bool(r.attr("keepdims", 1))
+        elements.reduce, function, x, (r.attr("axis", 0),), keep=bool(r.attr("keepdims", 1))
     )
 
 
@@ -119,16 +119,16 @@ def _softmax(r: Run, x: Value) -> Value:
     shape, new = r.shape(x), r.node.opset >= 13
     axis = axis_of(r.attr("axis", -1 if new else 1), len(shape))
     if new or axis == len(shape) - 1:
-        return r.do(lowering.softmax, x, axis, log=log)
+        return r.do(elements.softmax, x, axis, log=log)
     flat = r.view(x, "reshape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
-    return r.view(r.do(lowering.softmax, flat, 1, log=log), "reshape", shape)
+    return r.view(r.do(elements.softmax, flat, 1, log=log), "reshape", shape)
 
 
 def _cumulative_sum(r: Run, x: Value, axis: Value) -> Value:
     along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
     if isinstance(x, Constant):
         return r.constant(constants.cumulative_sum(x.array, along), x)
-    return r.do(lowering.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
+    return r.do(elements.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
 
 
 def _topk(r: Run, x: Value, k: Value = None) -> Values:

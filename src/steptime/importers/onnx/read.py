@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.importers import Source
 from steptime.importers.constants import scalar
-from steptime.importers.lowering import loss_of
+from steptime.importers.loss import loss_of
 from steptime.importers.onnx.model import Model, model_of
 from steptime.importers.onnx.ops import OPS
 from steptime.importers.onnx.run import Run

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
-from steptime.importers import constants, line_of, lowering
+from steptime.importers import constants, elements, line_of
 from steptime.importers.constants import Array
 from steptime.importers.onnx.model import Model, Node, Subgraph
 from steptime.importers.onnx.values import (
@@ -183,7 +183,7 @@ class Run:
         constant: Constant = value  # type: ignore[assignment]
         require(constant.array.dtype != "text", "reads texts")
         if constant.name not in self._roots:
-            name = lowering.free_name(self.b, cleaned(constant.name) or "constant")
+            name = elements.free_name(self.b, cleaned(constant.name) or "constant")
             if constant.array.is_float and not constant.derived:
                 made = self.b.weight(name, constant.array.shape)
             else:
@@ -220,7 +220,7 @@ class Run:
         return function(self.b, *tensors, name=f"{self.name}{at}", **more)
 
     def _seen(self, tensor: str, kind: str, how: Sequence[int]) -> str:
-        view = lowering.transpose if kind == "transpose" else lowering.reshape
+        view = elements.transpose if kind == "transpose" else elements.reshape
         return view(self.b, tensor, how, f"{self.name}/{kind}")
 
     def view(self, value: Value, kind: str, how: Sequence[int]) -> Value:
@@ -247,7 +247,7 @@ class Run:
             return self.constant(array, *values, derived=positions or None)
         tensors = [v for v in values if isinstance(v, str)]
         if function == "add" and len(tensors) == 1:  # one number is a bias after a product
-            product = lowering.made_by(self.b, tensors[0], "linear", "matmul", "conv2d")
+            product = elements.made_by(self.b, tensors[0], "linear", "matmul", "conv2d")
         else:
             product = None
         rank = max(len(self.shape(v)) for v in values)
@@ -260,7 +260,7 @@ class Run:
             operands.append(self.tensor(value) if alone or number is None else number)
         if not any(isinstance(x, str) for x in operands):
             operands[0] = self.tensor(values[0])
-        made = lowering.pointwise(
+        made = elements.pointwise(
             self.b, function, *self.stretched(operands), name=self.name, **how
         )
         return self.recognised(made)
@@ -283,12 +283,12 @@ class Run:
         fits = any(len(o) == len(shape) and o[0] == self.batch for o in ranks if o)
         if not isinstance(x, str) or not shape or shape[0] != own or not fits:
             return x
-        repeat = lowering.made_by(self.b, x, "broadcast")
+        repeat = elements.made_by(self.b, x, "broadcast")
         if repeat and self.b.shape(repeat.inputs[0]) == (1, *shape[1:]):
             one = repeat.inputs[0]
         else:
-            one = lowering.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
-        return lowering.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
+            one = elements.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
+        return elements.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
 
     def reshaped(self, x: Value, wanted: Sequence[int], zeros_stand: bool = False) -> Value:
         """Return `x` with another shape: 0 keeps a size, one -1 is what remains.

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from steptime.importers import elements as el
 from steptime.importers import lowering as low
 from steptime.importers import products
 from steptime.importers.patterns import bias_of_scores
@@ -16,7 +17,7 @@ from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.ops.table import require
 
 UNARY = {  # ATen: a function of one operand
-    **{name: name for name in low.UNARY},
+    **{name: name for name in el.UNARY},
     "hardsigmoid": "hard_sigmoid",
     "hardswish": "hard_swish",
     "special_expit": "sigmoid",
@@ -71,7 +72,7 @@ def _operands(c: Call, *values: Any) -> list[Any]:
 
 
 def _unary(function: str) -> Handler:
-    return lambda c: c.do(low.pointwise, function, c.first)
+    return lambda c: c.do(el.pointwise, function, c.first)
 
 
 def _binary(function: str, turned: bool = False) -> Handler:
@@ -80,11 +81,11 @@ def _binary(function: str, turned: bool = False) -> Handler:
         alpha = c.get("alpha", 1)
         if alpha != 1:
             of_tensor = isinstance(b, str)
-            b = c.do(low.pointwise, "mul", b, alpha, at="/alpha") if of_tensor else b * alpha
+            b = c.do(el.pointwise, "mul", b, alpha, at="/alpha") if of_tensor else b * alpha
         done = "floor_divide" if c.get("rounding_mode") else function
         if turned or (done in {"mul", "add"} and not isinstance(a, str)):
             a, b = b, a
-        return c.do(low.pointwise, done, a, b)
+        return c.do(el.pointwise, done, a, b)
 
     return run
 
@@ -96,8 +97,8 @@ def _reduction(function: str, then: str = "") -> Handler:
             order = c.get(c.either("p", "ord"), 2)
             require(order in (1, 2), f"a norm of order {order}")
             done = f"l{int(order)}"
-        y = low.reduce(c.b, done, c.x(), chosen, c.name, bool(c.get("keepdim", False)))
-        return low.pointwise(c.b, then, y, name=c.name) if then else (y, c.places(1))
+        y = el.reduce(c.b, done, c.x(), chosen, c.name, bool(c.get("keepdim", False)))
+        return el.pointwise(c.b, then, y, name=c.name) if then else (y, c.places(1))
 
     return run
 
@@ -115,63 +116,61 @@ def _clamp(c: Call) -> Result:
     x, ends = c.x(), {"maximum": least, "minimum": most}
     for function, end in ends.items():
         if not isinstance(end, int | float):
-            x = c.do(low.pointwise, function, x, c.walk.tensor(end))
+            x = c.do(el.pointwise, function, x, c.walk.tensor(end))
     least, most = (
         float(end) if isinstance(end, int | float) else default
         for end, default in zip(ends.values(), (-math.inf, math.inf), strict=True)
     )
     if (least, most) == (-math.inf, math.inf):
         return x
-    return low.pointwise(c.b, "clamp", x, name=c.name, low=least, high=most)
+    return el.pointwise(c.b, "clamp", x, name=c.name, low=least, high=most)
 
 
 def _with_parameter(argument: str, default: float) -> Handler:
-    return lambda c: c.do(
-        low.pointwise, c.node.op, c.x(), parameter=float(c.get(argument, default))
-    )
+    return lambda c: c.do(el.pointwise, c.node.op, c.x(), parameter=float(c.get(argument, default)))
 
 
 def _gelu(c: Call) -> Result:
     function = "gelu_tanh" if c.get("approximate") == "tanh" else "gelu"
-    return c.do(low.pointwise, function, c.x())
+    return c.do(el.pointwise, function, c.x())
 
 
 def _where(c: Call) -> Result:
     if c.node.op == "masked_fill":
         condition, fill, x = _operands(c, c["mask"], c["value"], c["self"])
-        return c.do(low.where, condition, fill, x)
+        return c.do(el.where, condition, fill, x)
     condition, x, y = _operands(c, c["condition"], c["self"], c["other"])
-    return c.do(low.where, condition, x, y)
+    return c.do(el.where, condition, x, y)
 
 
 def _addcmul(c: Call) -> Result:
     function, x, y = c.node.op[4:], c.x("tensor1"), c.x("tensor2")
-    product = c.do(low.pointwise, function, x, y, at="/product")
+    product = c.do(el.pointwise, function, x, y, at="/product")
     if c.get("value", 1) != 1:
-        product = c.do(low.pointwise, "mul", product, c["value"], at="/value")
-    return c.do(low.pointwise, "add", c.x(), product)
+        product = c.do(el.pointwise, "mul", product, c["value"], at="/value")
+    return c.do(el.pointwise, "add", c.x(), product)
 
 
 def _threshold(c: Call) -> Result:
-    above = c.do(low.pointwise, "gt", c.x(), float(c["threshold"]), at="/above")
-    return c.do(low.where, above, c.x(), float(c["value"]))
+    above = c.do(el.pointwise, "gt", c.x(), float(c["threshold"]), at="/above")
+    return c.do(el.where, above, c.x(), float(c["value"]))
 
 
 def _glu(c: Call) -> Result:
-    axis = low.axis_of(c.b, c.x(), c.get("dim", -1))
+    axis = el.axis_of(c.b, c.x(), c.get("dim", -1))
     half = c.b.shape(c.x())[axis] // 2
-    x, gate = c.do(low.split, c.x(), [half, half], axis, at="/halves")
-    return c.do(low.pointwise, "mul", x, c.do(low.pointwise, "sigmoid", gate, at="/gate"))
+    x, gate = c.do(el.split, c.x(), [half, half], axis, at="/halves")
+    return c.do(el.pointwise, "mul", x, c.do(el.pointwise, "sigmoid", gate, at="/gate"))
 
 
 def _triangle(c: Call) -> Result:
     mask = c.walk.tensor(Const(c.b.shape(c.x())[-2:], "float32", f"{c.name}/triangle"))
-    return c.do(low.pointwise, "mul", c.x(), mask)
+    return c.do(el.pointwise, "mul", c.x(), mask)
 
 
 def _outer(c: Call) -> Result:
-    rows = c.do(low.reshape, c.x(), (-1, 1), at="/rows")
-    return c.do(low.pointwise, "mul", rows, c.x("vec2"))
+    rows = c.do(el.reshape, c.x(), (-1, 1), at="/rows")
+    return c.do(el.pointwise, "mul", rows, c.x("vec2"))
 
 
 def _spread_and_mean(c: Call) -> Result:
@@ -184,12 +183,12 @@ def _spread_and_mean(c: Call) -> Result:
 def _product(first: str, second: str) -> Handler:
     def run(c: Call) -> Result:
         x, w = c.x(first), c.x(second)
-        bias = c.x() if first == "mat1" and low.is_kept(c.b, w) else ""
+        bias = c.x() if first == "mat1" and el.is_kept(c.b, w) else ""
         if bias and c.b.shape(bias) == c.b.shape(w)[1:]:
-            turned = c.do(low.transpose, w, (1, 0), at="/transpose")
+            turned = c.do(el.transpose, w, (1, 0), at="/transpose")
             return low.linear(c.b, x, turned, c.name, bias)
         y = low.matmul(c.b, x, w, c.name)
-        return c.do(low.pointwise, "add", y, c.x(), at="/bias") if first != "self" else y
+        return c.do(el.pointwise, "add", y, c.x(), at="/bias") if first != "self" else y
 
     return run
 
@@ -247,14 +246,14 @@ def _attention(c: Call) -> Result:
     parts = [c.x(name) for name in ("query", "key", "value")]
     shapes = [c.b.shape(x) for x in parts]
     q, k, v = (
-        low.reshape(c.b, x, (math.prod(shape[:-3]), *shape[-3:]), f"{c.name}/axes{i}")
+        el.reshape(c.b, x, (math.prod(shape[:-3]), *shape[-3:]), f"{c.name}/axes{i}")
         for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
     )
     mask = c.get("attn_mask")
     learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
     how = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
     y = c.do(low.attention, q, k, v, **how)
-    return c.do(low.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
+    return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
 
 
 def _recurrent(cell: str) -> Handler:
@@ -274,7 +273,7 @@ def _recurrent(cell: str) -> Handler:
 
 def _dropout(c: Call) -> Result:
     drops = c.get("train", c.get("training", True)) or c.walk.drops
-    return c.do(low.dropout, c.first, float(c.get("p", 0.5))) if drops else c.first
+    return c.do(el.dropout, c.first, float(c.get("p", 0.5))) if drops else c.first
 
 
 def _topk(c: Call) -> Result:
@@ -283,8 +282,8 @@ def _topk(c: Call) -> Result:
 
 
 def _cumsum(c: Call) -> Result:
-    axis = low.axis_of(c.b, c.x(), c["dim"])
-    return low.op(c.b, "cumsum", c.x(), name=c.name, axis=axis)
+    axis = el.axis_of(c.b, c.x(), c["dim"])
+    return el.op(c.b, "cumsum", c.x(), name=c.name, axis=axis)
 
 
 ATEN: Mapping[str, Handler] = {
@@ -302,8 +301,8 @@ ATEN: Mapping[str, Handler] = {
     **dict.fromkeys(("clamp", "hardtanh", "clip", "clamp_min", "clamp_max", "relu6"), _clamp),
     "leaky_relu": _with_parameter("negative_slope", 0.01),
     "elu": _with_parameter("alpha", 1.0),
-    "prelu": lambda c: low.op(c.b, "prelu", c.x(), c.x("weight"), name=c.name),
-    "lerp": lambda c: c.do(low.pointwise, "lerp", *_operands(c, c["self"], c["end"], c["weight"])),
+    "prelu": lambda c: el.op(c.b, "prelu", c.x(), c.x("weight"), name=c.name),
+    "lerp": lambda c: c.do(el.pointwise, "lerp", *_operands(c, c["self"], c["end"], c["weight"])),
     "threshold": _threshold,
     "glu": _glu,
     **dict.fromkeys(("tril", "triu"), _triangle),
@@ -313,12 +312,12 @@ ATEN: Mapping[str, Handler] = {
     "where": _where,
     "masked_fill": _where,
     **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
-    **dict.fromkeys(("softmax", "_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"])),
+    **dict.fromkeys(("softmax", "_softmax"), lambda c: c.do(el.softmax, c.x(), c["dim"])),
     **dict.fromkeys(
-        ("log_softmax", "_log_softmax"), lambda c: c.do(low.softmax, c.x(), c["dim"], log=True)
+        ("log_softmax", "_log_softmax"), lambda c: c.do(el.softmax, c.x(), c["dim"], log=True)
     ),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
-    "embedding": lambda c: c.do(low.embedding, c.x("indices"), c.x("weight")),
+    "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
     "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **_weights(c, "bias")),
     **dict.fromkeys(("matmul", "linalg_matmul"), _product("self", "other")),
     **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),

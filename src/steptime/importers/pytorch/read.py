@@ -7,8 +7,8 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.importers import Source, line_of
-from steptime.importers import lowering as low
 from steptime.importers.code import about_of
+from steptime.importers.loss import loss_of
 from steptime.importers.pytorch.aten import ATEN
 from steptime.importers.pytorch.program import Program, document_of, program_of
 from steptime.importers.pytorch.symbols import SymbolError, symbol_of, symbols_of
@@ -89,7 +89,7 @@ def _ended(walk: Walk) -> str:
             f"{walk.place}: exported for batch {walk.own_batch}; its output does not follow "
             f"another one (--batch {walk.own_batch}, or export it with dynamic_shapes)"
         )
-    return low.loss_of(walk.b, [output])
+    return loss_of(walk.b, [output])
 
 
 def _batch(program: Program) -> tuple[str, int]:

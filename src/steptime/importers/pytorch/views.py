@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from steptime.importers import lowering as low
+from steptime.importers import elements as el
+from steptime.importers import windows
 from steptime.importers.pytorch.walk import Call, Const, Handler, Result, Value, listed
 from steptime.ops.table import require
 
@@ -14,25 +15,25 @@ PADDING = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
 
 def _cast(c: Call) -> Result:
     x, to_float = c.x(), "float" in c.dtype
-    if to_float and low.is_float(c.b, x):  # the workload says in which type it computes
+    if to_float and el.is_float(c.b, x):  # the workload says in which type it computes
         return x
     kept = c.b.precision.weights if to_float else "bool" if c.dtype == "bool" else "int64"
-    return c.do(low.cast, x, kept)
+    return c.do(el.cast, x, kept)
 
 
 def _view(c: Call) -> Result:
-    return c.do(low.reshape, c.x(), c.walk.reseen(c.node.args["self"], c.x(), c.shape))
+    return c.do(el.reshape, c.x(), c.walk.reseen(c.node.args["self"], c.x(), c.shape))
 
 
 def _squeeze(c: Call) -> Result:
     told, axes = c.walk.told(c.node.args["self"]), c.get("dim")
     chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
     shape = [n for i, n in enumerate(c.b.shape(c.x())) if i not in chosen or told[i] != 1]
-    return c.do(low.reshape, c.x(), shape)
+    return c.do(el.reshape, c.x(), shape)
 
 
 def _expand(c: Call) -> Result:
-    return c.do(low.expand, c.x(), c.walk.widened(c.b.shape(c.x()), c.shape))
+    return c.do(el.expand, c.x(), c.walk.widened(c.b.shape(c.x()), c.shape))
 
 
 def _order(c: Call) -> list[int]:
@@ -46,7 +47,7 @@ def _order(c: Call) -> list[int]:
 
 
 def _permute(c: Call) -> Result:
-    return c.do(low.transpose, c.x(), _order(c))
+    return c.do(el.transpose, c.x(), _order(c))
 
 
 def _movedim(c: Call) -> Result:
@@ -54,7 +55,7 @@ def _movedim(c: Call) -> Result:
     source, target = ([i % rank for i in listed(c[name])] for name in ("source", "destination"))
     rest = iter(i for i in range(rank) if i not in source)
     order = [source[target.index(i)] if i in target else next(rest) for i in range(rank)]
-    return c.do(low.transpose, c.x(), order)
+    return c.do(el.transpose, c.x(), order)
 
 
 def _slice(c: Call) -> Result:
@@ -65,7 +66,7 @@ def _slice(c: Call) -> Result:
         return Const(c.shape, c.dtype, c.name)
     if c.walk.is_rebound and (start, stop) == (0, c.walk.told(c.node.args["self"])[axis]):
         stop = END
-    return low.slice_(c.b, c.x(), axis, start, stop, c.name, c.get("step", 1))
+    return el.slice_(c.b, c.x(), axis, start, stop, c.name, c.get("step", 1))
 
 
 def _put(c: Call, part: Value, axis: int, start: int, stop: int) -> Value:
@@ -76,9 +77,9 @@ def _put(c: Call, part: Value, axis: int, start: int, stop: int) -> Value:
     if (first, last) == (0, size):
         return new
     ends = [one for one in ((0, first), (last, size)) if one[0] < one[1]]
-    whole = [c.do(low.slice_, x, axis, *one, at="/rest") for one in ends]
+    whole = [c.do(el.slice_, x, axis, *one, at="/rest") for one in ends]
     whole.insert(int(first > 0), new)
-    return c.do(low.concat, whole, axis, at="/put")
+    return c.do(el.concat, whole, axis, at="/put")
 
 
 def _put_slice(c: Call, part: Value) -> Value:
@@ -93,18 +94,18 @@ def _put_select(c: Call, part: Value) -> Value:
     axis %= len(shape)
     index = c["index"] % shape[axis]
     one = (*shape[:axis], 1, *shape[axis + 1 :])
-    new = c.do(low.reshape, c.walk.tensor(part), one, at="/put")
+    new = c.do(el.reshape, c.walk.tensor(part), one, at="/put")
     return _put(c, new, axis, index, index + 1)
 
 
 def _put_back(c: Call, part: Value) -> Value:
-    return c.do(low.reshape, c.walk.tensor(part), c.walk.shape(c["self"]), at="/put")
+    return c.do(el.reshape, c.walk.tensor(part), c.walk.shape(c["self"]), at="/put")
 
 
 def _put_order(c: Call, part: Value) -> Value:
     order = _order(c)
     back = [order.index(i) for i in range(len(order))]
-    return c.do(low.transpose, c.walk.tensor(part), back, at="/put")
+    return c.do(el.transpose, c.walk.tensor(part), back, at="/put")
 
 
 PUTS: Mapping[str, Callable[[Call, Value], Value]] = {
@@ -118,21 +119,21 @@ PUTS: Mapping[str, Callable[[Call, Value], Value]] = {
 
 
 def _copy(c: Call) -> Result:
-    return c.do(low.expand, c.x("src"), c.walk.shape(c["self"]))
+    return c.do(el.expand, c.x("src"), c.walk.shape(c["self"]))
 
 
 def _split(c: Call) -> Result:
-    axis = low.axis_of(c.b, c.x(), c.get("dim", 0))
+    axis = el.axis_of(c.b, c.x(), c.get("dim", 0))
     whole, sizes = c.b.shape(c.x())[axis], [c.walk.told(name)[axis] for name in c.node.outputs]
     if sum(sizes) != whole:  # along the batch
         require(whole % len(sizes) == 0, f"parts {sizes} of {whole}")
         sizes = [whole // len(sizes)] * len(sizes)
-    return low.split(c.b, c.x(), sizes, axis, c.name)
+    return el.split(c.b, c.x(), sizes, axis, c.name)
 
 
 def _unbind(c: Call) -> Result:
     axis, count = c.get("dim", 0), len(c.node.outputs)
-    return [low.select(c.b, c.x(), axis, i, f"{c.name}/{i}") for i in range(count)]
+    return [el.select(c.b, c.x(), axis, i, f"{c.name}/{i}") for i in range(count)]
 
 
 def _cat(c: Call) -> Result:
@@ -141,27 +142,27 @@ def _cat(c: Call) -> Result:
     if c.walk.is_rebound and axis % len(shapes[0]) != 0:
         most = max(shape[0] for shape in shapes)
         parts = [c.walk.with_batch(one, most, c.name) for one in parts]
-    return c.do(low.concat, [c.walk.tensor(one) for one in parts], axis)
+    return c.do(el.concat, [c.walk.tensor(one) for one in parts], axis)
 
 
 def _repeat(c: Call) -> Result:
     times, x = listed(c.get("repeats", c.get("dims"))), c.x()
     times = [1] * (len(c.b.shape(x)) - len(times)) + times
     shape = (*(1,) * (len(times) - len(c.b.shape(x))), *c.b.shape(x))
-    x = c.do(low.reshape, x, shape, at="/axes")
+    x = c.do(el.reshape, x, shape, at="/axes")
     if all(1 in pair for pair in zip(shape, times, strict=True)):
         wanted = [n * t for n, t in zip(shape, times, strict=True)]
-        return c.do(low.expand, x, c.walk.widened(shape, wanted))
-    return low.op(c.b, "tile", x, name=c.name, times=tuple(times))
+        return c.do(el.expand, x, c.walk.widened(shape, wanted))
+    return el.op(c.b, "tile", x, name=c.name, times=tuple(times))
 
 
 def _repeat_interleave(c: Call) -> Result:
     times, axis, shape = c["repeats"], c.get("dim"), c.b.shape(c.x())
     require(isinstance(times, int) and axis is not None, "repeats that are not a number")
     before, after = shape[: axis % len(shape) + 1], shape[axis % len(shape) + 1 :]
-    apart = c.do(low.reshape, c.x(), (*before, 1, *after), at="/apart")
-    wide = c.do(low.expand, apart, (*before, times, *after), at="/repeat")
-    return c.do(low.reshape, wide, (*before[:-1], before[-1] * times, *after))
+    apart = c.do(el.reshape, c.x(), (*before, 1, *after), at="/apart")
+    wide = c.do(el.expand, apart, (*before, times, *after), at="/repeat")
+    return c.do(el.reshape, wide, (*before[:-1], before[-1] * times, *after))
 
 
 def _roll(c: Call) -> Result:
@@ -170,14 +171,14 @@ def _roll(c: Call) -> Result:
     for axis, shift in zip(axes, listed(c["shifts"]), strict=True):
         size = c.b.shape(x)[axis]
         if cut := -shift % size:
-            parts = low.split(c.b, x, [cut, size - cut], axis, c.name)
-            x = c.do(low.concat, parts[::-1], axis)
+            parts = el.split(c.b, x, [cut, size - cut], axis, c.name)
+            x = c.do(el.concat, parts[::-1], axis)
     return x
 
 
 def _flip(c: Call) -> Result:
-    axes = tuple(low.axis_of(c.b, c.x(), i) for i in listed(c["dims"]))
-    return low.op(c.b, "flip", c.x(), name=c.name, axes=axes)
+    axes = tuple(el.axis_of(c.b, c.x(), i) for i in listed(c["dims"]))
+    return el.op(c.b, "flip", c.x(), name=c.name, axes=axes)
 
 
 def _pad(c: Call) -> Result:
@@ -188,7 +189,7 @@ def _pad(c: Call) -> Result:
     mode = c.get("mode", "constant")
     if c.node.op not in {"pad", "constant_pad_nd"}:
         mode = c.node.op.partition("_")[0]
-    return low.pad(c.b, c.x(), pads, c.name, PADDING.get(mode, mode), float(c.get("value", 0.0)))
+    return el.pad(c.b, c.x(), pads, c.name, PADDING.get(mode, mode), float(c.get("value", 0.0)))
 
 
 def _index(c: Call) -> Result:
@@ -200,17 +201,17 @@ def _index(c: Call) -> Result:
     ]
     require("bool" not in types, "the places of a mask: how many there are depends on values")
     if len(axes) == 1:
-        return c.do(low.gather, x, c.walk.tensor(given[axes[0]]), axes[0])
+        return c.do(el.gather, x, c.walk.tensor(given[axes[0]]), axes[0])
     shape, first, last = c.b.shape(x), axes[0], axes[-1] + 1
     flat = (*shape[:first], math.prod(shape[first:last]), *shape[last:])
     places = c.shape[first : len(c.shape) - (len(shape) - last)]
     at = c.walk.tensor(Const(places, "int64", f"{c.name}/places"))
-    return c.do(low.gather, low.reshape(c.b, x, flat, f"{c.name}/axes"), at, first)
+    return c.do(el.gather, el.reshape(c.b, x, flat, f"{c.name}/axes"), at, first)
 
 
 def _gather(c: Call) -> Result:
-    axis = low.axis_of(c.b, c.x(), c["dim"])
-    return low.op(c.b, "gather_elements", c.x(), c.x("index"), name=c.name, axis=axis)
+    axis = el.axis_of(c.b, c.x(), c["dim"])
+    return el.op(c.b, "gather_elements", c.x(), c.x("index"), name=c.name, axis=axis)
 
 
 def _pixel_shuffle(c: Call) -> Result:
@@ -219,28 +220,30 @@ def _pixel_shuffle(c: Call) -> Result:
     apart, order = (n, channels // (r * r), r, r, height, width), (0, 1, 4, 2, 5, 3)
     if c.node.op == "pixel_unshuffle":
         apart, order = (n, channels, height // r, r, width // r, r), (0, 1, 3, 5, 2, 4)
-    y = c.do(low.reshape, c.x(), apart, at="/apart")
-    y = c.do(low.transpose, y, order, at="/order")
-    return c.do(low.reshape, y, (n, *c.shape[1:]))
+    y = c.do(el.reshape, c.x(), apart, at="/apart")
+    y = c.do(el.transpose, y, order, at="/order")
+    return c.do(el.reshape, y, (n, *c.shape[1:]))
 
 
 def _unfold(c: Call) -> Result:
     x, rank = c.x(), len(c.b.shape(c.x()))
-    axis = low.axis_of(c.b, x, c["dimension"])
-    y = low.windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
+    axis = el.axis_of(c.b, x, c["dimension"])
+    y = windows.windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
     order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
-    return c.do(low.transpose, y, order)
+    return c.do(el.transpose, y, order)
 
 
 def _image_to_columns(c: Call) -> Result:
     sides = [side for size in listed(c["padding"]) for side in (size, size)]
-    x = c.do(low.pad, c.x(), (0, 0, 0, 0, *sides), at="/pad")
-    return c.do(low.unfold, x, *(listed(c[name]) for name in ("kernel_size", "stride", "dilation")))
+    x = c.do(el.pad, c.x(), (0, 0, 0, 0, *sides), at="/pad")
+    return c.do(
+        windows.unfold, x, *(listed(c[name]) for name in ("kernel_size", "stride", "dilation"))
+    )
 
 
 def _columns_to_image(c: Call) -> Result:
     size, kernel, stride = (listed(c[name]) for name in ("output_size", "kernel_size", "stride"))
-    return c.do(low.fold, c.x(), size, kernel, stride)
+    return c.do(windows.fold, c.x(), size, kernel, stride)
 
 
 def _same(c: Call) -> Result:
@@ -263,11 +266,11 @@ VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     **dict.fromkeys(("repeat", "tile"), _repeat),
     "squeeze": _squeeze,
-    "unsqueeze": lambda c: c.do(low.unsqueeze, c.x(), c["dim"]),
+    "unsqueeze": lambda c: c.do(el.unsqueeze, c.x(), c["dim"]),
     "movedim": _movedim,
-    "select": lambda c: low.select(c.b, c.x(), c.get("dim", 0), c["index"], c.name),
+    "select": lambda c: el.select(c.b, c.x(), c.get("dim", 0), c["index"], c.name),
     "unbind": _unbind,
-    "stack": lambda c: c.do(low.stack, [*map(c.walk.tensor, c["tensors"])], c.get("dim", 0)),
+    "stack": lambda c: c.do(el.stack, [*map(c.walk.tensor, c["tensors"])], c.get("dim", 0)),
 }
 OTHERS: Mapping[str, Handler] = {
     **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "rand_like"), _filled),
@@ -287,6 +290,6 @@ OTHERS: Mapping[str, Handler] = {
     "slice_scatter": lambda c: _put_slice(c, c["src"]),
     "select_scatter": lambda c: _put_select(c, c["src"]),
     "index": _index,
-    "index_select": lambda c: c.do(low.gather, c.x(), c.x("index"), c["dim"]),
+    "index_select": lambda c: c.do(el.gather, c.x(), c.x("index"), c["dim"]),
     "gather": _gather,
 }

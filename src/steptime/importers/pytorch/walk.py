@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
-from steptime.importers import lowering as low
+from steptime.importers import elements as el
 from steptime.importers.patterns import recognised
 from steptime.importers.pytorch.program import Node, Program, Ref, Size, Sym
 from steptime.importers.pytorch.symbols import value_of
@@ -184,7 +184,7 @@ class Walk:
         dtype = "" if value.is_float else "bool" if value.dtype == "bool" else "int64"
         key = value.origin, value.shape, dtype
         if key not in self._buffers:
-            name = low.free_name(self.b, value.origin)
+            name = el.free_name(self.b, value.origin)
             self._buffers[key] = self.b.buffer(name, value.shape, dtype)
         return self._buffers[key]
 
@@ -202,7 +202,7 @@ class Walk:
         for name in program.inputs:
             spec = program.specs[name]
             dtype = "" if spec.is_float else "bool" if spec.dtype == "bool" else "int64"
-            path = low.free_name(self.b, name)
+            path = el.free_name(self.b, name)
             self.values[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
 
     def run(self) -> list[str]:
@@ -219,7 +219,7 @@ class Walk:
         return [
             one
             for name in self.program.outputs
-            if isinstance(one := self.values[name], str) and low.is_float(self.b, one)
+            if isinstance(one := self.values[name], str) and el.is_float(self.b, one)
         ]
 
     def _where(self, node: Node) -> str:
@@ -282,7 +282,7 @@ class Walk:
         spec = self.program.specs.get(node.outputs[0])
         if spec is None or spec.is_float or node.op in self.views:
             return False
-        return not any(isinstance(one, str) and low.is_float(self.b, one) for one in reads)
+        return not any(isinstance(one, str) and el.is_float(self.b, one) for one in reads)
 
     def _passed_on(self, call: Call, reads: Sequence[Value]) -> Value:
         tensors = [one for one in reads if isinstance(one, str)]
@@ -291,7 +291,7 @@ class Walk:
         if not fits or len(call.node.outputs) > 1:
             raise ShapeError("it is unknown, and its input cannot be passed on as its output")
         self.b.unmodelled.append(call.name)
-        return low.reshape(self.b, fits[0], wanted, name=call.name)
+        return el.reshape(self.b, fits[0], wanted, name=call.name)
 
     def _check(self, name: str, value: Value) -> None:
         """Raise `ShapeError` where a lowered op has another shape than the file says."""
@@ -376,13 +376,13 @@ class Walk:
         wanted = (batch, *shape[1:])
         if isinstance(one, Const):
             return Const(wanted, one.dtype, one.origin)
-        return low.expand(self.b, one, wanted, f"{name}/batch") if shape[0] == 1 else one
+        return el.expand(self.b, one, wanted, f"{name}/batch") if shape[0] == 1 else one
 
     def weight_of(self, output: str) -> int:
         """Return how many ops that compute lead to an output."""
         seen, waiting, count = {output}, [output], 0
         while waiting:
-            made = low.made_by(self.b, waiting.pop())
+            made = el.made_by(self.b, waiting.pop())
             if made:
                 count += OPS[made.kind].flop is not no_flop
                 new = [one for one in made.inputs if one not in seen]
