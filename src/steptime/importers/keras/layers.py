@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from typing import Any, Literal
 
 from steptime.core.errors import shorten
@@ -52,80 +53,67 @@ def einsum_dense(at: Layer, x: Value) -> Value:
 PADDINGS = ("valid", "same", "causal")
 
 
-def _convolution(axes: int, depthwise: bool = False, separable: bool = False) -> Lower:
-    def lower(at: Layer, x: Value) -> Value:
-        image = at.image(x)
-        require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
-        channels, each = at.b.shape(image)[1], depthwise or separable
-        kernel = at.sizes("kernel_size", axes)
-        how: dict[str, Any] = {"stride": at.sizes("strides", axes, 1)}
-        how["dilation"] = at.sizes("dilation_rate", axes, 1)
-        groups = channels if each else at.whole("groups", 1)
-        filters = channels * at.whole("depth_multiplier", 1) if each else at.whole("filters")
-        require(channels % groups == 0, f"{channels} channels in {groups} groups")
-        w = at.weight(
-            "depthwise_kernel" if each else "kernel", filters, channels // groups, *kernel
-        )
-        last = at.whole("filters") if separable else filters
-        bias = at.chosen("use_bias", "bias", last)
-        how |= {"padding": at.word("padding", "valid", PADDINGS), "groups": groups}
-        if separable:
-            image = lowering.convolution(at.b, image, w, f"{at.name}/depthwise", **how)
-            w = at.weight("pointwise_kernel", last, filters, *[1] * axes)
-            how = {"stride": [1] * axes, "padding": "valid", "dilation": [1] * axes}
-        return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
-
-    return lower
+def _convolution(
+    axes: int, at: Layer, x: Value, depthwise: bool = False, separable: bool = False
+) -> Value:
+    image = at.image(x)
+    require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
+    channels, each = at.b.shape(image)[1], depthwise or separable
+    kernel = at.sizes("kernel_size", axes)
+    how: dict[str, Any] = {"stride": at.sizes("strides", axes, 1)}
+    how["dilation"] = at.sizes("dilation_rate", axes, 1)
+    groups = channels if each else at.whole("groups", 1)
+    filters = channels * at.whole("depth_multiplier", 1) if each else at.whole("filters")
+    require(channels % groups == 0, f"{channels} channels in {groups} groups")
+    w = at.weight("depthwise_kernel" if each else "kernel", filters, channels // groups, *kernel)
+    last = at.whole("filters") if separable else filters
+    bias = at.chosen("use_bias", "bias", last)
+    how |= {"padding": at.word("padding", "valid", PADDINGS), "groups": groups}
+    if separable:
+        image = lowering.convolution(at.b, image, w, f"{at.name}/depthwise", **how)
+        w = at.weight("pointwise_kernel", last, filters, *[1] * axes)
+        how = {"stride": [1] * axes, "padding": "valid", "dilation": [1] * axes}
+    return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
 
 
-def transposed(axes: int) -> Lower:
-    """Return what lowers a transposed convolution: its padding is that of the way back."""
-
-    def lower(at: Layer, x: Value) -> Value:
-        image, filters = at.image(x), at.whole("filters")
-        require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
-        channels, size = at.b.shape(image)[1], at.b.shape(image)[2:]
-        kernel, stride = at.sizes("kernel_size", axes), at.sizes("strides", axes, 1)
-        dilation = at.sizes("dilation_rate", axes, 1)
-        same = at.word("padding", "valid", ("valid", "same")) == "same"
-        more = at.config.get("output_padding")
-        beyond = at.sizes("output_padding", axes, 0, 0)
-        made = []
-        for n, k, s, d, extra in zip(size, kernel, stride, dilation, beyond, strict=True):
-            covered, wide = reach(n, k, s, d), reach(1, k, 1, d)
-            out = n * s if same else covered + max(s - wide, 0)
-            if more is not None:
-                out = (n - 1) * s + wide - (2 * (wide // 2) if same else 0) + extra
-            made.append(out)
-        w = at.weight("kernel", channels, filters, *kernel)
-        bias = at.chosen("use_bias", "bias", filters)
-        how: dict[str, Any] = {"stride": stride, "padding": "valid", "dilation": dilation}
-        how |= {"transposed": True, "size": made}
-        return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
-
-    return lower
+def transposed(axes: int, at: Layer, x: Value) -> Value:
+    """Return a transposed convolution: its padding is that of the way back."""
+    image, filters = at.image(x), at.whole("filters")
+    require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
+    channels, size = at.b.shape(image)[1], at.b.shape(image)[2:]
+    kernel, stride = at.sizes("kernel_size", axes), at.sizes("strides", axes, 1)
+    dilation = at.sizes("dilation_rate", axes, 1)
+    same = at.word("padding", "valid", ("valid", "same")) == "same"
+    more = at.config.get("output_padding")
+    beyond = at.sizes("output_padding", axes, 0, 0)
+    made = []
+    for n, k, s, d, extra in zip(size, kernel, stride, dilation, beyond, strict=True):
+        covered, wide = reach(n, k, s, d), reach(1, k, 1, d)
+        out = n * s if same else covered + max(s - wide, 0)
+        if more is not None:
+            out = (n - 1) * s + wide - (2 * (wide // 2) if same else 0) + extra
+        made.append(out)
+    w = at.weight("kernel", channels, filters, *kernel)
+    bias = at.chosen("use_bias", "bias", filters)
+    how: dict[str, Any] = {"stride": stride, "padding": "valid", "dilation": dilation}
+    how |= {"transposed": True, "size": made}
+    return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
 
 
-def _pool(kind: Literal["max", "avg"], axes: int) -> Lower:
-    def lower(at: Layer, x: Value) -> Value:
-        image, kernel = at.image(x), at.sizes("pool_size", axes, 2)
-        stride = at.sizes("strides", axes) if at.config.get("strides") else kernel
-        require(len(at.b.shape(image)) == axes + 2, f"pooling of {list(at.shape(x))}")
-        how: dict[str, Any] = {"kernel": kernel, "stride": stride}
-        how["padding"] = at.word("padding", "valid", PADDINGS)
-        return at.of_image(lowering.pool(at.b, image, kind, at.name, **how))
-
-    return lower
+def _pool(kind: Literal["max", "avg"], axes: int, at: Layer, x: Value) -> Value:
+    image, kernel = at.image(x), at.sizes("pool_size", axes, 2)
+    stride = at.sizes("strides", axes) if at.config.get("strides") else kernel
+    require(len(at.b.shape(image)) == axes + 2, f"pooling of {list(at.shape(x))}")
+    how: dict[str, Any] = {"kernel": kernel, "stride": stride}
+    how["padding"] = at.word("padding", "valid", PADDINGS)
+    return at.of_image(lowering.pool(at.b, image, kind, at.name, **how))
 
 
-def _global_pool(function: str) -> Lower:
-    def lower(at: Layer, x: Value) -> Value:
-        image, keep = at.image(x), at.flag("keepdims")
-        axes = tuple(range(2, len(at.b.shape(image))))
-        y = elements.reduce(at.b, function, image, axes, at.name, keep)
-        return at.of_image(y) if keep else Value(y)
-
-    return lower
+def _global_pool(function: str, at: Layer, x: Value) -> Value:
+    image, keep = at.image(x), at.flag("keepdims")
+    axes = tuple(range(2, len(at.b.shape(image))))
+    y = elements.reduce(at.b, function, image, axes, at.name, keep)
+    return at.of_image(y) if keep else Value(y)
 
 
 def relu(at: Layer, x: Value) -> Value:
@@ -155,29 +143,25 @@ def function_of(function: str, key: str = "", default: float = 0.0) -> Lower:
     return lambda at, x: at.each(function, x, parameter=at.number(key, default) if key else None)
 
 
-def merge(function: str) -> Lower:
-    """Return what lowers a function of several tensors, or of tensors and numbers."""
-
-    def lower(at: Layer, *values: Value | float) -> Value:
-        operands, first = at.alike(values)
-        require(len(operands) >= 2, f"{function} of one tensor")
-        y: str | float = operands[0]
-        for i, other in enumerate(operands[1:], start=1):
-            name = at.name if i == len(operands) - 1 else f"{at.name}/{i}"
-            y = elements.pointwise(at.b, function, y, other, name=name)
-        return Value(str(y), first)
-
-    return lower
+def merge(function: str, at: Layer, *values: Value | float) -> Value:
+    """Return a function of several tensors, or of tensors and numbers."""
+    operands, first = at.alike(values)
+    require(len(operands) >= 2, f"{function} of one tensor")
+    y: str | float = operands[0]
+    for i, other in enumerate(operands[1:], start=1):
+        name = at.name if i == len(operands) - 1 else f"{at.name}/{i}"
+        y = elements.pointwise(at.b, function, y, other, name=name)
+    return Value(str(y), first)
 
 
 def scaled_sum(at: Layer, x: Value, y: Value) -> Value:
     """Return `x + scale y`, as Inception-ResNet of `keras.applications` has it."""
-    return merge("add")(at, x, at.each("mul", y, at.number("scale", 1.0), at="/scale"))
+    return merge("add", at, x, at.each("mul", y, at.number("scale", 1.0), at="/scale"))
 
 
 def average(at: Layer, *values: Value) -> Value:
     """Return the mean of several tensors."""
-    return at.each("mul", merge("add")(at, *values), 1 / len(values), at="/mean")
+    return at.each("mul", merge("add", at, *values), 1 / len(values), at="/mean")
 
 
 def _concatenate(at: Layer, *values: Value) -> Value:
@@ -204,32 +188,25 @@ def repeat(at: Layer, x: Value) -> Value:
     return at.do(elements.op, "tile", seen, times=(1, at.whole("n"), 1))
 
 
-def padding(key: str, axes: int, sign: int) -> Lower:
-    """Return what lowers padding by zeros, or cropping, of so many axes."""
-
-    def lower(at: Layer, x: Value) -> Value:
-        image = at.image(x)
-        said: Any = at.config.get(key)
-        pairs = said if isinstance(said, list) else [said] * axes
-        if axes == 1 and len(pairs) == 2:
-            pairs = [pairs]
-        sides = [n for one in pairs for n in (one if isinstance(one, list) else [one, one])]
-        if len(sides) != 2 * axes or any(type(n) is not int or n < 0 for n in sides):
-            raise at.refuse(f"{key} is pairs of whole numbers, not {said}")
-        pads = (0, 0, 0, 0, *(sign * n for n in sides))
-        return at.of_image(elements.pad(at.b, image, pads, at.name))
-
-    return lower
+def padding(key: str, axes: int, sign: int, at: Layer, x: Value) -> Value:
+    """Return an image padded by zeros, or cropped, along so many axes."""
+    image = at.image(x)
+    said: Any = at.config.get(key)
+    pairs = said if isinstance(said, list) else [said] * axes
+    if axes == 1 and len(pairs) == 2:
+        pairs = [pairs]
+    sides = [n for one in pairs for n in (one if isinstance(one, list) else [one, one])]
+    if len(sides) != 2 * axes or any(type(n) is not int or n < 0 for n in sides):
+        raise at.refuse(f"{key} is pairs of whole numbers, not {said}")
+    pads = (0, 0, 0, 0, *(sign * n for n in sides))
+    return at.of_image(elements.pad(at.b, image, pads, at.name))
 
 
-def _upsample(axes: int) -> Lower:
-    def lower(at: Layer, x: Value) -> Value:
-        image, times = at.image(x), at.sizes("size", axes, 2)
-        mode = at.word("interpolation", "nearest", ("nearest", "bilinear", "bicubic"))
-        size = [n * m for n, m in zip(at.b.shape(image)[2:], times, strict=True)]
-        return at.of_image(lowering.resize(at.b, image, size, mode, at.name))
-
-    return lower
+def _upsample(axes: int, at: Layer, x: Value) -> Value:
+    image, times = at.image(x), at.sizes("size", axes, 2)
+    mode = at.word("interpolation", "nearest", ("nearest", "bilinear", "bicubic"))
+    size = [n * m for n, m in zip(at.b.shape(image)[2:], times, strict=True)]
+    return at.of_image(lowering.resize(at.b, image, size, mode, at.name))
 
 
 def _dropout(at: Layer, x: Value) -> Value:
@@ -268,30 +245,30 @@ LAYERS: dict[str, Lower] = {
     **norms.LAYERS,
     "Dense": _dense,
     "EinsumDense": einsum_dense,
-    "Conv1D": _convolution(1),
-    "Conv2D": _convolution(2),
-    "Conv1DTranspose": transposed(1),
-    "Conv2DTranspose": transposed(2),
-    "DepthwiseConv1D": _convolution(1, depthwise=True),
-    "DepthwiseConv2D": _convolution(2, depthwise=True),
-    "SeparableConv1D": _convolution(1, separable=True),
-    "SeparableConv2D": _convolution(2, separable=True),
-    "Conv3D": _convolution(3),
-    **{f"MaxPooling{n}D": _pool("max", n) for n in (1, 2, 3)},
-    **{f"AveragePooling{n}D": _pool("avg", n) for n in (1, 2, 3)},
-    **{f"GlobalMaxPooling{n}D": _global_pool("max") for n in (1, 2, 3)},
-    **{f"GlobalAveragePooling{n}D": _global_pool("mean") for n in (1, 2, 3)},
+    "Conv1D": partial(_convolution, 1),
+    "Conv2D": partial(_convolution, 2),
+    "Conv1DTranspose": partial(transposed, 1),
+    "Conv2DTranspose": partial(transposed, 2),
+    "DepthwiseConv1D": partial(_convolution, 1, depthwise=True),
+    "DepthwiseConv2D": partial(_convolution, 2, depthwise=True),
+    "SeparableConv1D": partial(_convolution, 1, separable=True),
+    "SeparableConv2D": partial(_convolution, 2, separable=True),
+    "Conv3D": partial(_convolution, 3),
+    **{f"MaxPooling{n}D": partial(_pool, "max", n) for n in (1, 2, 3)},
+    **{f"AveragePooling{n}D": partial(_pool, "avg", n) for n in (1, 2, 3)},
+    **{f"GlobalMaxPooling{n}D": partial(_global_pool, "max") for n in (1, 2, 3)},
+    **{f"GlobalAveragePooling{n}D": partial(_global_pool, "mean") for n in (1, 2, 3)},
     "Activation": lambda at, x: at.activated(x, at.config.get("activation"), at.name),
     "ReLU": relu,
     "LeakyReLU": function_of("leaky_relu", "negative_slope", 0.3),
     "PReLU": prelu,
     "ELU": function_of("elu", "alpha", 1.0),
     "Softmax": lambda at, x: at.softmax(x, at.whole("axis", -1, -8), at.name),
-    "Add": merge("add"),
-    "Subtract": merge("sub"),
-    "Multiply": merge("mul"),
-    "Maximum": merge("maximum"),
-    "Minimum": merge("minimum"),
+    "Add": partial(merge, "add"),
+    "Subtract": partial(merge, "sub"),
+    "Multiply": partial(merge, "mul"),
+    "Maximum": partial(merge, "maximum"),
+    "Minimum": partial(merge, "minimum"),
     "Average": average,
     "CustomScaleLayer": scaled_sum,
     "Concatenate": _concatenate,
@@ -301,9 +278,9 @@ LAYERS: dict[str, Lower] = {
         elements.transpose, x, (0, *at.sizes("dims", len(at.shape(x)) - 1))
     ),
     "RepeatVector": repeat,
-    **{f"ZeroPadding{n}D": padding("padding", n, 1) for n in (1, 2, 3)},
-    **{f"Cropping{n}D": padding("cropping", n, -1) for n in (1, 2, 3)},
-    **{f"UpSampling{n}D": _upsample(n) for n in (1, 2)},
+    **{f"ZeroPadding{n}D": partial(padding, "padding", n, 1) for n in (1, 2, 3)},
+    **{f"Cropping{n}D": partial(padding, "cropping", n, -1) for n in (1, 2, 3)},
+    **{f"UpSampling{n}D": partial(_upsample, n) for n in (1, 2)},
     **dict.fromkeys(("Dropout", *(f"SpatialDropout{n}D" for n in (1, 2, 3))), _dropout),
     **dict.fromkeys(("GaussianDropout", "AlphaDropout", "StochasticDepth"), _dropout),
     **dict.fromkeys(("ActivityRegularization", "Identity"), lambda at, x: x),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from steptime.importers import elements, lowering
-from steptime.importers.keras.layer import Layer, Lower, Value
+from steptime.importers.keras.layer import Layer, Value
 from steptime.importers.keras.layers import LAYERS, function_of, merge
 from steptime.ops.table import require
 
@@ -23,12 +24,9 @@ def _whole_list(at: Layer, key: str) -> list[int] | None:
     return found  # type: ignore[no-any-return]
 
 
-def _reduction(function: str) -> Lower:
-    def lower(at: Layer, x: Value) -> Value:
-        axes = _whole_list(at, "axis")
-        return at.do(elements.reduce, function, x, axes, keep=at.flag("keepdims"))
-
-    return lower
+def _reduction(function: str, at: Layer, x: Value) -> Value:
+    axes = _whole_list(at, "axis")
+    return at.do(elements.reduce, function, x, axes, keep=at.flag("keepdims"))
 
 
 def _transpose(at: Layer, x: Value) -> Value:
@@ -84,9 +82,9 @@ def get_item(at: Layer, x: Value, *keys: Any) -> Value:
 _FUNCTIONS = "relu sigmoid tanh gelu silu softplus exp log sqrt abs sin cos rsqrt hard_sigmoid"
 OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
     **{name: LAYERS[name] for name in ("Add", "Subtract", "Multiply", "Maximum", "Minimum")},
-    **dict.fromkeys(("Divide", "TrueDivide"), merge("div")),
-    "Power": merge("pow"),
-    "Square": lambda at, x: merge("mul")(at, x, x),
+    **dict.fromkeys(("Divide", "TrueDivide"), partial(merge, "div")),
+    "Power": partial(merge, "pow"),
+    "Square": lambda at, x: merge("mul", at, x, x),
     "Matmul": lambda at, x, y: at.do(lowering.matmul, x, y),
     **{name.title().replace("_", ""): function_of(name) for name in _FUNCTIONS.split()},
     "Absolute": function_of("abs"),
@@ -94,7 +92,7 @@ OPERATIONS: dict[str, Callable[..., Value | list[Value]]] = {
     "HardSilu": function_of("hard_swish"),
     "Relu6": lambda at, x: at.activated(x, "relu6", at.name),
     **{name: LAYERS[name] for name in ("Softmax", "Concatenate")},
-    **{name.title(): _reduction(name) for name in ("mean", "max", "min", "sum", "prod")},
+    **{name.title(): partial(_reduction, name) for name in ("mean", "max", "min", "sum", "prod")},
     "Transpose": _transpose,
     "Reshape": lambda at, x: at.do(elements.reshape, x, _whole_list(at, "newshape") or []),
     "ExpandDims": _expand_dims,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from steptime.core.errors import unknown
@@ -36,14 +37,11 @@ def _ran(at: Layer, x: Value, cell: str) -> tuple[str, str]:
     return made, elements.select(at.b, made, 1, -1, f"{at.name}/last")
 
 
-def _recurrent(cell: str) -> Lower:
-    def lower(at: Layer, x: Value, *states: Value, **how: Any) -> Value:
-        if states or how:
-            raise at.refuse("a first state of its own")
-        every, last = _ran(at, x, cell)
-        return Value(every if at.flag("return_sequences") else last)
-
-    return lower
+def _recurrent(cell: str, at: Layer, x: Value, *states: Value, **how: Any) -> Value:
+    if states or how:
+        raise at.refuse("a first state of its own")
+    every, last = _ran(at, x, cell)
+    return Value(every if at.flag("return_sequences") else last)
 
 
 def bidirectional(at: Layer, x: Value) -> Value:
@@ -69,7 +67,7 @@ def bidirectional(at: Layer, x: Value) -> Value:
         return at.do(elements.concat, [one.name for one in made], -1)
     if merge == "ave":
         return layers.average(at, *made)
-    return layers.merge({"sum": "add", "mul": "mul"}[merge])(at, *made)
+    return layers.merge({"sum": "add", "mul": "mul"}[merge], at, *made)
 
 
 def time_distributed(at: Layer, x: Value) -> Value:
@@ -130,7 +128,7 @@ def dot_attention(at: Layer, *values: Value, **how: Any) -> Value:
 
 LAYERS: dict[str, Lower] = {
     "Attention": dot_attention,
-    **{name: _recurrent(cell) for name, cell in CELLS.items()},
+    **{name: partial(_recurrent, cell) for name, cell in CELLS.items()},
     "Bidirectional": bidirectional,
     "TimeDistributed": time_distributed,
     **dict.fromkeys(("MultiHeadAttention", "GroupQueryAttention"), _attention),

@@ -5,6 +5,7 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from steptime.importers import elements, lowering
@@ -20,18 +21,14 @@ from steptime.ops.table import require
 Values = Sequence[Value]
 
 
-def _skip_norm(norm: Function) -> Function:
+def _skip_norm(norm: Function, r: Run, x: Value, skip: Value, w: Value, *more: Value) -> Values:
     """Return a sum and the norm of it, and the sum as the last output (ONNX Runtime's fusion)."""
-
-    def lowered(r: Run, x: Value, skip: Value, w: Value, *more: Value) -> Values:
-        biased = len(more) > (norm is layer_norm)
-        total = r.pointwise("add", x, skip)
-        if biased and more[-1] is not None:
-            total = r.pointwise("add", total, more[-1])
-        beta = more[:1] if norm is layer_norm else ()
-        return [norm(r, total, w, *beta), None, None, total]  # type: ignore[list-item]
-
-    return lowered
+    biased = len(more) > (norm is layer_norm)
+    total = r.pointwise("add", x, skip)
+    if biased and more[-1] is not None:
+        total = r.pointwise("add", total, more[-1])
+    beta = more[:1] if norm is layer_norm else ()
+    return [norm(r, total, w, *beta), None, None, total]  # type: ignore[list-item]
 
 
 def _heads(r: Run, x: Value, heads: int) -> str:
@@ -122,29 +119,28 @@ def _linear_of_few_bits(r: Run, x: Value, w: Value, *_: Value) -> Value:
     return r.do(lowering.linear, x, weight)
 
 
-def _recurrent(cell: str) -> Function:
-    def lowered(r: Run, x: Value, w: Value, u: Value, bias: Value = None, *more: Value) -> Values:
-        require(len(more) < 4 or more[3] is None, "peepholes of an LSTM")
-        ways, rows, width = r.shape(w)
-        if r.node.op.startswith("com."):  # 8-bit weights lie the other way round
-            rows, width = width, rows
-        hidden = rows // GATES[cell]
-        last = bool(r.attr("layout", 0))
-        weights = []
-        for way in range(ways):
-            own = [_part(r, w, way, (rows, width)), _part(r, u, way, (rows, hidden))]
-            if bias is not None:
-                own += [_part(r, bias, way, (rows,), half) for half in (0, 1)]
-            weights.append(own)
-        how: dict[str, Any] = {"bidirectional": ways == 2, "batch_first": last}
-        y, state = r.do(lowering.recurrent, x, cell, weights, **how)
-        apart = r.view(y, "reshape", (*r.shape(y)[:2], ways, hidden))
-        if last:
-            first = r.view(state, "transpose", (1, 0, 2))
-            return [apart, first, first]
-        return [r.view(apart, "transpose", (0, 2, 1, 3)), state, state]
-
-    return lowered
+def _recurrent(
+    cell: str, r: Run, x: Value, w: Value, u: Value, bias: Value = None, *more: Value
+) -> Values:
+    require(len(more) < 4 or more[3] is None, "peepholes of an LSTM")
+    ways, rows, width = r.shape(w)
+    if r.node.op.startswith("com."):  # 8-bit weights lie the other way round
+        rows, width = width, rows
+    hidden = rows // GATES[cell]
+    last = bool(r.attr("layout", 0))
+    weights = []
+    for way in range(ways):
+        own = [_part(r, w, way, (rows, width)), _part(r, u, way, (rows, hidden))]
+        if bias is not None:
+            own += [_part(r, bias, way, (rows,), half) for half in (0, 1)]
+        weights.append(own)
+    how: dict[str, Any] = {"bidirectional": ways == 2, "batch_first": last}
+    y, state = r.do(lowering.recurrent, x, cell, weights, **how)
+    apart = r.view(y, "reshape", (*r.shape(y)[:2], ways, hidden))
+    if last:
+        first = r.view(state, "transpose", (1, 0, 2))
+        return [apart, first, first]
+    return [r.view(apart, "transpose", (0, 2, 1, 3)), state, state]
 
 
 def _part(r: Run, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
@@ -191,8 +187,8 @@ def _experts(r: Run, *values: Value) -> Value:
 
 
 FUSED: Mapping[str, Function] = {
-    "com.microsoft.SkipLayerNormalization": _skip_norm(layer_norm),
-    "com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(rms_norm),
+    "com.microsoft.SkipLayerNormalization": partial(_skip_norm, layer_norm),
+    "com.microsoft.SkipSimplifiedLayerNormalization": partial(_skip_norm, rms_norm),
     EXPERTS: _experts,
     "com.microsoft.BiasGelu": lambda r, x, b: r.pointwise("gelu", r.pointwise("add", x, b)),
     **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
@@ -200,8 +196,8 @@ FUSED: Mapping[str, Function] = {
     "com.microsoft.GroupQueryAttention": _grouped_attention,
     **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _rotary),
     "com.microsoft.MatMulNBits": _linear_of_few_bits,
-    **{name: _recurrent(name.lower()) for name in ("LSTM", "GRU", "RNN")},
-    "com.microsoft.DynamicQuantizeLSTM": _recurrent("lstm"),
+    **{name: partial(_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},
+    "com.microsoft.DynamicQuantizeLSTM": partial(_recurrent, "lstm"),
     **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _quantized),
     "DequantizeLinear": _dequantized,
     "MatMulInteger": _of_integers(matmul, 0, 1),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from steptime.core.windows import positions
@@ -78,22 +79,19 @@ def _transposed(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
     return r.do(lowering.convolution, x, w, bias=bias, transposed=True, size=wanted, **how)
 
 
-def _pool(kind: Any) -> Function:
-    def lowered(r: Run, x: Value) -> Value:
-        kernel = r.attr("kernel_shape", ())
-        how = _window(r, x, kernel)
-        apart = how.pop("dilation")
-        ceil = bool(r.attr("ceil_mode", 0))
-        if any(d != 1 for d in apart):  # as many windows and elements as without gaps
-            own = r.shape(x)[2:]
-            for i, (n, k, d) in enumerate(zip(own, kernel, apart, strict=True)):
-                before, after = how["padding"][2 * i : 2 * i + 2]
-                count = positions(n, k, how["stride"][i], (before, after), d, ceil)
-                alone = positions(n, k, how["stride"][i], (before, after), 1, ceil)
-                require(count == alone, f"pooling with dilations {list(apart)}")
-        return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
-
-    return lowered
+def _pool(kind: Any, r: Run, x: Value) -> Value:
+    kernel = r.attr("kernel_shape", ())
+    how = _window(r, x, kernel)
+    apart = how.pop("dilation")
+    ceil = bool(r.attr("ceil_mode", 0))
+    if any(d != 1 for d in apart):  # as many windows and elements as without gaps
+        own = r.shape(x)[2:]
+        for i, (n, k, d) in enumerate(zip(own, kernel, apart, strict=True)):
+            before, after = how["padding"][2 * i : 2 * i + 2]
+            count = positions(n, k, how["stride"][i], (before, after), d, ceil)
+            alone = positions(n, k, how["stride"][i], (before, after), 1, ceil)
+            require(count == alone, f"pooling with dilations {list(apart)}")
+    return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
 
 
 def _pool_of_all(function: str) -> Function:
@@ -154,9 +152,9 @@ MATRICES: Mapping[str, Function] = {
     "Gemm": _gemm,
     "Conv": convolution,
     "ConvTranspose": _transposed,
-    "MaxPool": _pool("max"),
-    "AveragePool": _pool("avg"),
-    "LpPool": _pool("avg"),
+    "MaxPool": partial(_pool, "max"),
+    "AveragePool": partial(_pool, "avg"),
+    "LpPool": partial(_pool, "avg"),
     "GlobalAveragePool": _pool_of_all("mean"),
     "GlobalMaxPool": _pool_of_all("max"),
     "BatchNormalization": _batch_norm,

@@ -6,6 +6,7 @@ are read.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from steptime.importers import constants, elements, lowering
@@ -22,33 +23,25 @@ from steptime.ops.table import require
 Values = Sequence[Value]
 
 
-def _pointwise(function: str) -> Function:
+def _pointwise(function: str, r: Run, *values: Value) -> Value:
     """Return a function of elements; before opset 7 an attribute says where the second stands."""
-
-    def lowered(r: Run, *values: Value) -> Value:
-        given: list[Value] = [v for v in values if v is not None]
-        if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
-            rank, own = len(r.shape(given[0])), r.shape(given[1])
-            after = rank - axis_of(r.attr("axis", 0), rank) - len(own)
-            given[1] = r.view(given[1], "reshape", (*own, *(1,) * after))
-        return r.pointwise(function, *given)
-
-    return lowered
+    given: list[Value] = [v for v in values if v is not None]
+    if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
+        rank, own = len(r.shape(given[0])), r.shape(given[1])
+        after = rank - axis_of(r.attr("axis", 0), rank) - len(own)
+        given[1] = r.view(given[1], "reshape", (*own, *(1,) * after))
+    return r.pointwise(function, *given)
 
 
-def _folded(function: str) -> Function:
+def _folded(function: str, r: Run, first: Value, *others: Value) -> Value:
     """Return a function of any number of operands, two at a time."""
-
-    def lowered(r: Run, first: Value, *others: Value) -> Value:
-        for other in others:
-            first = r.pointwise(function, first, other)
-        return first
-
-    return lowered
+    for other in others:
+        first = r.pointwise(function, first, other)
+    return first
 
 
 def _mean(r: Run, *values: Value) -> Value:
-    total: Any = _folded("add")(r, *values)
+    total: Any = _folded("add", r, *values)
     share = r.constant(constants.scalar(1 / len(values), "float32"))
     return r.pointwise("mul", total, share)
 
@@ -94,18 +87,15 @@ def _gelu(r: Run, x: Value) -> Value:
     return r.pointwise("gelu_tanh" if r.attr("approximate", "none") == "tanh" else "gelu", x)
 
 
-def _reduce(function: str) -> Function:
-    def lowered(r: Run, x: Value, axes: Value = None) -> Value:
-        which = r.whole(axes, "axes")
-        if not which and r.attr("noop_with_empty_axes", 0):
-            return x
-        rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
-        every = which or range(rank)
-        if isinstance(x, Constant) and function in constants.REDUCTIONS:
-            return r.constant(constants.reduce(function, x.array, every, keep), x)
-        return r.do(elements.reduce, function, x, tuple(every), keep=keep)
-
-    return lowered
+def _reduce(function: str, r: Run, x: Value, axes: Value = None) -> Value:
+    which = r.whole(axes, "axes")
+    if not which and r.attr("noop_with_empty_axes", 0):
+        return x
+    rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
+    every = which or range(rank)
+    if isinstance(x, Constant) and function in constants.REDUCTIONS:
+        return r.constant(constants.reduce(function, x.array, every, keep), x)
+    return r.do(elements.reduce, function, x, tuple(every), keep=keep)
 
 
 def _extreme(function: str) -> Function:
@@ -195,9 +185,11 @@ _REDUCED = {
 }
 _BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
 OPS: Mapping[str, Function] = {
-    **{name: _pointwise(function) for name, function in _POINTWISE.items()},
-    **{name: _reduce(function) for name, function in _REDUCED.items()},
-    **{name: _folded(to) for name, to in (("Sum", "add"), ("Max", "maximum"), ("Min", "minimum"))},
+    **{name: partial(_pointwise, function) for name, function in _POINTWISE.items()},
+    **{name: partial(_reduce, function) for name, function in _REDUCED.items()},
+    "Sum": partial(_folded, "add"),
+    "Max": partial(_folded, "maximum"),
+    "Min": partial(_folded, "minimum"),
     **LOOPS,
     "Mean": _mean,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),

@@ -6,6 +6,7 @@ names of ATen's schema, and returns the tensor made, or one for each output.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from steptime.importers import elements as el
@@ -45,7 +46,6 @@ RESIZES = {
     **dict.fromkeys(("bilinear2d", "linear1d"), "bilinear"),
     "bicubic2d": "bicubic",
 }
-PLACES = ("", "_with_indices")
 Size = Any
 
 
@@ -75,38 +75,32 @@ def _unary(function: str) -> Handler:
     return lambda c: c.do(el.pointwise, function, c.first)
 
 
-def _binary(function: str, turned: bool = False) -> Handler:
-    def run(c: Call) -> Result:
-        a, b = _operands(c, c["self"], c[c.either("other", "exponent")])
-        alpha = c.get("alpha", 1)
-        if alpha != 1:
-            of_tensor = isinstance(b, str)
-            b = c.do(el.pointwise, "mul", b, alpha, at="/alpha") if of_tensor else b * alpha
-        done = "floor_divide" if c.get("rounding_mode") else function
-        if turned or (done in {"mul", "add"} and not isinstance(a, str)):
-            a, b = b, a
-        return c.do(el.pointwise, done, a, b)
-
-    return run
+def _binary(function: str, c: Call, turned: bool = False) -> Result:
+    a, b = _operands(c, c["self"], c[c.either("other", "exponent")])
+    alpha = c.get("alpha", 1)
+    if alpha != 1:
+        of_tensor = isinstance(b, str)
+        b = c.do(el.pointwise, "mul", b, alpha, at="/alpha") if of_tensor else b * alpha
+    done = "floor_divide" if c.get("rounding_mode") else function
+    if turned or (done in {"mul", "add"} and not isinstance(a, str)):
+        a, b = b, a
+    return c.do(el.pointwise, done, a, b)
 
 
-def _reduction(function: str, then: str = "") -> Handler:
-    def run(c: Call) -> Result:
-        chosen, done = listed(c.get("dim")) or None, function
-        if done == "norm":
-            order = c.get(c.either("p", "ord"), 2)
-            require(order in (1, 2), f"a norm of order {order}")
-            done = f"l{int(order)}"
-        y = el.reduce(c.b, done, c.x(), chosen, c.name, bool(c.get("keepdim", False)))
-        return el.pointwise(c.b, then, y, name=c.name) if then else (y, c.places(1))
-
-    return run
+def _reduction(function: str, c: Call, then: str = "") -> Result:
+    chosen, done = listed(c.get("dim")) or None, function
+    if done == "norm":
+        order = c.get(c.either("p", "ord"), 2)
+        require(order in (1, 2), f"a norm of order {order}")
+        done = f"l{int(order)}"
+    y = el.reduce(c.b, done, c.x(), chosen, c.name, bool(c.get("keepdim", False)))
+    return el.pointwise(c.b, then, y, name=c.name) if then else (y, c.places(1))
 
 
-def _extreme(function: str) -> Handler:
-    """Return the row of `max` and `min`: of two tensors, over all, or over an axis with places."""
-    reduced, of_two = _reduction(function), _binary(f"{function}imum")
-    return lambda c: reduced(c) if c.get("other") is None else of_two(c)
+def _extreme(function: str, c: Call) -> Result:
+    """Return the largest or smallest of two tensors, over all, or over an axis with places."""
+    of_two = c.get("other") is not None
+    return _binary(f"{function}imum", c) if of_two else _reduction(function, c)
 
 
 def _clamp(c: Call) -> Result:
@@ -175,61 +169,48 @@ def _outer(c: Call) -> Result:
 
 def _spread_and_mean(c: Call) -> Result:
     then = "sqrt" if c.node.op == "std_mean" else ""
-    spread: Any = _reduction("variance", then)(c)
-    mean: Any = _reduction("mean")(c)
+    spread: Any = _reduction("variance", c, then)
+    mean: Any = _reduction("mean", c)
     return [spread if then else spread[0], mean[0]]
 
 
-def _product(first: str, second: str) -> Handler:
-    def run(c: Call) -> Result:
-        x, w = c.x(first), c.x(second)
-        bias = c.x() if first == "mat1" and el.is_kept(c.b, w) else ""
-        if bias and c.b.shape(bias) == c.b.shape(w)[1:]:
-            turned = c.do(el.transpose, w, (1, 0), at="/transpose")
-            return low.linear(c.b, x, turned, c.name, bias)
-        y = low.matmul(c.b, x, w, c.name)
-        return c.do(el.pointwise, "add", y, c.x(), at="/bias") if first != "self" else y
-
-    return run
+def _product(first: str, second: str, c: Call) -> Result:
+    x, w = c.x(first), c.x(second)
+    bias = c.x() if first == "mat1" and el.is_kept(c.b, w) else ""
+    if bias and c.b.shape(bias) == c.b.shape(w)[1:]:
+        turned = c.do(el.transpose, w, (1, 0), at="/transpose")
+        return low.linear(c.b, x, turned, c.name, bias)
+    y = low.matmul(c.b, x, w, c.name)
+    return c.do(el.pointwise, "add", y, c.x(), at="/bias") if first != "self" else y
 
 
-def _convolution(transposed: bool = False) -> Handler:
-    def run(c: Call) -> Result:
-        x, w, padding = c.x("input"), c.x("weight"), c.get("padding", 0)
-        axes = len(c.b.shape(x)) - 2
-        how: dict[str, Any] = {name: _pair(c.get(name, 1), axes) for name in ("stride", "dilation")}
-        how["padding"] = padding if isinstance(padding, str) else _sides(padding, axes)
-        how["output_padding"] = _pair(c.get("output_padding", 0), axes)
-        how["transposed"] = transposed or bool(c.get("transposed", False))
-        bias, groups = c.maybe("bias") or "", c.get("groups", 1)
-        return c.do(low.convolution, x, w, bias=bias, groups=groups, **how)
-
-    return run
+def _convolution(c: Call, transposed: bool = False) -> Result:
+    x, w, padding = c.x("input"), c.x("weight"), c.get("padding", 0)
+    axes = len(c.b.shape(x)) - 2
+    how: dict[str, Any] = {name: _pair(c.get(name, 1), axes) for name in ("stride", "dilation")}
+    how["padding"] = padding if isinstance(padding, str) else _sides(padding, axes)
+    how["output_padding"] = _pair(c.get("output_padding", 0), axes)
+    how["transposed"] = transposed or bool(c.get("transposed", False))
+    bias, groups = c.maybe("bias") or "", c.get("groups", 1)
+    return c.do(low.convolution, x, w, bias=bias, groups=groups, **how)
 
 
-def _norm(function: Callable[..., str]) -> Handler:
-    """Return the row of a norm over the last axes, or over groups of channels."""
-
-    def run(c: Call) -> Result:
-        x, names = c.x("input"), ("weight", "bias")
-        if function is low.group_norm:
-            groups = c.get("num_groups") or c.b.shape(x)[1]
-            return low.group_norm(c.b, x, groups, c.name, **_weights(c, *names))
-        weights = _weights(c, *names[: 1 + (function is low.layer_norm)])
-        return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
-
-    return run
+def _norm(function: Callable[..., str], c: Call) -> Result:
+    """Return a norm over the last axes, or over groups of channels."""
+    x, names = c.x("input"), ("weight", "bias")
+    if function is low.group_norm:
+        groups = c.get("num_groups") or c.b.shape(x)[1]
+        return low.group_norm(c.b, x, groups, c.name, **_weights(c, *names))
+    weights = _weights(c, *names[: 1 + (function is low.layer_norm)])
+    return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
 
 
-def _pool(kind: Literal["max", "avg"], axes: int) -> Handler:
-    def run(c: Call) -> Result:
-        require(set(listed(c.get("dilation", 1))) == {1}, "pooling with a dilation")
-        kernel = _pair(c["kernel_size"], axes)
-        stride, sides = _pair(c.get("stride") or kernel, axes), _sides(c.get("padding", 0), axes)
-        how: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": sides}
-        return c.do(low.pool, c.x(), kind, ceil=bool(c.get("ceil_mode")), **how), c.places(1)
-
-    return run
+def _pool(kind: Literal["max", "avg"], axes: int, c: Call) -> Result:
+    require(set(listed(c.get("dilation", 1))) == {1}, "pooling with a dilation")
+    kernel = _pair(c["kernel_size"], axes)
+    stride, sides = _pair(c.get("stride") or kernel, axes), _sides(c.get("padding", 0), axes)
+    how: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": sides}
+    return c.do(low.pool, c.x(), kind, ceil=bool(c.get("ceil_mode")), **how), c.places(1)
 
 
 def _adaptive(kind: Literal["max", "avg"], axes: int) -> Handler:
@@ -256,19 +237,16 @@ def _attention(c: Call) -> Result:
     return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
 
 
-def _recurrent(cell: str) -> Handler:
-    def run(c: Call) -> Result:
-        first = c["hx"]
-        states = first if isinstance(first, list) else [first]
-        require(all(isinstance(one, Const) for one in states), "a first state that is computed")
-        tensors, each = [c.walk.tensor(one) for one in c["params"]], 4 if c["has_biases"] else 2
-        weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
-        how: dict[str, Any] = {name: bool(c.get(name)) for name in ("bidirectional", "batch_first")}
-        p = float(c.get("dropout", 0.0))
-        y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, **how)
-        return [y, state, state]
-
-    return run
+def _recurrent(cell: str, c: Call) -> Result:
+    first = c["hx"]
+    states = first if isinstance(first, list) else [first]
+    require(all(isinstance(one, Const) for one in states), "a first state that is computed")
+    tensors, each = [c.walk.tensor(one) for one in c["params"]], 4 if c["has_biases"] else 2
+    weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
+    how: dict[str, Any] = {name: bool(c.get(name)) for name in ("bidirectional", "batch_first")}
+    p = float(c.get("dropout", 0.0))
+    y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, **how)
+    return [y, state, state]
 
 
 def _dropout(c: Call) -> Result:
@@ -290,14 +268,14 @@ ATEN: Mapping[str, Handler] = {
     **VIEWS,
     **OTHERS,
     **{name: _unary(function) for name, function in UNARY.items()},
-    **{name: _binary(function) for name, function in BINARY.items()},
-    **{name: _reduction(function) for name, function in REDUCTIONS.items()},
-    **dict.fromkeys(("linalg_vector_norm", "norm"), _reduction("norm")),
-    "var": _reduction("variance"),
-    "std": _reduction("variance", "sqrt"),
-    "max": _extreme("max"),
-    "min": _extreme("min"),
-    "rsub": _binary("sub", turned=True),
+    **{name: partial(_binary, function) for name, function in BINARY.items()},
+    **{name: partial(_reduction, function) for name, function in REDUCTIONS.items()},
+    **dict.fromkeys(("linalg_vector_norm", "norm"), partial(_reduction, "norm")),
+    "var": partial(_reduction, "variance"),
+    "std": partial(_reduction, "variance", then="sqrt"),
+    "max": partial(_extreme, "max"),
+    "min": partial(_extreme, "min"),
+    "rsub": partial(_binary, "sub", turned=True),
     **dict.fromkeys(("clamp", "hardtanh", "clip", "clamp_min", "clamp_max", "relu6"), _clamp),
     "leaky_relu": _with_parameter("negative_slope", 0.01),
     "elu": _with_parameter("alpha", 1.0),
@@ -319,31 +297,34 @@ ATEN: Mapping[str, Handler] = {
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
     "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
     "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **_weights(c, "bias")),
-    **dict.fromkeys(("matmul", "linalg_matmul"), _product("self", "other")),
-    **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),
-    "mv": _product("self", "vec"),
-    "dot": _product("self", "tensor"),
-    "addmm": _product("mat1", "mat2"),
-    "baddbmm": _product("batch1", "batch2"),
+    **dict.fromkeys(("matmul", "linalg_matmul"), partial(_product, "self", "other")),
+    **dict.fromkeys(("mm", "bmm"), partial(_product, "self", "mat2")),
+    "mv": partial(_product, "self", "vec"),
+    "dot": partial(_product, "self", "tensor"),
+    "addmm": partial(_product, "mat1", "mat2"),
+    "baddbmm": partial(_product, "batch1", "batch2"),
     "einsum": lambda c: c.do(products.einsum, c["equation"], [*map(c.walk.tensor, c["tensors"])]),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution()),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), _convolution(transposed=True)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d"), partial(_convolution, transposed=True)
+    ),
     "batch_norm": lambda c: c.do(
         low.batch_norm, c.x("input"), **_weights(c, "weight", "bias", "running_mean", "running_var")
     ),
-    "layer_norm": _norm(low.layer_norm),
-    "rms_norm": _norm(low.rms_norm),
-    **dict.fromkeys(("group_norm", "instance_norm"), _norm(low.group_norm)),
-    **{f"max_pool{n}d{and_places}": _pool("max", n) for n in (1, 2, 3) for and_places in PLACES},
-    **{f"avg_pool{n}d": _pool("avg", n) for n in (1, 2, 3)},
+    "layer_norm": partial(_norm, low.layer_norm),
+    "rms_norm": partial(_norm, low.rms_norm),
+    **dict.fromkeys(("group_norm", "instance_norm"), partial(_norm, low.group_norm)),
+    **{f"max_pool{n}d": partial(_pool, "max", n) for n in (1, 2, 3)},
+    **{f"max_pool{n}d_with_indices": partial(_pool, "max", n) for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": partial(_pool, "avg", n) for n in (1, 2, 3)},
     **{f"adaptive_avg_pool{n}d": _adaptive("avg", n) for n in (1, 2, 3)},
     **{f"adaptive_max_pool{n}d": _adaptive("max", n) for n in (1, 2, 3)},
     **{f"upsample_{name}": _resize(mode) for name, mode in RESIZES.items()},
     **{f"_upsample_{name}_aa": _resize(mode) for name, mode in RESIZES.items()},
     "scaled_dot_product_attention": _attention,
-    "lstm": _recurrent("lstm"),
-    "gru": _recurrent("gru"),
-    "rnn_tanh": _recurrent("rnn"),
+    "lstm": partial(_recurrent, "lstm"),
+    "gru": partial(_recurrent, "gru"),
+    "rnn_tanh": partial(_recurrent, "rnn"),
     **dict.fromkeys(
         ("_grouped_mm", "grouped_mm_fallback"),
         lambda c: c.do(
