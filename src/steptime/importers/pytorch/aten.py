@@ -71,10 +71,6 @@ def _operands(c: Call, *values: Any) -> list[Any]:
     return [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
 
 
-def _unary(function: str) -> Handler:
-    return lambda c: c.do(el.pointwise, function, c.first)
-
-
 def _binary(function: str, c: Call, turned: bool = False) -> Result:
     a, b = _operands(c, c["self"], c[c.either("other", "exponent")])
     alpha = c.get("alpha", 1)
@@ -120,13 +116,10 @@ def _clamp(c: Call) -> Result:
     return el.pointwise(c.b, "clamp", x, name=c.name, low=least, high=most)
 
 
-def _with_parameter(argument: str, default: float) -> Handler:
-    return lambda c: c.do(el.pointwise, c.node.op, c.x(), parameter=float(c.get(argument, default)))
-
-
-def _gelu(c: Call) -> Result:
-    function = "gelu_tanh" if c.get("approximate") == "tanh" else "gelu"
-    return c.do(el.pointwise, function, c.x())
+def _function(function: str, c: Call, argument: str = "", default: float = 0.0) -> Result:
+    """Return a function of one operand, its parameter an argument."""
+    parameter = float(c.get(argument, default)) if argument else None
+    return c.do(el.pointwise, function, c.first, parameter=parameter)
 
 
 def _where(c: Call) -> Result:
@@ -151,7 +144,7 @@ def _threshold(c: Call) -> Result:
 
 
 def _glu(c: Call) -> Result:
-    axis = el.axis_of(c.b, c.x(), c.get("dim", -1))
+    axis = c.axis(c.get("dim", -1))
     half = c.b.shape(c.x())[axis] // 2
     x, gate = c.do(el.split, c.x(), [half, half], axis, at="/halves")
     return c.do(el.pointwise, "mul", x, c.do(el.pointwise, "sigmoid", gate, at="/gate"))
@@ -160,11 +153,6 @@ def _glu(c: Call) -> Result:
 def _triangle(c: Call) -> Result:
     mask = c.walk.tensor(Const(c.b.shape(c.x())[-2:], "float32", f"{c.name}/triangle"))
     return c.do(el.pointwise, "mul", c.x(), mask)
-
-
-def _outer(c: Call) -> Result:
-    rows = c.do(el.reshape, c.x(), (-1, 1), at="/rows")
-    return c.do(el.pointwise, "mul", rows, c.x("vec2"))
 
 
 def _spread_and_mean(c: Call) -> Result:
@@ -254,20 +242,10 @@ def _dropout(c: Call) -> Result:
     return c.do(el.dropout, c.first, float(c.get("p", 0.5))) if drops else c.first
 
 
-def _topk(c: Call) -> Result:
-    largest = bool(c.get("largest", True))
-    return c.do(low.topk, c.x(), c["k"], c.get("dim", -1), largest=largest)
-
-
-def _cumsum(c: Call) -> Result:
-    axis = el.axis_of(c.b, c.x(), c["dim"])
-    return el.op(c.b, "cumsum", c.x(), name=c.name, axis=axis)
-
-
 ATEN: Mapping[str, Handler] = {
     **VIEWS,
     **OTHERS,
-    **{name: _unary(function) for name, function in UNARY.items()},
+    **{name: partial(_function, function) for name, function in UNARY.items()},
     **{name: partial(_binary, function) for name, function in BINARY.items()},
     **{name: partial(_reduction, function) for name, function in REDUCTIONS.items()},
     **dict.fromkeys(("linalg_vector_norm", "norm"), partial(_reduction, "norm")),
@@ -277,16 +255,21 @@ ATEN: Mapping[str, Handler] = {
     "min": partial(_extreme, "min"),
     "rsub": partial(_binary, "sub", turned=True),
     **dict.fromkeys(("clamp", "hardtanh", "clip", "clamp_min", "clamp_max", "relu6"), _clamp),
-    "leaky_relu": _with_parameter("negative_slope", 0.01),
-    "elu": _with_parameter("alpha", 1.0),
-    "prelu": lambda c: el.op(c.b, "prelu", c.x(), c.x("weight"), name=c.name),
+    "leaky_relu": partial(_function, "leaky_relu", argument="negative_slope", default=0.01),
+    "elu": partial(_function, "elu", argument="alpha", default=1.0),
+    "prelu": lambda c: c.do(el.op, "prelu", c.x(), c.x("weight")),
     "lerp": lambda c: c.do(el.pointwise, "lerp", *_operands(c, c["self"], c["end"], c["weight"])),
     "threshold": _threshold,
     "glu": _glu,
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys(("var_mean", "std_mean"), _spread_and_mean),
-    **dict.fromkeys(("outer", "ger"), _outer),
-    "gelu": _gelu,
+    **dict.fromkeys(
+        ("outer", "ger"),
+        lambda c: c.do(
+            el.pointwise, "mul", c.do(el.reshape, c.x(), (-1, 1), at="/rows"), c.x("vec2")
+        ),
+    ),
+    "gelu": lambda c: _function("gelu_tanh" if c.get("approximate") == "tanh" else "gelu", c),
     "where": _where,
     "masked_fill": _where,
     **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
@@ -331,6 +314,8 @@ ATEN: Mapping[str, Handler] = {
             products.of_experts, c.x(c.either("input", "self")), c.x(c.either("weight", "mat2"))
         ),
     ),
-    "topk": _topk,
-    "cumsum": _cumsum,
+    "topk": lambda c: c.do(
+        low.topk, c.x(), c["k"], c.get("dim", -1), largest=bool(c.get("largest", True))
+    ),
+    "cumsum": lambda c: c.do(el.op, "cumsum", c.x(), axis=c.axis(c["dim"])),
 }

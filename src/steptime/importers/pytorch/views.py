@@ -118,12 +118,8 @@ PUTS: Mapping[str, Callable[[Call, Value], Value]] = {
 """What a tensor has become by a view of it and what was written there."""
 
 
-def _copy(c: Call) -> Result:
-    return c.do(el.expand, c.x("src"), c.walk.shape(c["self"]))
-
-
 def _split(c: Call) -> Result:
-    axis = el.axis_of(c.b, c.x(), c.get("dim", 0))
+    axis = c.axis(c.get("dim", 0))
     whole, sizes = c.b.shape(c.x())[axis], [c.walk.told(name)[axis] for name in c.node.outputs]
     if sum(sizes) != whole:  # along the batch
         require(whole % len(sizes) == 0, f"parts {sizes} of {whole}")
@@ -176,11 +172,6 @@ def _roll(c: Call) -> Result:
     return x
 
 
-def _flip(c: Call) -> Result:
-    axes = tuple(el.axis_of(c.b, c.x(), i) for i in listed(c["dims"]))
-    return el.op(c.b, "flip", c.x(), name=c.name, axes=axes)
-
-
 def _pad(c: Call) -> Result:
     sizes, rank = listed(c.get("pad", c.get("padding"))), len(c.b.shape(c.x()))
     pads = [0] * (2 * rank)
@@ -209,11 +200,6 @@ def _index(c: Call) -> Result:
     return c.do(el.gather, el.reshape(c.b, x, flat, f"{c.name}/axes"), at, first)
 
 
-def _gather(c: Call) -> Result:
-    axis = el.axis_of(c.b, c.x(), c["dim"])
-    return el.op(c.b, "gather_elements", c.x(), c.x("index"), name=c.name, axis=axis)
-
-
 def _pixel_shuffle(c: Call) -> Result:
     r: Any = c.get("upscale_factor", c.get("downscale_factor"))
     n, channels, height, width = c.b.shape(c.x())
@@ -227,7 +213,7 @@ def _pixel_shuffle(c: Call) -> Result:
 
 def _unfold(c: Call) -> Result:
     x, rank = c.x(), len(c.b.shape(c.x()))
-    axis = el.axis_of(c.b, x, c["dimension"])
+    axis = c.axis(c["dimension"])
     y = windows.windows(c.b, x, axis, c["size"], f"{c.name}/windows", c["step"])
     order = [*(i for i in range(rank + 1) if i != axis + 1), axis + 1]
     return c.do(el.transpose, y, order)
@@ -285,11 +271,11 @@ OTHERS: Mapping[str, Handler] = {
     "unfold": _unfold,
     "im2col": _image_to_columns,
     "col2im": _columns_to_image,
-    "flip": _flip,
-    "copy": _copy,
+    "flip": lambda c: c.do(el.op, "flip", c.x(), axes=tuple(map(c.axis, listed(c["dims"])))),
+    "copy": lambda c: c.do(el.expand, c.x("src"), c.walk.shape(c["self"])),
     "slice_scatter": lambda c: _put_slice(c, c["src"]),
     "select_scatter": lambda c: _put_select(c, c["src"]),
     "index": _index,
     "index_select": lambda c: c.do(el.gather, c.x(), c.x("index"), c["dim"]),
-    "gather": _gather,
+    "gather": lambda c: c.do(el.op, "gather_elements", c.x(), c.x("index"), axis=c.axis(c["dim"])),
 }

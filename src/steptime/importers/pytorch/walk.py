@@ -87,6 +87,10 @@ class Call:
         """Return the tensor of an argument, a constant as a buffer."""
         return self.walk.tensor(self[name])
 
+    def axis(self, given: int) -> int:
+        """Return an axis of `self`, counted from the first."""
+        return el.axis_of(self.b, self.x(), given)
+
     def either(self, first: str, second: str) -> str:
         """Return which of two names an argument has here."""
         return first if first in self.node.args else second
@@ -285,9 +289,8 @@ class Walk:
         return not any(isinstance(one, str) and el.is_float(self.b, one) for one in reads)
 
     def _passed_on(self, call: Call, reads: Sequence[Value]) -> Value:
-        tensors = [one for one in reads if isinstance(one, str)]
-        wanted = call.shape
-        fits = [one for one in tensors if math.prod(self.b.shape(one)) == math.prod(wanted)]
+        tensors, wanted = [one for one in reads if isinstance(one, str)], call.shape
+        fits = [one for one in tensors if self.b.tensors[one].size == math.prod(wanted)]
         if not fits or len(call.node.outputs) > 1:
             raise ShapeError("it is unknown, and its input cannot be passed on as its output")
         self.b.unmodelled.append(call.name)
