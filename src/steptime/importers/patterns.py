@@ -5,7 +5,7 @@ positions. The pieces stay where an output reads them too; else nobody reads the
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from steptime.core.graph import Op
@@ -183,29 +183,21 @@ _CENTRED = ("sub", "x", ("mean", "x"))
 _RMS_NORM = ("mul", "w", _over_spread("x"))
 # written with one difference, its root-mean-square norm was recognised before
 _LAYER_NORM = ("add", [("mul", "w", _over_spread(_CENTRED)), ("rms_norm", _CENTRED, "w")], "bias")
+_NORMS: Sequence[tuple[Pattern, Callable[..., str]]] = (
+    (_RMS_NORM, lowering.rms_norm),
+    (_LAYER_NORM, lowering.layer_norm),
+)
 _GROUP_NORM = ("add", ("mul", "w", ("reshape", "norm")), "bias")
 
 
-def _is_vector(b: Builder, w: str, x: str) -> bool:
-    """Whether `w` is a weight for the last axis of `x`."""
-    return w not in b.made_by and b.tensors[w].size == b.shape(x)[-1]
-
-
-def _rms_norm(b: Builder, y: str, name: str) -> str | None:
-    for found in _matches(b, _RMS_NORM, y, {}):
-        x, w = found["x"], found["w"]
-        if _is_vector(b, w, x):
-            flat = elements.reshape(b, w, (b.shape(x)[-1],), f"{name}/w")
-            return lowering.rms_norm(b, x, name, flat)
-    return None
-
-
-def _layer_norm(b: Builder, y: str, name: str) -> str | None:
-    for found in _matches(b, _LAYER_NORM, y, {}):
-        x, weights = found["x"], (found["w"], found["bias"])
-        if all(_is_vector(b, w, x) for w in weights):
-            w, bias = (elements.reshape(b, w, (b.shape(x)[-1],), f"{name}/w") for w in weights)
-            return lowering.layer_norm(b, x, name, w, bias)
+def _norm(b: Builder, y: str, name: str) -> str | None:
+    for pattern, norm in _NORMS:
+        for found in _matches(b, pattern, y, {}):
+            x, weights = found["x"], [found[w] for w in ("w", "bias") if w in found]
+            width = b.shape(x)[-1]
+            if all(w not in b.made_by and b.tensors[w].size == width for w in weights):
+                flat = [elements.reshape(b, w, (width,), f"{name}/w") for w in weights]
+                return norm(b, x, name, *flat)
     return None
 
 
@@ -365,8 +357,8 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
 
 _Rule = Callable[[Builder, str, str], str | None]
 _RULES: dict[str, tuple[_Rule, ...]] = {
-    "mul": (_gelu, _gated_by_itself, _rms_norm),
-    "add": (_layer_norm, _group_norm, _rotary),
+    "mul": (_gelu, _gated_by_itself, _norm),
+    "add": (_norm, _group_norm, _rotary),
     "matmul": (_attention,),
     "sum": (experts,),
 }

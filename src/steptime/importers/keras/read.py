@@ -197,7 +197,7 @@ class _Network:
         for name, layer in found.items():
             for node, said in enumerate(layer.get("inbound_nodes") or ()):
                 nodes[name, node] = arguments = _arguments(said)
-                wanted = {one for one in _tensors(arguments) if one not in values}
+                wanted = {one for one in _references([*arguments]) if one not in values}
                 waiting[name, node] = len(wanted)
                 for one in wanted:
                     self.known(found, one[0])
@@ -298,12 +298,12 @@ def _reference(said: object) -> Reference | None:
 
 
 def _references(said: object) -> list[Reference]:
-    """Return the tensors of `input_layers` or `output_layers`: one, or a list or table of them."""
+    """Return every tensor that arguments, or lists of inputs or outputs, name."""
     one = _reference(said)
     if one:
         return [one]
-    many = list(said.values()) if isinstance(said, dict) else said
-    return [one for each in many for one in _references(each)] if isinstance(many, list) else []
+    many = said.values() if isinstance(said, dict) else said if isinstance(said, list) else ()
+    return [one for each in many for one in _references(each)]
 
 
 def _arguments(said: object) -> tuple[Any, Any]:
@@ -317,17 +317,6 @@ def _arguments(said: object) -> tuple[Any, Any]:
     )
     one = _reference(tensors)
     return ([tensors] if one else list(tensors), found if isinstance(found, dict) else {})
-
-
-def _tensors(said: object) -> list[Reference]:
-    """Return every tensor that arguments name."""
-    one = _reference(said)
-    if one:
-        return [one]
-    parts = list(said.values()) if isinstance(said, dict) else said
-    return (
-        [one for part in parts for one in _tensors(part)] if isinstance(parts, list | tuple) else []
-    )
 
 
 def _filled(said: Any, values: Mapping[Reference, Value]) -> Any:

@@ -6,7 +6,7 @@ A `ModelParallel` block repeats each of its layers, once a split, as `block/laye
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any
@@ -21,18 +21,6 @@ LONGEST_NAME = 300
 _SHOWN_OF_A_CYCLE = 4
 _RESERVED = ("grad", "saved", "update")
 _COMPARED_NAMES = 1_000
-
-
-def fault(layer: str, message: str) -> InputError:
-    """Return the error of one layer."""
-    return InputError(f"layer {shorten(layer)}: {message}")
-
-
-def key(layer: str, keys: Mapping[str, Any], name: str) -> Any:
-    """Return a value that a layer must have; raises `InputError` where it is missing."""
-    if name not in keys:
-        raise fault(layer, f"the key '{name}' is missing")
-    return keys[name]
 
 
 @dataclass(frozen=True)
@@ -51,11 +39,28 @@ class Entry:
 
     def fault(self, message: str) -> InputError:
         """Return an error that names the layer."""
-        return fault(self.name, message)
+        return InputError(f"layer {shorten(self.name)}: {message}")
 
     def key(self, name: str) -> Any:
         """Return a value that the layer must have; raises `InputError` where it is missing."""
-        return key(self.name, self.keys, name)
+        if name not in self.keys:
+            raise self.fault(f"the key '{name}' is missing")
+        return self.keys[name]
+
+    def text(self, name: str) -> str:
+        """Return a text that the layer must have; raises `InputError` for anything else."""
+        value = self.key(name)
+        if not isinstance(value, str) or not value:
+            raise self.fault(f"{name} must be a text, not {shorten(value)}")
+        return value
+
+    @property
+    def inner(self) -> dict[str, Any]:
+        """The layers of a block; raises `InputError` where it has none."""
+        layers = self.key("layers")
+        if not isinstance(layers, dict) or not layers:
+            raise self.fault(f"layers must be a table of layers, not {shorten(layers)}")
+        return layers
 
 
 @dataclass(frozen=True)
@@ -112,78 +117,60 @@ def _collect(
 ) -> None:
     """Note the layers of one namespace; those without parents have the `inherited` ones."""
     for short, keys in layers.items():
-        name, kind, parents = _head(names, scopes[-1], short, keys)
-        references = tuple(_Reference(text, scopes) for text in parents) or inherited
-        if kind == BLOCK:
+        entry = _head(names, scopes[-1], short, keys)
+        references = tuple(_Reference(text, scopes) for text in entry.parents) or inherited
+        if entry.type == BLOCK:
             if len(scopes) > MOST_NESTED:
-                raise fault(name, f"more than {MOST_NESTED} blocks within each other")
-            names.endpoints[name] = _text(name, keys, "endpoint")
-            _collect(names, _inner(name, keys), (*scopes, f"{name}/"), references)
-        elif kind == MODEL_PARALLEL:
-            _collect_splits(names, name, keys, scopes, references)
+                raise entry.fault(f"more than {MOST_NESTED} blocks within each other")
+            names.endpoints[entry.name] = entry.text("endpoint")
+            _collect(names, entry.inner, (*scopes, f"{entry.name}/"), references)
+        elif entry.type == MODEL_PARALLEL:
+            _collect_splits(names, entry, scopes, references)
         else:
-            _add(names, Entry(name, kind, keys), references)
+            _add(names, entry, references)
 
 
 def _collect_splits(
-    names: _Names,
-    block: str,
-    keys: Mapping[str, Any],
-    outside: tuple[str, ...],
-    inherited: tuple[_Reference, ...],
+    names: _Names, block: Entry, outside: tuple[str, ...], inherited: tuple[_Reference, ...]
 ) -> None:
-    splits = key(block, keys, "splits")
+    splits = block.key("splits")
     if type(splits) is not int or not 1 <= splits <= MOST_SPLITS:
-        raise fault(block, f"splits must be from 1 to {MOST_SPLITS}, not {shorten(splits)}")
-    layers = _inner(block, keys)
+        raise block.fault(f"splits must be from 1 to {MOST_SPLITS}, not {shorten(splits)}")
+    layers = block.inner
     if splits * len(layers) > MOST_LAYERS:
-        raise fault(block, f"{shorten(splits)} splits make more than {MOST_LAYERS} layers")
-    names.parallel_blocks.add(block)
-    scopes = (*outside, f"{block}/")
-    for short, inner in layers.items():
-        name, kind, parents = _head(names, scopes[-1], short, inner)
-        if kind in (BLOCK, MODEL_PARALLEL):
-            raise fault(name, f"a {MODEL_PARALLEL} block holds layers, not blocks")
-        names.split_layers[name] = splits
+        raise block.fault(f"{shorten(splits)} splits make more than {MOST_LAYERS} layers")
+    names.parallel_blocks.add(block.name)
+    scopes = (*outside, f"{block.name}/")
+    for short, keys in layers.items():
+        entry = _head(names, scopes[-1], short, keys)
+        if entry.type in (BLOCK, MODEL_PARALLEL):
+            raise entry.fault(f"a {MODEL_PARALLEL} block holds layers, not blocks")
+        names.split_layers[entry.name] = splits
         for k in range(splits):
-            own = tuple(_Reference(text, scopes, k) for text in parents) or inherited
-            _add(names, Entry(f"{name}@{k}", kind, inner, (), k, splits), own)
+            own = tuple(_Reference(text, scopes, k) for text in entry.parents) or inherited
+            _add(names, replace(entry, name=f"{entry.name}@{k}", split=k, splits=splits), own)
 
 
-def _head(names: _Names, scope: str, short: str, keys: Any) -> tuple[str, str, list[str]]:
-    """Return the full name, type and parents of a layer, each of the right form."""
-    name = scope + short
+def _head(names: _Names, scope: str, short: str, keys: Any) -> Entry:
+    """Return a layer whose name, type and parents, as they are written, are of the right form."""
+    entry = Entry(name := scope + short, "", keys)
     if not short or "@" in short or not short.isprintable() or len(name) > LONGEST_NAME:
         raise InputError(
             f"{shorten(name)} is no name of a layer: it needs 1 to {LONGEST_NAME} printable "
             "characters, none of them @"
         )
     if not isinstance(keys, dict):
-        raise fault(name, f"must be a table, not {shorten(keys)}")
+        raise entry.fault(f"must be a table, not {shorten(keys)}")
     if name in names.known:
-        raise fault(name, "there are two of this name")
+        raise entry.fault("there are two of this name")
     names.known.add(name)
-    kind = _text(name, keys, "type")
-    parents = keys.get("parents", []) if kind == "Input" else key(name, keys, "parents")
+    kind = entry.text("type")
+    parents = keys.get("parents", []) if kind == "Input" else entry.key("parents")
     if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
-        raise fault(name, f"parents must be a list of names, not {shorten(parents)}")
+        raise entry.fault(f"parents must be a list of names, not {shorten(parents)}")
     if kind == "Input" and parents:
-        raise fault(name, f"an input has no parents, not {shorten(parents)}")
-    return name, kind, parents
-
-
-def _text(layer: str, keys: Mapping[str, Any], name: str) -> str:
-    value = key(layer, keys, name)
-    if not isinstance(value, str) or not value:
-        raise fault(layer, f"{name} must be a text, not {shorten(value)}")
-    return value
-
-
-def _inner(block: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    layers = key(block, keys, "layers")
-    if not isinstance(layers, dict) or not layers:
-        raise fault(block, f"layers must be a table of layers, not {shorten(layers)}")
-    return layers
+        raise entry.fault(f"an input has no parents, not {shorten(parents)}")
+    return replace(entry, type=kind, parents=tuple(parents))
 
 
 def _add(names: _Names, entry: Entry, references: tuple[_Reference, ...]) -> None:
@@ -205,7 +192,7 @@ def _resolved(names: _Names) -> Iterator[Entry]:
             if count > MOST_REFERENCES:
                 raise entry.fault(f"the network has more than {MOST_REFERENCES} parents")
             parents.extend(result)
-        yield Entry(entry.name, entry.type, entry.keys, tuple(parents), entry.split, entry.splits)
+        yield replace(entry, parents=tuple(parents))
 
 
 def _find(names: _Names, reference: _Reference, entry: Entry) -> tuple[str, ...]:
@@ -268,7 +255,8 @@ def _check_reserved(names: _Names, name: str) -> None:
     if last.startswith(_RESERVED):
         for i in range(1, len(parts)):
             if "/".join(parts[:i]) in names.entries:
-                raise fault(name, f"'{last}' inside '{'/'.join(parts[:i])}' is a name of gradients")
+                inside = f"'{last}' inside '{'/'.join(parts[:i])}'"
+                raise names.entries[name][0].fault(f"{inside} is a name of gradients")
 
 
 def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
@@ -279,7 +267,7 @@ def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
     try:
         sorter.prepare()
     except CycleError as error:
-        raise _cycle([entries[i].name for i in error.args[1]]) from None
+        raise _cycle([entries[i] for i in error.args[1]]) from None
     ready: list[int] = []
     ordered: list[Entry] = []
     while sorter.is_active():
@@ -291,9 +279,9 @@ def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(ordered)
 
 
-def _cycle(circle: list[str]) -> InputError:
+def _cycle(circle: list[Entry]) -> InputError:
     """Return the error of a circle of layers, each a parent of the next, the first also last."""
-    shown = [shorten(name) for name in reversed(circle[1:])]
+    first, *shown = (shorten(entry.name) for entry in (circle[0], *reversed(circle[1:])))
     if len(shown) > _SHOWN_OF_A_CYCLE:
         shown = [*shown[:_SHOWN_OF_A_CYCLE], "..."]
-    return fault(circle[0], f"is its own ancestor: {' <- '.join([*shown, shorten(circle[0])])}")
+    return circle[0].fault(f"is its own ancestor: {' <- '.join([*shown, first])}")
