@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.measure import machine
-from steptime.readers import platforms
+from steptime.readers import sources
 
 DEVICES = catalog.devices()
 LINKS = [catalog.link(name) for name in catalog.link_names()]
@@ -190,7 +190,7 @@ def test_every_short_name_stands_for_a_shipped_device():
 )
 def test_one_reading_of_the_words_of_others(word, name):
     assert catalog.platform_of(word) == name
-    assert platforms.platform_of(word) == name or name is None
+    assert sources.platform_of(word) == name or name is None
     assert machine.platform_name("cuda", word, None) == (name or machine.slug(word))
 
 

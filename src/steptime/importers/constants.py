@@ -218,22 +218,12 @@ def _safely(function: Callable[..., Number]) -> Callable[..., Number]:
 
 
 _PLAIN: dict[str, Callable[..., Number]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "mod")},
+    **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos", "floor", "ceil")},
     "abs": abs,
     "div": _divided,
     "floor_divide": operator.floordiv,
-    "mod": operator.mod,
     "pow": _power,
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "sin": math.sin,
-    "cos": math.cos,
-    "floor": math.floor,
-    "ceil": math.ceil,
     "round": round,
     "minimum": min,
     "maximum": max,
@@ -243,12 +233,7 @@ _PLAIN: dict[str, Callable[..., Number]] = {
 }
 FUNCTIONS = {name: _safely(function) for name, function in _PLAIN.items()}
 COMPARISONS: dict[str, Callable[..., bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "isnan": math.isnan,
     "logical_not": operator.not_,
     "and": lambda a, b: bool(a and b),

@@ -17,8 +17,7 @@ from steptime.core.record import STATUSES, Method, Quantity, Record
 from steptime.core.units import QUANTITIES
 from steptime.measure.contract import STAGINGS, STRATEGIES
 from steptime.readers.csv_rows import Row, number, positive, read_rows
-from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Found, Source
+from steptime.readers.sources import Found, Source, platform_of
 
 ENDINGS = (".csv", ".tsv", ".txt")
 WORDS = {"staging": (*STAGINGS,), "strategy": ("", *STRATEGIES)}  # "": one replica, or not said

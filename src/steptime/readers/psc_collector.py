@@ -8,8 +8,7 @@ from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, one_of
 from steptime.core.record import Method, Quantity, Record
 from steptime.readers.csv_rows import Row, first_line, number, positive, read_rows, whole
-from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Found, Source
+from steptime.readers.sources import Found, Source, platform_of
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 QUANTITIES = {

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.record import Method, Quantity, Record
-from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Found, Source, Unread
+from steptime.readers.sources import Found, Source, Unread, platform_of
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"

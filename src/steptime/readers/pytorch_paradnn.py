@@ -9,8 +9,7 @@ from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.record import Method, Quantity, Record
 from steptime.readers.csv_rows import Row, first_line, number, read_rows, whole
-from steptime.readers.platforms import platform_of
-from steptime.readers.sources import Found, Source
+from steptime.readers.sources import Found, Source, platform_of
 
 SOURCE = "cissieAB/pytorch-paradnn; Jefferson Lab, CHEP 2023"
 STACK = "torch-eager-1"  # its optimizer goes from weight to weight, as before PyTorch 2

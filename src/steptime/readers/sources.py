@@ -7,15 +7,17 @@ is too large, is an `Unread` with its reason.
 import gzip
 import hashlib
 import io
+import re
 import stat
 import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO
 
+from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.record import Record
 
@@ -167,3 +169,10 @@ def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
 def _printable(name: str) -> str:
     """Return a name without what a terminal or a file of UTF-8 cannot hold."""
     return "".join(c if c.isprintable() else "?" for c in name)
+
+
+@lru_cache(maxsize=1024)
+def platform_of(product: str) -> str:
+    """Return the device that the catalog knows by a word, else the word itself in small letters."""
+    word = re.sub(r"[^a-z0-9._]+", "-", product.lower()).strip("-")
+    return catalog.platform_of(product) or word or "unknown"

@@ -11,8 +11,7 @@ from steptime.core.record import NO_OP, UNATTRIBUTED, Method, Quantity, Record
 from steptime.core.workload import Workload
 from steptime.measure.profile import times_of
 from steptime.measure.trace import Part, Profile, events_of, profile_of
-from steptime.readers.platforms import platform_of
-from steptime.readers.sources import TRACE, Found, Source
+from steptime.readers.sources import TRACE, Found, Source, platform_of
 
 SOURCE = "a trace of torch.profiler"
 SEEN = 1_000_000  # bytes before the list of events, at most
