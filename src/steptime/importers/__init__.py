@@ -15,6 +15,10 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph_json import KEY
 from steptime.models.family import Family
 
+WRONG = (  # what values of another form than is read end in
+    *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
+    *(MemoryError, RecursionError),
+)
 LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
 MOST_VALUES = 4_000_000  # of a JSON text: commas and brackets
 

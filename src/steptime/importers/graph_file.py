@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.ranges import LARGEST
-from steptime.importers import Source, line_of
+from steptime.importers import WRONG, Source, line_of
 from steptime.models.family import Family
 from steptime.ops import (
     OPS,
@@ -33,7 +33,6 @@ Name = Annotated[str, Field(min_length=1, max_length=500)]
 Shape = Annotated[list[Size], Field(max_length=MOST_AXES)]
 Tensor = Annotated[tuple[Name, Shape], Field(strict=False)]  # JSON has lists only
 Attribute = bool | Whole | Annotated[float, Field(allow_inf_nan=False)] | str | list[Whole]
-_WRONG = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, MemoryError)
 
 
 class _Strict(BaseModel):
@@ -124,7 +123,7 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
         where = f"{place}: op {shorten(op.name)}"
         try:
             problem = _misfit(graph, op)
-        except _WRONG as error:
+        except WRONG as error:
             raise InputError(f"{where}: {op.kind}: {line_of(error)}") from None
         if problem:
             raise InputError(f"{where}: {problem}")
@@ -137,7 +136,7 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
         )
     try:
         training_graph(graph, "sgd")
-    except _WRONG as error:
+    except WRONG as error:
         raise InputError(f"{place}: cannot be differentiated: {line_of(error)}") from None
 
 

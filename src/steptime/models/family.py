@@ -108,22 +108,13 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
             raise unknown(name, value, parameter.choices, place)
         return text
     if isinstance(default, bool):
-        return _flag(value, where)
-    if isinstance(default, float):
-        return _share(value, where)
-    return whole_number(value, where, parameter.least)
-
-
-def _flag(value: object, where: str) -> bool:
-    text = value_text(value, where).lower()
-    if text not in (*_YES, *_NO):
-        raise InputError(f"{where}: must be yes or no, not {shorten(value)}")
-    return text in _YES
-
-
-def _share(value: object, where: str) -> float:
+        if text.lower() not in (*_YES, *_NO):
+            raise InputError(f"{where}: must be yes or no, not {shorten(value)}")
+        return text.lower() in _YES
+    if not isinstance(default, float):
+        return whole_number(value, where, parameter.least)
     try:
-        number = float(value_text(value, where))
+        number = float(text)
     except ValueError:
         raise InputError(f"{where}: must be a number, not {shorten(value)}") from None
     if not 0 <= number < 1:

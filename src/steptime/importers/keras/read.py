@@ -13,7 +13,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
-from steptime.importers import Source, elements, line_of, told
+from steptime.importers import WRONG, Source, elements, line_of, told
 from steptime.importers.archive import member
 from steptime.importers.keras import layers, operations, sequences
 from steptime.importers.keras.layer import Layer, Value
@@ -26,7 +26,6 @@ MODELS = ("Functional", "Sequential", "Model")
 LAYERS = {**layers.LAYERS, **sequences.LAYERS}
 MOST_CALLS, MOST_NESTED, MOST_AXES = 200_000, 50, 16
 FREE = {"length": 128, "height": 224, "width": 224}  # sizes that a file leaves open
-_WRONG = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, MemoryError)
 _OURS = ("keras.", "tensorflow.keras.", "tf_keras.", "tensorflow.python.keras.")
 Reference = tuple[str, int, int]
 
@@ -118,7 +117,7 @@ class _Network:
             outputs = self.model(table, None, "", 0)
         except InputError:
             raise
-        except _WRONG as error:
+        except WRONG as error:
             raise InputError(f"{self.place}: not what Keras writes: {line_of(error)}") from None
         return loss_of(self.b, [one.name for one in outputs])
 
@@ -277,7 +276,7 @@ class _Network:
             raise ShapeError(f"layer {shorten(path)}: {error}") from None
         except InputError:
             raise
-        except _WRONG as error:
+        except WRONG as error:
             raise InputError(f"{where}: {kind}: {line_of(error)}") from None
 
 

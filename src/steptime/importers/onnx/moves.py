@@ -152,17 +152,14 @@ def _expand(r: Run, x: Value, shape: Value) -> Value:
 
 def _tile(r: Run, x: Value, times: Value) -> Value:
     repeats, shape = r.of(times).whole(), r.shape(x)
+    require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
     if all(n == 1 for n in repeats):
         return x
     if isinstance(x, Constant) and not is_weight(x):
-        array = x.array
-        for axis, n in enumerate(repeats):
-            require(0 <= n < 2**20, f"{n} times")
-            wide = (*array.shape[:axis], array.shape[axis] * n, *array.shape[axis + 1 :])
-            few = 0 < n * array.size <= constants.MOST
-            array = constants.concat([array] * n, axis) if few else Array(wide, array.dtype)
-        return r.constant(array, x)
-    require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
+        apart = constants.reshape(x.array, [n for size in shape for n in (1, size)])
+        pairs = [*zip(repeats, shape, strict=True)]
+        wide = constants.expand(apart, tuple(n for pair in pairs for n in pair))
+        return r.constant(constants.reshape(wide, [times * n for times, n in pairs]), x)
     return r.do(elements.op, "tile", x, times=repeats)
 
 

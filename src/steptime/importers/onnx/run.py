@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
-from steptime.importers import constants, elements, line_of
+from steptime.importers import WRONG, constants, elements, line_of
 from steptime.importers.constants import Array
 from steptime.importers.onnx.model import Model, Node, Subgraph
 from steptime.importers.onnx.values import (
@@ -24,8 +24,6 @@ from steptime.importers.onnx.values import (
 from steptime.importers.patterns import recognised
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError, require
-
-WRONG = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError)
 
 WITH_GRAPHS = ("If", "Loop", "Scan")
 T = TypeVar("T")

@@ -48,11 +48,6 @@ class Spec:
     dtype: str
     sizes: tuple[Size, ...]
 
-    @property
-    def is_float(self) -> bool:
-        """Whether it holds floating numbers."""
-        return "float" in self.dtype
-
 
 @dataclass(frozen=True)
 class Node:

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.importers import Source, line_of
+from steptime.importers import WRONG, Source, line_of
 from steptime.importers.code import about_of
 from steptime.importers.loss import loss_of
 from steptime.importers.pytorch.aten import ATEN
@@ -18,7 +18,6 @@ from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 
 SOURCE = "torch.export"
-_WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 _AXES = {2: ("", "length"), 3: ("", "length", "width"), 4: ("", "channels", "height", "width")}
 
 
@@ -32,7 +31,7 @@ def identity(source: Source) -> bytes:
             node["metadata"] = {"nn_module_stack": stack}
         says = [module["graph"], module["signature"], document["range_constraints"]]
         return json.dumps(says).encode()
-    except _WRONG:
+    except WRONG:
         return bytes(source.content[:])  # what it lacks is told when it is read
 
 
@@ -49,7 +48,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     except InputError as error:
         known = str(error).startswith("model ")
         raise InputError(str(error) if known else f"{place}: {error}") from None
-    except _WRONG as error:
+    except WRONG as error:
         raise InputError(f"{place}: not what torch.export writes: {_line(error)}") from None
     parameters = {
         name: Parameter(program.hints.get(symbol, 1), f"size {symbol} of the file")
@@ -68,7 +67,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         )
         try:
             return _ended(walk)
-        except _WRONG as error:
+        except WRONG as error:
             raise InputError(f"{place}: {_line(error)}") from None
 
     return Family(source.name, build, parameters, SOURCE, batch=own_batch, named=True)
@@ -100,7 +99,7 @@ def _batch(program: Program) -> tuple[str, int]:
     for first in firsts:
         if symbol := symbol_of(first):
             return symbol, program.hints.get(symbol, 1)
-    open_sizes = sorted(_symbols(program))
+    open_sizes = sorted({symbol for *_, symbol in _open(program)})
     if len(open_sizes) == 1:
         return open_sizes[0], program.hints.get(open_sizes[0], 1)
     first = firsts[0]
@@ -109,28 +108,23 @@ def _batch(program: Program) -> tuple[str, int]:
     raise SymbolError("the first size of its input is not one number")
 
 
-def _symbols(program: Program) -> set[str]:
-    return {
-        symbol
-        for name in program.inputs
-        for size in program.specs[name].sizes
-        if not isinstance(size, int)
-        for symbol in symbols_of(size)
-    }
+def _open(program: Program) -> Iterator[tuple[str, int, int, str]]:
+    """Return the symbols in sizes of inputs, each behind the input, its axes and which it is."""
+    for name in program.inputs:
+        sizes = program.specs[name].sizes
+        for axis, size in enumerate(sizes):
+            for symbol in () if isinstance(size, int) else symbols_of(size):
+                yield name, len(sizes), axis, symbol
 
 
 def _free_sizes(program: Program, batch: str) -> dict[str, str]:
     """Return names for the symbols of inputs beside the batch: `length`, `height`, `ids_1`."""
     found: dict[str, str] = {}
-    for name in program.inputs:
-        sizes = program.specs[name].sizes
-        for axis, size in enumerate(sizes):
-            for symbol in () if isinstance(size, int) else symbols_of(size):
-                plain = _AXES.get(len(sizes), ("",) * len(sizes))[axis]
-                if symbol != batch and symbol not in found:
-                    taken = not plain or plain in found.values()
-                    own = re.sub(r"\W", "_", f"{name}_{axis}")
-                    found[symbol] = own if taken else plain
+    for name, axes, axis, symbol in _open(program):
+        plain = _AXES.get(axes, ("",) * axes)[axis]
+        if symbol != batch and symbol not in found:
+            taken = not plain or plain in found.values()
+            found[symbol] = re.sub(r"\W", "_", f"{name}_{axis}") if taken else plain
     return found
 
 

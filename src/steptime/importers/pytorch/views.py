@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.importers import elements as el
 from steptime.importers import windows
-from steptime.importers.pytorch.walk import Call, Const, Handler, Result, Value, listed
+from steptime.importers.pytorch.walk import Call, Const, Handler, Result, Value, held_as, listed
 from steptime.ops.table import require
 
 END = 2**62
@@ -14,11 +14,10 @@ PADDING = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
 
 
 def _cast(c: Call) -> Result:
-    x, to_float = c.x(), "float" in c.dtype
-    if to_float and el.is_float(c.b, x):  # the workload says in which type it computes
+    x, dtype = c.x(), held_as(c.dtype)
+    if not dtype and el.is_float(c.b, x):  # the workload says in which type it computes
         return x
-    kept = c.b.precision.weights if to_float else "bool" if c.dtype == "bool" else "int64"
-    return c.do(el.cast, x, kept)
+    return c.do(el.cast, x, dtype or c.b.precision.weights)
 
 
 def _view(c: Call) -> Result:

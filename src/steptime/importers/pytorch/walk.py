@@ -36,14 +36,14 @@ class Const:
     dtype: str
     origin: str
 
-    @property
-    def is_float(self) -> bool:
-        """Whether it holds floating numbers."""
-        return "float" in self.dtype
-
 
 Value = str | Const
 T = TypeVar("T")
+
+
+def held_as(dtype: str) -> str:
+    """Return the type that a tensor of the file has here, "" for that of the arithmetic."""
+    return "" if "float" in dtype else "bool" if dtype == "bool" else "int64"
 
 
 def listed(value: Any) -> list[Any]:
@@ -185,7 +185,7 @@ class Walk:
             return value
         if not isinstance(value, Const):
             raise ShapeError(f"a tensor is wanted, not {shorten(value)}")
-        dtype = "" if value.is_float else "bool" if value.dtype == "bool" else "int64"
+        dtype = held_as(value.dtype)
         key = value.origin, value.shape, dtype
         if key not in self._buffers:
             name = el.free_name(self.b, value.origin)
@@ -204,8 +204,7 @@ class Walk:
         for name, path in program.buffers.items():
             self.values[name] = Const(self.told(name), program.specs[name].dtype, path)
         for name in program.inputs:
-            spec = program.specs[name]
-            dtype = "" if spec.is_float else "bool" if spec.dtype == "bool" else "int64"
+            dtype = held_as(program.specs[name].dtype)
             path = el.free_name(self.b, name)
             self.values[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
 
@@ -284,7 +283,7 @@ class Walk:
         if all(isinstance(one, Const) for one in reads):
             return True
         spec = self.program.specs.get(node.outputs[0])
-        if spec is None or spec.is_float or node.op in self.views:
+        if spec is None or "float" in spec.dtype or node.op in self.views:
             return False
         return not any(isinstance(one, str) and el.is_float(self.b, one) for one in reads)
 
