@@ -92,7 +92,6 @@ def _windows(
     dilation: Pair = (1, 1),
     groups: int = 1,
 ) -> dict[str, Any]:
-    """Return the attributes of a convolution."""
     how = {"kernel_shape": b.shape(inputs[1])[2:], "strides": stride, "pads": _pads(padding)}
     return {**how, "dilations": dilation, "group": groups}
 

@@ -93,7 +93,6 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 
 
 def _checked(table: object, place: str) -> _File:
-    """Return the values of a file whose form is right."""
     version = table.get(KEY) if isinstance(table, dict) else None
     if type(version) is int and version > VERSION:
         raise InputError(

@@ -232,7 +232,6 @@ def _value(text: str, values: Mapping[str, Any], place: str) -> Any:
 
 
 def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dict[str, Value]:
-    """Return the hyperparameters of the row's family."""
     settings = {key: _value(text, values, place) for key, text in row["settings"].items() if text}
     if settings.pop("gated", None) is not None or "activation" in settings:
         gated = bool(_value(row["settings"].get("gated", "False"), values, place))

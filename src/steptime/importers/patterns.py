@@ -305,7 +305,6 @@ def bias_of_scores(b: Builder, x: str, heads: int) -> str:
 
 
 def _unscaled(b: Builder, x: str) -> str:
-    """Return what a tensor is a multiple of."""
     found = _operands(b, x, "mul") or _operands(b, x, "div")
     return _only(found) if len(found) == 2 and not isinstance(found[1], str) else x
 

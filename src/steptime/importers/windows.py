@@ -18,13 +18,11 @@ from steptime.importers.elements import (
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
 
+Sizes = Sequence[int]  # one an axis
+
 
 def sides_of(
-    padding: Sequence[int] | str,
-    size: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
+    padding: Sizes | str, size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes
 ) -> list[int]:
     """Return the padding before and after each axis, which a file may say by a word.
 
@@ -60,14 +58,7 @@ def windows(
     return reshape(b, x, apart, name)
 
 
-def unfold(
-    b: Builder,
-    x: str,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    name: str,
-) -> str:
+def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, name: str) -> str:
     """Return the windows of an image, padded before, `[n, c, h, w] -> [n, c*kh*kw, oh*ow]`."""
     n, c = b.shape(x)[:2]
     for i, suffix in enumerate(("rows", "columns")):
@@ -77,9 +68,7 @@ def unfold(
     return reshape(b, x, (n, c * kernel[0] * kernel[1], -1), name)
 
 
-def fold(
-    b: Builder, x: str, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], name: str
-) -> str:
+def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: str) -> str:
     """Return an image of `size`, the sums of its windows `[n, c*kh*kw, count]`.
 
     What adds to a pixel is looked up, among it a 0 for nothing.

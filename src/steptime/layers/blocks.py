@@ -113,7 +113,6 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
 def _cut_from_one(
     b: Builder, x: str, p: Parameters, heads: int, kv_heads: int
 ) -> tuple[str, str, str]:
-    """Return queries, keys and values as parts of one product."""
     width = p["head_width"]
     sizes = (width * heads, width * kv_heads, p["value_width"] * kv_heads)
     x = linear(b, x, sum(sizes), "qkv", p["qkv_bias"])

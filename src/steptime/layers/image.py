@@ -1,5 +1,6 @@
 """Layers over images `[batch, channels, height, width]`."""
 
+from functools import partial
 from typing import Any, Literal
 
 from steptime.core.graph import Attr
@@ -49,14 +50,7 @@ def conv2d(
 
 
 def conv_relu(
-    b: Builder,
-    x: str,
-    channels: int,
-    kernel: Kernel,
-    name: str,
-    *,
-    norm: bool = False,
-    **sizes: Any,
+    b: Builder, x: str, channels: int, kernel: Kernel, name: str, norm: bool = False, **sizes: Any
 ) -> str:
     """Return convolution, bias (or batch norm in its stead where `norm`), and ReLU.
 
@@ -80,28 +74,24 @@ def batch_norm(b: Builder, x: str, name: str, op: str = "") -> str:
     return b.op("batch_norm", x, *weights, *seen, name=op, training=b.training)
 
 
-def max_pool(
+def _pool(
+    kind: str,
     b: Builder,
     x: str,
     kernel: int,
     stride: int,
     name: str,
     padding: Padding = 0,
-    ceil: bool = False,
+    **how: Any,
 ) -> str:
-    """Return the maxima of square windows; `ceil` rounds the size up, as Caffe does."""
-    rounding = {"ceil": True} if ceil else {}
-    return b.op("max_pool2d", x, name=name, **_window(b, x, kernel, stride, padding), **rounding)
+    """Return the maxima or means of square windows; a mean counts padding as zeros.
+
+    `ceil=True` rounds the size up, as Caffe does.
+    """
+    both = (kernel, kernel)
+    how |= {"stride": (stride, stride), "padding": _sides(b, x, both, stride, padding)}
+    return b.op(kind, x, name=name, kernel=both, **how)
 
 
-def avg_pool(b: Builder, x: str, kernel: int, stride: int, name: str, padding: Padding = 0) -> str:
-    """Return the means of square windows, padding counted as zeros."""
-    return b.op("avg_pool2d", x, name=name, **_window(b, x, kernel, stride, padding))
-
-
-def _window(b: Builder, x: str, kernel: int, stride: int, padding: Padding) -> dict[str, Any]:
-    return {
-        "kernel": (kernel, kernel),
-        "stride": (stride, stride),
-        "padding": _sides(b, x, (kernel, kernel), stride, padding),
-    }
+max_pool = partial(_pool, "max_pool2d")
+avg_pool = partial(_pool, "avg_pool2d")

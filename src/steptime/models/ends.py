@@ -99,7 +99,6 @@ STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
 
 
 def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
-    """Return the loss of a projection to the vocabulary."""
     if p["output_scaled"]:
         how: dict[str, Any] = {"function": "mul", "scalar": p["width"] ** -0.5}
         x = b.op("pointwise", x, name="output_scale", **how)
@@ -157,7 +156,6 @@ def _to_classes(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 
 def _to_tokens(b: Builder, x: str, p: Parameters, _: str) -> str:
-    """Return the loss of every token in classes."""
     for i in range(1, p["class_layers"]):
         x = linear(b, x, p["width"], f"classifier_in{i}")
         x = activated(b, x, p["class_activation"])
@@ -198,7 +196,6 @@ def _to_pretraining(b: Builder, x: str, p: Parameters, table: str) -> str:
 
 
 def _to_spans(b: Builder, x: str, p: Parameters, _: str) -> str:
-    """Return the loss of where an answer begins and where it ends."""
     x = linear(b, x, p["classes"], "spans")
     return classify(b, b.op("transpose", x, name="spans/places", order=(0, 2, 1)))
 

@@ -60,7 +60,6 @@ def read(source: Source, allow_unknown: bool) -> Family:
 
 
 def _list(config: Mapping[str, Any], place: str) -> list[dict[str, Any]]:
-    """Return the layers of a network."""
     found = config.get("layers")
     if not isinstance(found, list) or not found:
         raise InputError(f"{place}: a network without layers")
@@ -86,7 +85,6 @@ def _batch_shape(layer: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _open(table: Mapping[str, Any], place: str) -> set[str]:
-    """Return the names of the sizes that inputs leave open."""
     names: set[str] = set()
     for layer in _list(_config(table, place), place):
         shape = _batch_shape(layer)
@@ -319,7 +317,6 @@ def _arguments(said: object) -> tuple[Any, Any]:
 
 
 def _filled(said: Any, values: Mapping[Reference, Value]) -> Any:
-    """Return arguments with the tensors in their places."""
     one = _reference(said)
     if one:
         return values[one]

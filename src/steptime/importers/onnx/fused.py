@@ -78,7 +78,6 @@ def _joined(r: Run, x: Value) -> Value:
 
 
 def _packed_attention(r: Run, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
-    """Return attention of `x`, whose queries, keys and values one product makes."""
     made = matmul(r, x, w)
     made = made if bias is None else r.pointwise("add", made, bias)
     width = r.shape(made)[-1] // 3

@@ -158,7 +158,6 @@ def _body(r: Run, turns: int) -> Subgraph:
 
 
 def _stacked(r: Run, parts: Values, axis: int = 0) -> Value:
-    """Return what each turn made, along a new axis."""
     seen = []
     for part in parts:
         shape = r.shape(part)

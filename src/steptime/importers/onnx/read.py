@@ -130,7 +130,6 @@ def _sizes(model: Model) -> Sizes:
 
 
 def _leave_out_unread_weights(b: Builder) -> None:
-    """Take out weights that no op reads."""
     read = {name for op in b.ops for name in op.inputs}
     for name in [name for name in b.weights if name not in read]:
         b.weights.remove(name)

@@ -47,7 +47,6 @@ def read(source: Source, allow_unknown: bool) -> Family:
 
 @contextmanager
 def _naming(file: str) -> Iterator[None]:
-    """Put the file's name before an error."""
     try:
         yield
     except InputError as error:
@@ -141,7 +140,6 @@ def _result(b: Builder, name: str, tensor: str, classified: bool) -> str:
 
 
 def _sum(b: Builder, losses: list[str]) -> str:
-    """Return the sum of scalars."""
     total = losses[0]
     for loss in losses[1:]:
         total = b.op("add", total, loss, name=f"{loss}_sum")

@@ -105,7 +105,6 @@ def _filter(e: Entry) -> tuple[Pair, int, int]:
 
 
 def _divided(e: Entry, filters: int) -> int:
-    """Return the filters of one split."""
     if filters < e.splits:
         raise e.fault(f"{filters} filters cannot be divided by {e.splits} splits")
     return filters // e.splits
