@@ -152,7 +152,7 @@ def serve(asked: Question, method: str | Method) -> Told:
     phases, steps, devices = _phases(*how, tokens + output, *split), output - 1, prod(split[:3])
     if numbers.get("concurrency"):
         requests = _whole(asked, "concurrency")
-        ttft_s, tpot_s, *_ = served(phases, requests, tokens, output)
+        ttft_s, tpot_s = served(phases, requests, tokens, output)
     else:
         ttft_s = phases.prefill(batch, tokens).seconds + phases.constant("prompt_s")
         tpot_s = phases.decode(batch, tokens + output / 2).seconds

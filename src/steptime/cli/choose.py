@@ -6,8 +6,9 @@ from typing import Any
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
+from steptime.cli.grid import names
 from steptime.cli.options import Text, number, option, optional, whole
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import shown
@@ -78,11 +79,7 @@ def _devices(text: str) -> list[Device]:
     if word == "all" or word in KINDS:
         every = [one for one in catalog.devices(note) if not one.only_by_name]
         return [one for one in every if word in ("all", one.kind)]
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise InputError(f"--devices {shorten(text)}: a name is empty")
-    found = {one.name: one for one in map(catalog.device, names)}
-    return list(found.values())
+    return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
 
 
 def _notes(rows: list[dict[str, Any]]) -> list[str]:
@@ -97,10 +94,10 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
         ("unsupported", "devices without a known peak of this type"),
     ):
         found[what] = [row["device"] for row in rows if row["status"] == status]
-    for what, names in found.items():
-        if names:
-            few = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-            notes.append(f"{len(names)} {what}: {few}")
+    for what, some in found.items():
+        if some:
+            few = ", ".join(some[:NAMED]) + (", ..." if len(some) > NAMED else "")
+            notes.append(f"{len(some)} {what}: {few}")
     return notes
 
 

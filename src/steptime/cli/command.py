@@ -1,7 +1,6 @@
 """A command is a function that returns an `Answer`; `command` gives it `--json` and prints."""
 
 import inspect
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ from typer.models import OptionInfo
 
 from steptime.cli.options import named, option
 from steptime.core.errors import one_of
-from steptime.core.printers import PRINTERS, finite, json_parts, text
+from steptime.core.printers import PRINTERS, json_parts, text
 from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
@@ -108,7 +107,8 @@ def show(answer: Answer, form: str) -> None:
     """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
     if form == "json":
         if answer.document is not None:
-            _emit(answer.document)
+            sys.stdout.writelines(json_parts(answer.document))
+            _print("\n")
         return
     if form != "text":
         _print("\n".join(PRINTERS[form](table) for table in answer.tables))
@@ -125,28 +125,6 @@ def show(answer: Answer, form: str) -> None:
 def _print(printed: str) -> None:
     sys.stdout.write(printed)
     sys.stdout.flush()
-
-
-def _emit(document: object) -> None:
-    """Print one JSON document; what an iterator holds goes out item by item."""
-    lists = document if isinstance(document, dict) else {}
-    if not any(isinstance(value, Iterator) for value in lists.values()):
-        sys.stdout.writelines(json_parts(document))
-        _print("\n")
-        return
-    encode = json.JSONEncoder(allow_nan=False).encode  # made once: a grid has a million cells
-    between = "{"
-    for key, value in lists.items():
-        sys.stdout.write(f"{between}{json.dumps(key)}: ")
-        between = ", "
-        if not isinstance(value, Iterator):
-            sys.stdout.write(encode(finite(value)))
-            continue
-        sys.stdout.write("[")
-        for i, item in enumerate(value):
-            sys.stdout.write((",\n" if i else "\n") + encode(item))
-        sys.stdout.write("\n]")
-    _print("}\n")
 
 
 def note(line: str) -> None:

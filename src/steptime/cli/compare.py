@@ -8,7 +8,7 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
 from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, argument, flag, option, optional
+from steptime.cli.options import Text, argument, flag, option, optional, refuse
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns
@@ -49,14 +49,12 @@ def compare(
     if fail_on and fail_on not in watch.FAIL_ON:
         raise unknown("--fail-on", fail_on, watch.FAIL_ON)
     at_least = share(margin or "5%", "--margin")
-    for name, given, goes, other in (
-        ("--any-dtype", any_dtype, platforms or by, "--platforms A,B or --by COLUMN"),
-        ("--against", against is not None, by, "--by COLUMN"),
-        ("--fail-on", fail_on, two, "two folders"),
-        ("--margin", margin, two, "two folders"),
-    ):
-        if given and not goes:
-            raise InputError(f"{name} goes with {other}")
+    if not (by or platforms):
+        refuse({"--any-dtype": any_dtype}, "{} goes with --platforms A,B or --by COLUMN")
+    if not by:
+        refuse({"--against": against}, "{} goes with --by COLUMN")
+    if not two:
+        refuse({"--fail-on": fail_on, "--margin": margin}, "{} goes with two folders")
     data = Data.load(folders, note)
     if by:
         found = pairs.by_column(data, by, quantity, against=against, any_dtype=any_dtype)

@@ -81,7 +81,6 @@ AllowUnknown = Annotated[
 ]
 DEVICE = "A device (steptime list devices), FILE.toml or local"
 Device = Annotated[str, option("--device NAME", f"{DEVICE}.")]
-Devices = Annotated[str, option("--device NAME", f"{DEVICE}; with --grid several.")]
 Method = Annotated[str, option("--method NAME", "The cost model (steptime list methods).")]
 Phase = Annotated[str, option("--phase NAME", "train or infer.")]
 Dtype = Annotated[

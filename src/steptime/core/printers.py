@@ -150,7 +150,16 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     """Yield the text of `json_text` but its last line end; further lines begin after `end`.
 
     What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
+    An iterator has items of one line each, and is gone through as they are asked for.
     """
+    if isinstance(value, Iterator):
+        encode, before = _encoder(", "), f"{end}  "
+        yield "["
+        for item in value:
+            yield before + encode(finite(item))
+            before = f",{end}  "
+        yield f"{end}]"
+        return
     if not isinstance(value, Mapping | list | tuple) or not value:
         yield json.dumps(finite(value), allow_nan=False)
         return

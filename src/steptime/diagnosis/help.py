@@ -60,9 +60,8 @@ class Asked:
 
     def at_batch(self, batch: int) -> "Asked":
         """Return the same at another batch, whose input takes as much longer."""
-        feed = replace(
-            self.feed, period_s=self.feed.period_s * batch / self.workload.batch_per_replica
-        )
+        times = batch / self.workload.batch_per_replica
+        feed = replace(self.feed, period_s=self.feed.period_s * times)
         return replace(self, workload=replace(self.workload, batch_per_replica=batch), feed=feed)
 
     def under(self, **options: str) -> "Asked":

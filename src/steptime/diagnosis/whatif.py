@@ -201,22 +201,14 @@ def network(case: Case, on: StepModel) -> tuple[dict[str, Any], Path | None]:
     before, after_s = case.before.step_s, on.timeline(case.batch).step_s
     if case.batch > case.largest:
         return row | {"status": "new", "changed_step_s": after_s}, None
-    row |= {
-        "bound": case.before.bound,
-        "step_s": before,
-        "changed_step_s": after_s,
-        "speedup": before / after_s,
-        "grown_batch": case.batch,
-        "grown_speedup": before / after_s,
-    }
+    row |= {"bound": case.before.bound, "step_s": before, "changed_step_s": after_s}
+    row["speedup"] = before / after_s
     if case.batch > largest:
-        return row | {"status": "oom after", "grown_batch": None, "grown_speedup": None}, None
+        return row | {"status": "oom after"}, None
     grown = case.grown(on.device)
-    if grown == case.batch:
-        return row, None
-    larger = path(on, grown)
-    speedup = before / case.batch * grown / larger.step_s
-    return row | {"grown_batch": grown, "grown_speedup": speedup}, larger
+    larger = None if grown == case.batch else path(on, grown)
+    grown_s = larger.step_s / grown * case.batch if larger else after_s  # of as many examples
+    return row | {"grown_batch": grown, "grown_speedup": before / grown_s}, larger
 
 
 def geomean(values: Iterable[float]) -> float | None:

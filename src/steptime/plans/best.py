@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,11 +134,11 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
     steps = (request.tokens or 0.0) / in_step
-    hour = None if offer is None else offer.price * devices
-    values: dict[str, Callable[[Quick], float | None]] = {
+    hour = inf if offer is None else offer.price * devices
+    values: dict[str, Callable[[Quick], float]] = {
         "budget_per_hour": lambda _: hour,
         "days": lambda found: found.step_s * steps / DAY_S,
-        "watts": lambda one: None if one.energy_j is None else one.energy_j / one.step_s,
+        "watts": lambda one: inf if one.energy_j is None else one.energy_j / one.step_s,
     }
     limits = request.limits.items()
     return [Cap(name, values[name], most) for name, most in limits if most is not None]
@@ -153,8 +153,8 @@ def _none(
         return f"plan: no split of these devices divides {shape.label} and its batch"
     if not every:
         return "plan: the price (--prices FILE) or the power of these devices is not known"
-    group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio()))
-    where, value = f"{group.devices} {group.planner.device.name}", least.value or 0.0
+    group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
+    where, value = f"{group.devices} {group.planner.device.name}", least.value
     if least.name == MEMORY:
         near = f"the nearest needs {(value - least.most) / 1e9:,.1f} GB more ({where})"
         return f"plan: none of {considered:,} splits fits; {near}"

@@ -47,17 +47,6 @@ class Flow:
     idle_s: tuple[float, ...]
     most_held: tuple[int, ...]
 
-    @property
-    def end_s(self) -> float:
-        """Seconds until the last device is done."""
-        return max(self.ends_s)
-
-    @property
-    def bubble(self) -> float:
-        """The share of the devices' time in which they wait."""
-        waits = sum(self.end_s - end for end in self.ends_s) + sum(self.idle_s)
-        return waits / (self.end_s * self.devices) if waits else 0.0
-
 
 Step = tuple[str, int, int]  # direction, stage, micro-batch
 

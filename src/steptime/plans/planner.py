@@ -61,13 +61,6 @@ class Flops(NamedTuple):
     attention: float
 
 
-def reached(link: Link) -> Link:
-    """Return a link at the bus bandwidth that collectives reach, adding up included."""
-    if link.reached_bytes_per_s is None:
-        return link
-    return replace(link, bytes_per_s=link.reached_bytes_per_s, measured={"bus": "published"})
-
-
 @dataclass(frozen=True)
 class Shape:
     """A language model as plans need it: its layers' kinds, in order, and its parameters.
@@ -166,8 +159,10 @@ class Planner:
         return found
 
     def reached(self, link: Link) -> Link:
-        """Return a link at the rate that exchanges reach."""
-        return reached(link)
+        """Return a link at the bus bandwidth that collectives reach, adding up included."""
+        if link.reached_bytes_per_s is None:
+            return link
+        return replace(link, bytes_per_s=link.reached_bytes_per_s, measured={"bus": "published"})
 
     def layout(self, plan: Plan, _micro_batch: int) -> Layout:
         """Return who has which layers under a plan."""
@@ -255,11 +250,6 @@ class Planner:
             what = "what joins a device to its host, such as pcie-5-x16"
             raise InputError(f"plan: --offload needs --host-link LINK, {what}")
         return Exchanged((link.latency_s or 0.0) + size_bytes / link.bytes_per_s, link.name)
-
-    def host_update_s(self, size_bytes: float) -> float:
-        """Return the seconds in which a host moves so many bytes of its memory for each device."""
-        near = self.cluster.ladder[0].size if self.cluster.levels else 1
-        return min(near, HOST_DEVICES) * size_bytes / HOST_BYTES_PER_S
 
     def _fabric(self, group: Sequence[int]) -> tuple[Fabric, str]:
         place, fabric = self.cluster.level_of(group), fabric_of_group(self.cluster, group)

@@ -26,28 +26,24 @@ PLAIN = {"schedule", "offload"}  # what a user may choose that fits every split
 
 
 class Cap(NamedTuple):
-    """A limit of a plan: its name, the value of a plan's step, and the most that it may be."""
+    """A limit of a plan: its name, the most, and the value of a plan's step (unknown: infinity)."""
 
     name: str
-    value: Callable[[Quick], float | None]
+    value: Callable[[Quick], float]
     most: float
 
     def holds(self, found: Quick) -> bool:
         """Whether a plan is known to stay within it."""
-        value = self.value(found)
-        return value is not None and value <= self.most
+        return self.value(found) <= self.most
 
 
 class Near(NamedTuple):
-    """How far a plan is beyond a limit: its name, the value (None: unknown), and the most."""
+    """How far a plan is beyond a limit: how many times the most; its name, its value, the most."""
 
+    ratio: float
     name: str
-    value: float | None
+    value: float
     most: float
-
-    def ratio(self) -> float:
-        """Return how many times the most it is."""
-        return inf if self.value is None else self.value / self.most
 
 
 class Search(NamedTuple):
@@ -134,7 +130,7 @@ def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -
 def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Search:
     kept: list[Quick] = []
     refused: Counter[str] = Counter()
-    least, near = inf, None
+    least, near = inf, Near(inf, "", inf, inf)
     considered = 0
     for asked in every:
         considered += 1
@@ -149,22 +145,17 @@ def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Se
             refused[MEMORY] += 1
             least = min(least, found.bytes)
             continue
-        beyond = [
-            Near(name, value, most)
-            for name, value_of, most in caps
-            if (value := value_of(found)) is None or value > most
-        ]
-        if not beyond:
+        values = [(one.value(found), one) for one in caps]
+        beyond = [Near(value / m, name, value, m) for value, (name, _, m) in values if value > m]
+        if beyond:
+            refused.update(one.name for one in beyond)
+            near = min(near, max(beyond))
+        else:
             kept.append(found)
-            continue
-        refused.update(one.name for one in beyond)
-        if all(one.value is not None for one in beyond):
-            worst = max(beyond, key=Near.ratio)
-            near = worst if near is None else min(near, worst, key=Near.ratio)
-    if refused[MEMORY] == considered:
-        near = Near(MEMORY, least, planner.room_bytes) if considered else None
-    steps_s = [one.step_s for one in kept]
-    return Search(unbeaten(kept, _spent), steps_s, considered, refused, None if kept else near)
+    if considered and refused[MEMORY] == considered:
+        near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
+    known = None if kept or near.ratio == inf else near
+    return Search(unbeaten(kept, _spent), [one.step_s for one in kept], considered, refused, known)
 
 
 def _spent(one: Quick) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ from steptime.plans.memory import (
 from steptime.plans.passes import Step, Wait
 from steptime.plans.pieces import FIRST
 from steptime.plans.pipeline import MOST_EVENTS, Flow, Pace, busy_s, pace, simulate
-from steptime.plans.planner import Planner
+from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.plans.stages import Group, Load
 from steptime.predict.calibrated.power import drawn_of, spent_j
 
@@ -265,7 +265,9 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     planner = one.planner
     sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
     out, back = (planner.moved(size) for size in sizes)
-    update_s = planner.host_update_s(planner.constant("update_bytes") * sharded)
+    near = planner.cluster.ladder[0].size if planner.cluster.levels else 1  # on the same host
+    rate = HOST_BYTES_PER_S / min(near, HOST_DEVICES)
+    update_s = planner.constant("update_bytes") * sharded / rate
     exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)
     moved_s = out.seconds + back.seconds
     return update_s, Wait("host", "states", out.link, sum(sizes), moved_s, exposed)

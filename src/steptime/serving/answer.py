@@ -171,9 +171,8 @@ def answered(asked: Request) -> dict[str, Any]:
     if load is not None:
         ttft_s, tpot_s = (mean or tpot_s for mean in load.pop("means"))
     request_s = ttft_s + steps * tpot_s
-    under = phases.form if load is None else "served"
     times = {"ttft_s": ttft_s, "tpot_s": tpot_s, "request_s": request_s}
-    forms = {"ttft_s": under}
+    forms = {"ttft_s": phases.form if load is None else "served"}
     bounds = {name: [*phases.within(t, forms.get(name, ""))[1:3]] for name, t in times.items()}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
@@ -236,7 +235,7 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
     means = [(told[name] or {"mean": 0.0})["mean"] for name in ("ttft_s", "tpot_s")]
     if load.concurrency and not (demand.max_batch or demand.draft or demand.prefill_replicas):
         users = -(-load.concurrency // asked.replicas)
-        means[:2] = served(phases, users, asked.input, asked.output)[:2]
+        means[:2] = served(phases, users, asked.input, asked.output)
     return told | {"devices": devices, "means": means}
 
 
@@ -263,7 +262,7 @@ def curve(asked: Request) -> list[dict[str, Any]]:
     most = min(MOST, largest_batch(phases, asked.length, asked.input))
     found = []
     for users in (2**k for k in range(most.bit_length())):
-        ttft_s, tpot_s, *_ = served(phases, users, asked.input, asked.output)
+        ttft_s, tpot_s = served(phases, users, asked.input, asked.output)
         rate = users * asked.output / (ttft_s + (asked.output - 1) * tpot_s)
         cost = cost_of(offer, asked.devices, "million_tokens", 1e6 / rate)
         found.append({

@@ -1,27 +1,13 @@
 """Continuous batching at a constant number of requests, in closed form."""
 
-from typing import NamedTuple
-
 from steptime.serving.phases import Phases
 
 BUNCHED = 3.0  # prompts that are read while one waits, because answers end together
 ROUNDS = 8  # of requests, of which the first comes all at once
 
 
-class Served(NamedTuple):
-    """Seconds to the first token and per token after it, of so many requests at once.
-
-    `running` of them are worked on, and the others wait `queue_s` for room in the cache.
-    """
-
-    ttft_s: float
-    tpot_s: float
-    running: float
-    queue_s: float
-
-
-def served(phases: Phases, requests: int, tokens: int, output: int) -> Served:
-    """Return what requests take of which `requests` are there at any time.
+def served(phases: Phases, requests: int, tokens: int, output: int) -> tuple[float, float]:
+    """Return seconds to the first token and per token after it, of `requests` at any time.
 
     Each has `tokens` to read and `output` to make. While a request is there, all the others begin
     once, so that it takes the time of their prompts and that of its own steps; what of it goes by
@@ -46,4 +32,4 @@ def served(phases: Phases, requests: int, tokens: int, output: int) -> Served:
     ttft_s = waits * each_s + (alone_s - each_s)
     tpot_s = (request_s - waits * each_s) / max(1, output - 1)
     queue_s = request_s * (requests / running - 1)
-    return Served(ttft_s + queue_s + phases.constant("prompt_s"), tpot_s, running, queue_s)
+    return ttft_s + queue_s + phases.constant("prompt_s"), tpot_s
