@@ -236,7 +236,7 @@ _PLAN = [
     ("--stack megatron-2205", "unknown stack 'megatron-2205'; did you mean 'megatron-2025'?"),
 ]
 _CHOOSE = [
-    ("--devices T4,,V100", "--devices 'T4,,V100': a name is empty"),
+    ("--devices T4,,V100", "--devices: 'T4,,V100' has an empty name"),
     ("--devices V10", "unknown device 'V10'; did you mean 'V100'?"),
     ("--devices gpuu", "unknown device 'gpuu'"),
     ("--devices absent.toml", "absent.toml: No such file"),

@@ -113,21 +113,24 @@ def test_methods_without_an_interval(capsys: pytest.CaptureFixture[str]) -> None
 def test_requests_at_once_take_their_own_steps_and_the_prompts_of_all() -> None:
     """Where prompts are read first, all begin together: one waits for half of them."""
     one = phases(stack="sglang-2025")
-    found = served(one, 16, 1024, 128)
+    ttft_s, tpot_s = served(one, 16, 1024, 128)
     prompt_s, step_s = one.prefill(1, 1024).seconds, one.decode(16, 1024 + 64).seconds
-    assert found.ttft_s == pytest.approx(8.5 * prompt_s + one.constant("prompt_s"))
-    whole = found.ttft_s - one.constant("prompt_s") + 127 * found.tpot_s
+    assert ttft_s == pytest.approx(8.5 * prompt_s + one.constant("prompt_s"))
+    whole = ttft_s - one.constant("prompt_s") + 127 * tpot_s
     assert whole == pytest.approx(16 * prompt_s + 127 * step_s)
     mixed = served(phases(), 16, 1024, 128)
-    assert mixed.ttft_s < found.ttft_s
-    assert mixed.tpot_s > found.tpot_s
+    assert mixed[0] < ttft_s
+    assert mixed[1] > tpot_s
 
 
 def test_who_finds_no_room_in_the_cache_waits() -> None:
     one = phases()
-    found = served(one, 10_000, 1024, 128)
-    assert found.running == pytest.approx(one.most_tokens / 1152)
-    assert found.queue_s > 10 * served(one, 300, 1024, 128).ttft_s
+    few, many, more = (served(one, users, 1024, 128) for users in (300, 10_000, 20_000))
+    assert few[1] < many[1] == more[1]  # no more of them run at once than have room
+    assert many[0] > 10 * few[0]
+    running = one.most_tokens / 1152
+    request_s = (more[0] - many[0]) / (10_000 / running)  # Little: each waits for those before it
+    assert request_s > 127 * many[1]
 
 
 def test_the_cache_of_8_bit_checkpoints() -> None:
@@ -196,9 +199,9 @@ def test_experts_on_many_ranks_are_shared_out() -> None:
 def test_ranks_that_share_experts_read_a_prompt_each() -> None:
     """Eight ranks with eight requests each take what one takes with eight, and exchanges."""
     eight = phases("mixtral_8x7b", data=8, expert=8, stack="sglang-2025")
-    found = served(eight, 64, 1024, 128)
+    ttft_s, _ = served(eight, 64, 1024, 128)
     prompt_s = eight.prefill(8, 1024).seconds
-    assert found.ttft_s == pytest.approx(4.5 * prompt_s + eight.constant("prompt_s"))
+    assert ttft_s == pytest.approx(4.5 * prompt_s + eight.constant("prompt_s"))
     assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill(1, 1024).seconds
 
 
