@@ -8,16 +8,13 @@ from typing import Annotated, Any
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import argument, option
+from steptime.cli.options import File, argument, option, picture
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 
 MOST_SHOWN = 1000  # rows that people read
 Folders = Annotated[list[Path], argument("DIR", "Folders of records.")]
 Perhaps = Annotated[list[Path] | None, argument("DIR", "Folders of records.")]
-Picture = Annotated[
-    Path | None, option("-o --out FILE", "Draw it, too: a .png, .svg, .pdf or .html file.")
-]
 
 
 def command_of(analysis: Analysis) -> Callable[..., int]:
@@ -28,14 +25,13 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
 
     def answer(whole: bool, **given: Any) -> Answer:
         from steptime.analysis.data import Data
-        from steptime.plots.files import check_path, save
+        from steptime.plots.files import save
 
         found = given.pop("folder")
         out = given.pop("out", None)
         folders = [found] if isinstance(found, Path) else found or []
         if len(folders) > analysis.folders:
             raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
-        check_path(out)
         data = Data.load(folders, note)
         data.most = None if whole else MOST_SHOWN
         table = analysis.answer(data, **given)
@@ -51,9 +47,9 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
 
     folder = options.Folder if analysis.folders == 1 else Folders if analysis.least else Perhaps
     given = inspect.Parameter.empty if analysis.least else None
-    picture = {"out": (Picture, None)} if analysis.chart else {}
+    drawn = {"out": (File, picture("Draw it, too"))} if analysis.chart else {}
     told = {one.name: (_annotated(one), one.default) for one in analysis.settings}
-    every = {"whole": (bool, False), "folder": (folder, given), **told, **picture}
+    every = {"whole": (bool, False), "folder": (folder, given), **told, **drawn}
     answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=a)

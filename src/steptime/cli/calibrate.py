@@ -8,7 +8,7 @@ from typing import Any
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, number, optional, whole
+from steptime.cli.options import File, Text, number, optional, whole
 from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
@@ -30,11 +30,11 @@ def calibrate(
     threads: options.Threads = None,
     minutes: float = number("M", "In all.", 3.0, least=0.05, most=1440.0),
     points: int = whole("N", "At most so many.", POINTS),
-    records: Path | None = optional(
+    records: File = optional(
         "--from DIR|FILE",
         "Take records, cases, or a table of published steps, in place of measuring.",
     ),
-    mapping: Path | None = optional(
+    mapping: File = optional(
         "--map --mapping MAP.toml", "With --from: what the columns of a table mean."
     ),
     of: Text = optional("NAME", "With --from: the device whose records they are."),

@@ -7,7 +7,7 @@ from pathlib import Path
 from steptime.build import build, make_workload, read_model
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
-from steptime.cli.options import Text, optional
+from steptime.cli.options import File, Text, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.core.graph import Graph
@@ -26,7 +26,7 @@ def convert(
         "NAME=SHAPE:TYPE",
         "Of code: an input, x=2x3x256x256:float32, its first size the batch; repeatable.",
     ),
-    out: Path | None = optional(
+    out: File = optional(
         "--out -o FILE",
         "Where it goes: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (of code). "
         "Default: beside the code.",

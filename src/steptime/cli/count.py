@@ -1,6 +1,5 @@
 """The command `count`: what one step of a network costs, of no device."""
 
-from pathlib import Path
 from typing import Any
 
 from steptime import catalog
@@ -8,7 +7,7 @@ from steptime.build import build, build_step
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.convert import write_graph
-from steptime.cli.options import option, optional
+from steptime.cli.options import File, option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
@@ -28,7 +27,7 @@ def count(
     stack: str = option(
         "NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
     ),
-    graph_file: Path | None = optional(
+    graph_file: File = optional(
         "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."
     ),
 ) -> Answer:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from steptime.cli.command import command
-from steptime.cli.options import argument, option, optional
+from steptime.cli.options import File, argument, option, optional
 from steptime.core import registry
 from steptime.core.table import Answer
 
@@ -16,7 +16,7 @@ SOURCES = {"mnist": "steptime.measure.data.mnist"}
 def data(
     name: Annotated[str, argument("NAME", "The data set: mnist.")],
     out: Path = option("DIR", "Folder to write it into."),
-    source: Path | None = optional("--from DIR", "Where the source lies, if not installed."),
+    source: File = optional("--from DIR", "Where the source lies, if not installed."),
 ) -> Answer:
     """Write a real data set as files for `run --input dataset`."""
     module = registry.resolve(SOURCES, "data_sources", "data set", name)

@@ -10,7 +10,7 @@ from typing import Any
 from steptime.build import build, make_workload, read_model
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, flag, option, optional
+from steptime.cli.options import File, Text, argument, flag, option, optional
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
 from steptime.core.printers import json_text
@@ -59,7 +59,7 @@ def energy(
     scaling: Text = optional(
         "NAME", "dennard (default), constant-voltage, stillmaker-baas or none."
     ),
-    nets: Path | None = optional("DIR", "Where a netfile is looked for, before its own folder."),
+    nets: File = optional("DIR", "Where a netfile is looked for, before its own folder."),
     dram: bool = flag("Show the energy of DRAM too, on a line of its own."),
     diagnose: bool = flag("Show cost a multiply-add, and each network from the others."),
     by_op: options.ByOp = False,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, option, optional, refuse, whole
+from steptime.cli.options import File, Text, argument, option, optional, picture, refuse, whole
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
 from steptime.predict import cost_model
@@ -24,9 +24,7 @@ def evaluate(
     method: str = option(
         "M", "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.", "calibrated"
     ),
-    mapping: Path | None = optional(
-        "--map --mapping MAP.toml", "What the columns of a table mean."
-    ),
+    mapping: File = optional("--map --mapping MAP.toml", "What the columns of a table mean."),
     calibrate_with: int | None = whole(
         "N", "Calibrate each device with N of its cases; score the rest."
     ),
@@ -38,7 +36,7 @@ def evaluate(
     ),
     rows: int | None = whole("N", "With --map: score N rows of each kind on each device."),
     worst: int = whole("K", "Show the K cases that are missed by most.", 5, least=0),
-    out: Path | None = optional("--out -o FILE", "A picture: .png, .svg, .pdf or .html."),
+    out: File = picture("A picture"),
 ) -> Answer:
     """Hold predictions against what was measured.
 
@@ -49,9 +47,7 @@ def evaluate(
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
     from steptime.calibration.published import lacking, tables_in
-    from steptime.plots.files import check_path
 
-    check_path(out)
     chosen, name = _method(method)
     names = [word.strip() for word in by.split(",")] if by else []
     tables, others = ({}, []) if mapping else tables_in(paths)

@@ -1,18 +1,17 @@
 """The command `explain`: from Paleo's number to ours, correction by correction."""
 
-from pathlib import Path
 from typing import Any
 
 from steptime import catalog
 from steptime.build import build_step
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
-from steptime.cli.options import optional
+from steptime.cli.options import File, picture
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 from steptime.paleo.explain import calibrated
 from steptime.paleo.explain import explain as stages
-from steptime.plots.files import check_path, save
+from steptime.plots.files import save
 
 OF_STEP = "correction meaning step_s low_s high_s change_s forward_s backward_s update_s"
 
@@ -27,10 +26,9 @@ def explain(
     optimizer: options.Optimizer = "sgd",
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-    out: Path | None = optional("--out -o FILE", "Draw it: .png, .svg, .pdf or .html."),
+    out: File = picture("Draw it"),
 ) -> Answer:
     """Show how corrections lead from Paleo's number to ours."""
-    check_path(out)
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     found = catalog.device(options.one_device(device))
     given = options.pairs(option_, "option")

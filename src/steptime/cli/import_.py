@@ -6,7 +6,7 @@ from typing import Annotated
 
 from steptime import store
 from steptime.cli.command import command, note
-from steptime.cli.options import argument, option, optional
+from steptime.cli.options import File, argument, option, optional
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 from steptime.core.units import counted
@@ -20,7 +20,7 @@ LONGEST_REASON = 300  # characters
 def import_(
     paths: Annotated[list[Path], argument("PATH", "Files, folders, .tar or .tar.gz archives.")],
     out: Path = option("-o --out DIR", "Folder of records."),
-    mapping: Path | None = optional("FILE", "A .toml file: what the columns of CSV files mean."),
+    mapping: File = optional("FILE", "A .toml file: what the columns of CSV files mean."),
 ) -> Answer:
     """Read other people's results into a folder of records.
 

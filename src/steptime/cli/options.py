@@ -48,6 +48,19 @@ def number(takes: str, meaning: str, default: float | None = None, **bounds: Any
     return option(takes, meaning, default, parser=partial(amount, **bounds))
 
 
+def picture(what: str) -> Any:
+    """Return the option that names the file of a picture, None where it is left out."""
+    return optional("--out -o FILE", f"{what}: .png, .svg, .pdf or .html.", parser=picture_path)
+
+
+def picture_path(text: str, where: str) -> Path:  # as parsers are called
+    """Return the path of a picture; raises `InputError` where none can be written."""
+    from steptime.plots.files import check_path
+
+    check_path(Path(text))
+    return Path(text)
+
+
 def choice(known: Collection[str], meaning: str) -> Any:
     """Return an option that takes one of the known names, or None where it is left out."""
     return optional("NAME", meaning, parser=lambda text, where: one_of(where, text, known))
@@ -64,6 +77,7 @@ def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
 
 
 Text = str | None
+File = Path | None
 pairs = ranges.pairs
 MODEL = (
     "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "

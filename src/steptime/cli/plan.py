@@ -9,7 +9,7 @@ from steptime.build import family_of, read_model
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names, split_models
-from steptime.cli.options import Text, choice, flag, number, optional, whole
+from steptime.cli.options import File, Text, choice, flag, number, optional, picture, whole
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
 from steptime.core.ranges import numbers, whole_number
@@ -20,7 +20,7 @@ from steptime.plans.answer import SPARE, asking, timed
 from steptime.plans.best import answer
 from steptime.plans.request import Request, cluster_of, level_of
 from steptime.plans.words import WORDS, held, money, split_in_words
-from steptime.plots.files import check_path, save
+from steptime.plots.files import save
 from steptime.predict import DEFAULT
 
 MOST_DEVICES = 1_000_000
@@ -115,12 +115,10 @@ def plan(
     budget_per_hour: float | None = number("P", "Search: all devices cost less."),
     days: float | None = number("N", "Search: the training (--tokens) takes less."),
     watts: float | None = number("W", "Search: all devices draw less."),
-    trace: Path | None = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
-    out: Path | None = optional(
-        "--out -o FILE", "Draw pipeline, memory and search: .png, .svg, .pdf or .html."
-    ),
+    trace: File = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
+    out: File = picture("Draw pipeline, memory and search"),
     set_: options.Set = None,
-    page: Path | None = optional(
+    page: File = optional(
         "FILE.html",
         "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
     ),
@@ -130,7 +128,6 @@ def plan(
 
     Time, memory by stage, what waits for which link, and cost; or the best split.
     """
-    check_path(out)
     if trace is not None:
         check_folder(trace)
     limits = {"budget_per_hour": budget_per_hour, "days": days, "watts": watts}

@@ -7,7 +7,7 @@ from steptime.analysis.analyses import PLOTS
 from steptime.cli import options
 from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import command, note
-from steptime.cli.options import argument, option
+from steptime.cli.options import argument, option, picture_path
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer
 
@@ -18,16 +18,15 @@ def plot(
         str, argument("KIND", f"{', '.join(PLOTS)}, or an analysis that has a picture.")
     ],
     in_dir: options.In,
-    out: Path = option("-o --out FILE", "A .png, .svg, .pdf or .html file."),
+    out: Path = option("-o --out FILE", "A .png, .svg, .pdf or .html file.", parser=picture_path),
     model: str = option("NAME", "Only models that begin with this.", ""),
 ) -> Answer:
     """Draw one plot of the records as a file."""
     from steptime.analysis.data import Data
     from steptime.plots import draw, kinds
-    from steptime.plots.files import check_path, save
+    from steptime.plots.files import save
 
     one_of("plot", kind, kinds())
-    check_path(out)
     data = Data.load([in_dir], note, model)
     data.most = MOST_SHOWN  # of a table: its picture asks for what it draws
     ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM flat"))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from steptime import catalog
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, flag, number, optional, whole
+from steptime.cli.options import File, Text, argument, flag, number, optional, whole
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, replacing
 from steptime.core.table import Answer, Table, columns, facts, picked
@@ -41,12 +41,8 @@ def predict(
     kwh_price: float | None = number("P", "With --steps: price of a kWh.", least=0, most=1e6),
     kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
     by_op: options.ByOp = False,
-    trace: Path | None = optional(
-        "FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."
-    ),
-    beside: Path | None = optional(
-        "TRACE", "With --trace: put the trace of a measured step beside it."
-    ),
+    trace: File = optional("FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."),
+    beside: File = optional("TRACE", "With --trace: put the trace of a measured step beside it."),
     sources: bool = flag("Show where the device's numbers come from."),
     all_cells: bool = flag(
         "Predict every combination of what MODEL, --device, --batch and --replicas list.", "--grid"
@@ -56,7 +52,7 @@ def predict(
     out: Text = optional(
         "--out -o FILE", "With --grid: a .csv or .jsonl file, or a folder of records."
     ),
-    folder: Path | None = optional(
+    folder: File = optional(
         "--in DIR",
         "Predict every step in a folder of records and keep the predictions there; by default on "
         "the device that each is from.",

@@ -1,10 +1,8 @@
 """The command `report`: one offline page on a folder of records."""
 
-from pathlib import Path
-
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import optional
+from steptime.cli.options import File, optional
 from steptime.core.table import Answer
 from steptime.core.units import counted
 
@@ -12,7 +10,7 @@ from steptime.core.units import counted
 @command(long="reading the records and drawing the page")
 def report(
     folder: options.Folder,
-    out: Path | None = optional(
+    out: File = optional(
         "-o --out FILE", "A .html or .md file. Default: report.html in the folder."
     ),
 ) -> Answer:

@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, flag, number, option, optional, whole
+from steptime.cli.options import File, Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
 from steptime.core.hardware import Device
@@ -75,10 +75,8 @@ def run(
     parts: bool = flag("Time forward, backward and update apart, too."),
     energy: bool = flag("Meter the energy of a step, in as long again."),
     profile: bool = flag("Time each op, too, in further steps."),
-    trace: Path | None = optional(
-        "FILE", "Write what the profiler saw, for ui.perfetto.dev (.json)."
-    ),
-    out: Path | None = optional("DIR", "Keep the record in this folder."),
+    trace: File = optional("FILE", "Write what the profiler saw, for ui.perfetto.dev (.json)."),
+    out: File = optional("DIR", "Keep the record in this folder."),
 ) -> Answer:
     """Measure one network on this machine."""
     from steptime import catalog, store

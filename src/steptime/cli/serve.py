@@ -7,13 +7,13 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names
-from steptime.cli.options import Text, optional, whole
+from steptime.cli.options import File, Text, optional, picture, whole
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds
 from steptime.plans.request import device_of
 from steptime.plans.words import held
-from steptime.plots.files import check_path, save
+from steptime.plots.files import save
 from steptime.plots.serving import chart
 from steptime.predict import DEFAULT
 from steptime.serving.answer import Request, answered, curve
@@ -61,7 +61,7 @@ class Load:
 
     concurrency: Text = optional("N", "Under load: so many users, each waits.")
     rate: Text = optional("R", "Under load: requests a second, by chance (Poisson).")
-    requests: Path | None = optional("FILE", "Under load: a trace, CSV or JSONL.")
+    requests: File = optional("FILE", "Under load: a trace, CSV or JSONL.")
     count: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's.")
     seed: Text = optional("N", "Of the chance in which requests come. Default: 0.")
     ttft_target: Text = optional("S", "Seconds to the first token, at most.")
@@ -81,11 +81,7 @@ def serve(
     how: How,
     nodes: options.Nodes,
     load: Load,
-    out: Path | None = optional(
-        "--out -o FILE",
-        "Draw tokens/s per device over those per user, for 1, 2, 4, ... users: .png, .svg, .pdf "
-        "or .html.",
-    ),
+    out: File = picture("Draw tokens/s per device over those per user, for 1, 2, 4, ... users"),
     set_: options.Set = None,
     option_: options.Settings = None,
 ) -> Answer:
@@ -93,7 +89,6 @@ def serve(
 
     Time to the first token and per token, tokens a second, memory, cost.
     """
-    check_path(out)
     if load.requests is not None:
         said = {"--input": how.input, "--output": how.output}
         options.refuse(said, "--requests says it: leave out {}")

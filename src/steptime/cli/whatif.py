@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from steptime import catalog, store
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, optional
+from steptime.cli.options import File, Text, argument, optional, picture
 from steptime.core.errors import InputError, one_of
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
@@ -19,7 +19,7 @@ from steptime.diagnosis import upgrade as upgrading
 from steptime.diagnosis.bound import method_for
 from steptime.diagnosis.changes import positive_number
 from steptime.diagnosis.whatif import cases, what_if
-from steptime.plots.files import check_path, save
+from steptime.plots.files import save
 from steptime.plots.heatmap import grid as heatmap
 
 METHOD = "The cost model. Default: calibrated, analytic on kinds of device that nobody measured."
@@ -45,16 +45,14 @@ def whatif(
         "--model --grid MODEL",
         "Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.",
     ),
-    folder: Path | None = optional("--in DIR", "The networks of a folder of records."),
+    folder: File = optional("--in DIR", "The networks of a folder of records."),
     batch: Text = optional("N,...", "Examples a step, or largest: all that fit."),
     phase: options.Phase = "train",
     dtype: Text = optional("NAME", DTYPE),
     optimizer: options.Optimizer = "sgd",
     method: Text = optional("NAME", METHOD),
     option_: options.Settings = None,
-    out: Path | None = optional(
-        "--out -o FILE", "Draw the map of two or three ranges: .png, .svg, .pdf or .html."
-    ),
+    out: File = picture("Draw the map of two or three ranges"),
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
@@ -68,10 +66,8 @@ def whatif(
         options.refuse({"--cost": cost}, "{} goes with --upgrade")
     spent = _costs(cost, [one.key for one in single])
     of_range = sum(len(axis) > 1 for axis in axes)
-    if out is not None:
-        check_path(out)
-        if of_range not in (2, 3):
-            raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
+    if out is not None and of_range not in (2, 3):
+        raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
     combinations = changes.combined(axes)
     size = None if batch == LARGEST else batch
     if folder is not None:

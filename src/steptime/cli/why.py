@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, number, optional, whole
+from steptime.cli.options import File, Text, argument, number, optional, whole
 from steptime.cli.whatif import DTYPE, METHOD
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns
@@ -35,7 +35,7 @@ def why(
     replicas: int | None = whole("N", "Data-parallel replicas, one per device."),
     link: Text = optional("LINK", "What joins the replicas."),
     input_per_s: float | None = number("N", "Examples a second that input brings, read ahead."),
-    folder: Path | None = optional("--in DIR", "Explain the steps in a folder of records."),
+    folder: File = optional("--in DIR", "Explain the steps in a folder of records."),
     of_model: Text = optional("--model TEXT", "With --in: only networks whose name has it."),
 ) -> Answer:
     """Say why a step takes as long as it does."""

@@ -40,10 +40,8 @@ FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart
 }
 
 
-def check_path(path: Path | None) -> None:
+def check_path(path: Path) -> None:
     """Raise `InputError` for a path with an unknown ending or in a folder that does not exist."""
-    if path is None:
-        return
     if path.suffix.lower() not in FORMATS:
         raise unknown("picture format", path.suffix or path.name, FORMATS, str(path))
     check_folder(path)
