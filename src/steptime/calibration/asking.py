@@ -89,9 +89,8 @@ def _planner(
     model: str, site: Site, dtype: str, stack: str, devices: int, method: str | Method, *sizes: Any
 ) -> tuple[Shape, Planner]:
     length, gradients = sizes or (None, None)
-    one = Request(
-        model, site, dtype=dtype, stack=stack, length=length, gradients=gradients, method=method
-    )
+    how: Any = {"dtype": dtype or None, "stack": stack, "method": method}  # cells may be empty
+    one = Request(model, site, length=length, gradients=gradients, **how)
     shape = shape_of(model, length)
     return shape, one.planner(shape, devices)
 
@@ -193,8 +192,9 @@ def _phases(
     *split: int,
 ) -> Phases:  # fmt: skip
     parallel: Any = dict(zip(PARALLEL, split, strict=True))
-    how: Any = {"dtype": dtype, "weights": weights, "stack": stack, "method": method}
-    return Service(model, site, 1, length - 1, 1, **parallel, **how).phases()
+    how: Any = {"dtype": dtype or None, "weights": weights or None}  # cells may be empty
+    one = Service(model, site, 1, length - 1, 1, stack=stack, method=method, **parallel, **how)
+    return one.phases()
 
 
 KINDS: Mapping[str, Callable[[Question, str | Method], Told]] = {
