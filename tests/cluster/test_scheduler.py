@@ -33,6 +33,7 @@ from steptime.cluster.scheduler import (
 )
 from steptime.core.causes import CAUSES
 from steptime.core.errors import InputError
+from steptime.measure.procfs import host_list
 from steptime.measure.worker import FAILURES
 from steptime.sweep.resource_request import ResourceRequest
 
@@ -249,7 +250,10 @@ def test_nodes_and_cpus_of_details() -> None:
     assert slurm.cpus_of(details, "gpu04") == {0, 1, 6}
     assert slurm.cpus_of(details, "login") == {5}
     assert slurm.cpus_of(details, "gpu05") == set()
-    assert slurm.nodes_of("a[1,09-10]x,b") == {"a1x", "a09x", "a10x", "b"}
+    assert host_list("a[1,09-10]x,b") == ["a1x", "a09x", "a10x", "b"]
+    racks = ["r1-n04", "r1-n05", "r2-n04", "r2-n05"]
+    assert host_list("r[1-2]-n[04-05]") == racks
+    assert slurm.cpus_of("Nodes=r[1-2]-n[04-05] CPU_IDs=2-3 Mem=1", "r2-n04") == {2, 3}
 
 
 def test_every_cause_that_is_given_is_in_the_table() -> None:

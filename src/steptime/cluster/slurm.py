@@ -16,7 +16,7 @@ from contextlib import suppress
 from steptime.cluster import scheduler as contract
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import picked
-from steptime.measure.procfs import number_list
+from steptime.measure.procfs import host_list, number_list
 from steptime.sweep.resource_request import ResourceRequest
 
 LIMIT_S = 120.0
@@ -233,21 +233,9 @@ def confine() -> None:
 def cpus_of(details: str, node: str) -> set[int]:
     """Return the CPUs that `scontrol show job --details` says a job has on a node."""
     for nodes, cpus in re.findall(r"\bNodes=(\S+) CPU_IDs=([\d,-]+)", details):
-        if node in nodes_of(nodes):
+        if node in host_list(nodes):
             return set(number_list(cpus))
     return set()
-
-
-def nodes_of(text: str) -> set[str]:
-    """Return the names of a list of nodes: `gpu[03-05,9],login` is gpu03 to gpu05, gpu9, login."""
-    names = set()
-    for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)", text):
-        if not ranges:
-            names.add(prefix)
-        for part in filter(None, ranges.split(",")):
-            width = len(part.partition("-")[0])
-            names |= {f"{prefix}{number:0{width}}{suffix}" for number in number_list(part)}
-    return names
 
 
 def _tried(command: Sequence[str]) -> str:

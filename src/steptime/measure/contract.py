@@ -214,6 +214,7 @@ def meaningful(options: Options, replicas: int) -> Options:
 
 
 Arrays = Mapping[str, Any]  # numpy arrays by the name of the graph's input
+Peak = Callable[[], tuple[int | None, str]]  # bytes and the meter's name, or None and why not
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ class Prepared:
 
     step: Callable[[], None]
     sync: Callable[[], None]
-    memory: Callable[[], tuple[int | None, str]]
+    memory: Peak
     reset_memory: Callable[[], None]
     parts: Mapping[str, Callable[[], None]]
     timer: Callable[[Callable[[], None], int], float] | None = None

@@ -11,7 +11,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -20,7 +20,7 @@ from typing import Any
 
 from steptime import __version__, catalog
 from steptime.measure import procfs
-from steptime.measure.contract import DeviceFacts
+from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
@@ -183,7 +183,7 @@ def load() -> float | None:
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 
-def resident_memory_meter(root: Path = procfs.ROOT) -> Callable[[], tuple[int | None, str]]:
+def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
     """Start a meter of this process's peak resident set, and return what reads it.
 
     A reading is the bytes above the level at the start with the meter's name, or None with why.

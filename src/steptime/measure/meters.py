@@ -10,8 +10,8 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -106,17 +106,22 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
 
     The counter of energy (Volta and later), else power. Raises `AbsentError`, saying why.
     """
-    try:
+    with _named(nvml):
         nvml.nvmlInit()
         handle = _handle(nvml, number, environ)
         with suppress(nvml.NVMLError):  # a GPU that cannot be cut
             if nvml.nvmlDeviceGetMigMode(handle)[0]:
                 cut = "the GPU is cut into instances (MIG), its meter is of all of them"
                 raise AbsentError(f"NVML: {cut}")
-    except nvml.NVMLError as error:
-        raise AbsentError(f"NVML: {error}") from error
-    counter = _reader(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-    power = _reader(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+
+    @_named(nvml)
+    def counter() -> float:
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # mJ
+
+    @_named(nvml)
+    def power() -> float:
+        return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000  # mW
+
     try:
         counter()
     except AbsentError:  # before Volta
@@ -125,16 +130,12 @@ def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
     return Meter("NVML energy counter", counter, "J")
 
 
-def _reader(nvml: Any, function: Callable[[Any], int], handle: Any) -> Callable[[], float]:
-    """Return a reader of a number that NVML gives in thousandths."""
-
-    def read() -> float:
-        try:
-            return function(handle) / 1000
-        except nvml.NVMLError as error:
-            raise AbsentError(f"NVML: {error}") from error
-
-    return read
+@contextmanager
+def _named(nvml: Any) -> Iterator[None]:
+    try:
+        yield
+    except nvml.NVMLError as error:
+        raise AbsentError(f"NVML: {error}") from error
 
 
 def _handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:

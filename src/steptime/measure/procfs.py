@@ -1,6 +1,7 @@
 """The formats of the small text files under /proc and /sys, control groups of both versions."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 ROOT = Path("/")
@@ -32,6 +33,18 @@ def number_list(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         numbers.extend(range(int(first), int(last or first) + 1))
     return tuple(numbers)
+
+
+def host_list(text: str) -> list[str]:
+    """Return the names of a list of nodes as Slurm writes it: `a[08-09],b` is a08, a09 and b."""
+    names: list[str] = []
+    for one in re.split(r",(?![^\[]*\])", text):
+        each = [[part] for part in re.split(r"\[([\d,-]+)\]", one)]  # every second is of numbers
+        for i in range(1, len(each), 2):
+            pieces = [(len(first.partition("-")[0]), first) for first in each[i][0].split(",")]
+            each[i] = [f"{n:0{width}}" for width, piece in pieces for n in number_list(piece)]
+        names += map("".join, product(*each))
+    return names
 
 
 def group_folders(controller: str, root: Path) -> list[Path]:

@@ -11,10 +11,12 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from steptime.core.errors import InputError, shorten
+from steptime.measure.procfs import host_list
 
 ATTEMPT = "STEPTIME_ATTEMPT"  # how many workers of this rank there were before
 FIRST_PORT = 10_000  # of the ports that a job's number chooses, all below those of connections
@@ -104,11 +106,10 @@ def _tasks_here(environ: Mapping[str, str], node: int) -> int:
 
 def first_host(nodes: str) -> str:
     """Return the first host of a list as Slurm writes it: `gpu[03-05,9],login` is `gpu03`."""
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    found = re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0]) if first else ""
-    if not re.fullmatch(r"[\w.-]+", found):
-        raise InputError(f"srun: {shorten(nodes)} is no list of nodes")
-    return found
+    with suppress(ValueError, IndexError):
+        if re.fullmatch(r"[\w.-]+", first := host_list(nodes)[0]):
+            return first
+    raise InputError(f"srun: {shorten(nodes)} is no list of nodes")
 
 
 def _checked(rank: Rank, launcher: str) -> Rank:

@@ -186,9 +186,7 @@ def profile_of(events: Sequence[Event]) -> Profile:
     computed = {track: sum(p.end - p.start for p in held) for track, held in pieces.items()}
     if not any(computed.values()) and not kernels:
         raise InputError("holds no op of PyTorch's profiler")
-    marks = sorted(
-        event for held in tracks.values() for event in held if event.name.startswith(STEP)
-    )
+    marks = sorted(one for held in tracks.values() for one in held if one.name.startswith(STEP))
     if kernels:
         ran = []
         for kernel in kernels:  # what launched it, or one of its own name where nothing says so

@@ -222,17 +222,12 @@ FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error,
     ((InputError,), "failed", "bad-config"),
     ((contract.KilledError,), "failed", "killed"),
 )
-_SAID_IN_FULL = (
-    contract.UnsupportedError,
-    contract.OutOfMemoryError,
-    contract.NoSpaceError,
-    InputError,
-)
+_IN_FULL = (contract.UnsupportedError, contract.OutOfMemoryError, contract.NoSpaceError, InputError)
 
 
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, _SAID_IN_FULL) else f"{type(error).__name__}: {text}"[:500]
+    return text if isinstance(error, _IN_FULL) else f"{type(error).__name__}: {text}"[:500]
 
 
 def serve(requests: Iterator[dict[str, Any]], answers: TextIO) -> None:

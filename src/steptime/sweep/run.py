@@ -3,6 +3,7 @@
 Predictions of the cells are kept beside what is measured.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -47,14 +48,8 @@ class Outcome:
 
     cells: int = 0
     done_before: int = 0
-    statuses: dict[str, int] = field(default_factory=dict)
+    statuses: Counter[str] = field(default_factory=Counter)
     unsuccessful: list[Record] = field(default_factory=list)
-
-    def add(self, record: Record) -> None:
-        """Count one record of a cell."""
-        self.statuses[record.status] = self.statuses.get(record.status, 0) + 1
-        if record.status != "ok":
-            self.unsuccessful.append(record)
 
 
 def attempt(
@@ -238,7 +233,9 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
         for number, (round_, cell) in enumerate(missing(), start=1):
             record = attempt(workers, cell, how, round_)
             writer.append(record)
-            outcome.add(record)
+            outcome.statuses[record.status] += 1
+            if record.status != "ok":
+                outcome.unsuccessful.append(record)
             report(cell, record, number, total)
     return outcome
 
@@ -316,7 +313,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
     """Return the outcome as JSON values."""
     return {
         **picked(outcome, "cells done_before"),
-        "measured": sum(outcome.statuses.values()),
+        "measured": outcome.statuses.total(),
         "status": outcome.statuses,
         "unsuccessful": [
             {

@@ -11,7 +11,7 @@ import jax
 
 from steptime.core.errors import InputError, shorten
 from steptime.measure import machine
-from steptime.measure.contract import DeviceFacts
+from steptime.measure.contract import DeviceFacts, Peak
 
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda,cpu", "tpu": "tpu,cpu"}  # what is started for a device
 _PEAK = "peak_bytes_in_use"
@@ -57,9 +57,7 @@ def facts(device: jax.Device) -> DeviceFacts:
     return DeviceFacts(product, limit, limit and limit - used, None, True, has_tf32)
 
 
-def memory_meter(
-    device: jax.Device, compiled: Any
-) -> tuple[Callable[[], tuple[int | None, str]], Callable[[], None]]:
+def memory_meter(device: jax.Device, compiled: Any) -> tuple[Peak, Callable[[], None]]:
     """Return what reads the peak bytes of a step and names the meter, and what starts it again.
 
     On a CPU, and on a device whose peak another network has made (JAX cannot set it back), the peak

@@ -10,7 +10,7 @@ import torch
 
 from steptime.core.errors import InputError, shorten
 from steptime.measure import machine
-from steptime.measure.contract import DeviceFacts
+from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.infeed import clocked
 
 EVENTS = "CUDA events: from the end of the work before to the end of the copy"
@@ -107,9 +107,7 @@ def clocked_input(take: Call, device: torch.device) -> tuple[Call, Callable[[], 
     return timed, waited
 
 
-def memory_meter(
-    device: torch.device,
-) -> tuple[Callable[[], tuple[int | None, str]], Callable[[], None]]:
+def memory_meter(device: torch.device) -> tuple[Peak, Callable[[], None]]:
     """Return what reads the peak bytes and names the meter, and what sets the peak back."""
     if device.type == "cuda":
         return (
