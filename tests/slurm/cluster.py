@@ -27,6 +27,7 @@ from minder import below
 MINDER = Path(__file__).with_name("minder.py")
 DEVICES = "/dev/null,/dev/zero,/dev/full,/dev/random"  # as GPUs: there everywhere
 GPUS_PER_NODE = 4
+LIMIT_S = 300.0  # of waiting for an event: a fault, however busy this machine is
 NODES = {"k1": "k80", "k2": "k80", "p1": "p100", "p2": "p100"}
 CPUS_PER_NODE = 8
 MEMORY_MB = 4000

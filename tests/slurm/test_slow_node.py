@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cluster import SlurmCluster
+from cluster import LIMIT_S, SlurmCluster
 
 NODES = {f"n{number}": "k80" for number in range(1, 9)}
 SLOW = "n5"
@@ -92,7 +92,7 @@ def test_a_node_that_shares_its_cpu_is_named(
         sent = steptime(*sweep)
         assert (sent["submitted"], len(sent["jobs"])) == (21, 7)
         assert any(line.startswith("node n8 is left out: drained") for line in sent["remarks"])
-        slurm.wait(slurm.quiet, 300, lambda: slurm.run("squeue"))
+        slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
     assert steptime("status", out)["done"] == 21
     document = steptime("compare", out, "--by", "host")["nodes"]
     assert Counter(row["cells"] for row in document["rows"]) == {3: 7}
@@ -107,9 +107,9 @@ def test_a_node_that_shares_its_cpu_is_named(
         return slurm.run("sinfo", "--noheader", "--nodes=n8", "--format=%T").strip()
 
     slurm.run("scontrol", "update", "nodename=n8", "state=resume")
-    slurm.wait(lambda: state() == "idle", 60, state)
+    slurm.wait(lambda: state() == "idle", LIMIT_S, state)
     assert steptime(*sweep)["submitted"] == 3
-    slurm.wait(slurm.quiet, 300, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
     assert steptime(*sweep)["submitted"] == 0
 
 
@@ -139,11 +139,11 @@ def test_a_node_that_goes_down_before_its_turn_is_given_up(
     holder = slurm.submit("sleep 60", "--nodelist=n2", "--exclusive")
     slurm.wait_state(holder, "RUNNING")
     assert steptime("sweep", path, "--out", out, "--launcher", "slurm")["submitted"] == 2
-    slurm.wait(lambda: steptime("status", out)["done"] == 1, 60, lambda: slurm.run("squeue"))
+    slurm.wait(lambda: steptime("status", out)["done"] == 1, LIMIT_S, lambda: slurm.run("squeue"))
     slurm.node_down("n2", told=True)
     slurm.run("scancel", str(holder))
     collected = steptime("collect", out)
     assert collected["causes"] == {"node-fail": 1}
-    slurm.wait(slurm.quiet, 30, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
     status = steptime("status", out)
     assert (status["done"], status["failed"], status["queued"]) == (1, 1, 0)
