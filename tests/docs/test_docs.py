@@ -575,8 +575,8 @@ def test_keys_of_run_and_sweep() -> None:
     text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "run")))
     inner = [found[key] for key in ("step_s", "speed", "fraction_of_peak")]
     assert {key for table in (found, *inner) for key in table} <= text
-    outcome = Outcome()
-    outcome.add(Record("measured", Method("m", "1"), record.workload, "t4", {}, status="oom"))
+    failed = Record("measured", Method("m", "1"), record.workload, "t4", {}, status="oom")
+    outcome = Outcome(statuses=Counter(oom=1), unsuccessful=[failed])
     document = {"name": "", "out": "", **summary(outcome)}
     text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "sweep")))
     assert set(document) | set(document["unsuccessful"][0]) <= text
