@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,7 +69,7 @@ class StepTime:
     fits: bool
     extrapolates: bool
     notes: tuple[str, ...]
-    ops: tuple[OpTime, ...]
+    ops: tuple[OpTime, ...] = field(repr=False)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each op; needs pandas."""
@@ -110,7 +110,7 @@ class KernelTime:
     seconds: float
     low: float | None
     high: float | None
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...] = field(repr=False)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each kernel; needs pandas."""

@@ -120,6 +120,9 @@ def test_published_steps_say_nothing_of_runs() -> None:
         for at, (name, held) in enumerate(_nights()[:3], start=1)
     ]
     assert analysis("history").answer(Data(*found)).summary["networks"] == 24
+    alone = analysis("history").answer(Data(found[0]))
+    (said,) = analysis("history").says(alone)
+    assert said.endswith("24 networks over 1 folder by date, and a history takes two or more")
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,7 @@ def test_a_step_is_that_of_the_driver():
     assert sum(op.step_s for op in found.ops) <= found.step_s * (1 + 1e-9)
     assert (found.batch, found.device, found.fits) == (8, "v100-sxm2-16gb", True)
     assert "resnet18, batch 8" in found._repr_html_()
+    assert len(repr(found)) < 1000
 
 
 def test_a_bound_has_no_upper_end():

@@ -354,6 +354,7 @@ OTHERS = [
     ("quickstart --budget 0", "--budget: must be "),
     ("quickstart --budget inf", "--budget"),
     ("quickstart --out file --backend null", "file: is a file, not a folder of records"),
+    ("quickstart --out file/deeper --backend null", "file/deeper: is a file, not a folder"),
     ("compare", "Missing argument 'DIR"),
     ("compare records records records", "compare takes one folder, two folders"),
     ("compare records records --platforms a,b", "compare takes one folder, two folders"),

@@ -182,6 +182,8 @@ def sentences(table: Table) -> list[str]:
     ]
     over = f"{counted(found['networks'], 'network')} over {counted(len(folders), 'folder')} by date"
     none = f"no change beyond noise and {percent(found['margin_fraction'])}; {over}"
+    if len(folders) == 1:
+        none = f"nothing to say of changes: {over}, and a history takes two or more"
     ends = f"{over}: {folders[0]} to {folders[-1]}" if folders else over
     return [*said, ends] if said else [none]
 

@@ -1,7 +1,7 @@
 """An evaluation: methods side by side on the same cases, groups of them, and the worst ones."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,9 +48,9 @@ class Evaluation:
     method: str
     by: tuple[str, ...]
     rows: tuple[Mapping[str, Any], ...]
-    groups: tuple[Mapping[str, Any], ...]
-    worst: tuple[Mapping[str, Any], ...]
-    scored: tuple[Scored, ...]
+    groups: tuple[Mapping[str, Any], ...] = field(repr=False)
+    worst: tuple[Mapping[str, Any], ...] = field(repr=False)
+    scored: tuple[Scored, ...] = field(repr=False)
 
     @property
     def tables(self) -> list[Table]:

@@ -58,7 +58,7 @@ def explain(
 
         caption = [
             "From Paleo as published to the analytic model; each correction on top of those above.",
-            f"Device data: {found.source}"[:110],
+            f"Device data: {found.source}",
         ]
         changes = [(step.correction, step.step_s) for step in steps]
         save(chart(changes, "analytic", title, caption), out)

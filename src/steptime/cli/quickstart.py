@@ -32,7 +32,8 @@ def quickstart(
     from steptime.sweep.experiment import read_experiment
 
     check_ceilings(backend)
-    store.load(out, note, required=False)  # a folder that is none is refused before probing
+    store.load(out, note, required=False)  # a folder that is none is refused before probing,
+    store.open_writer(out).close()  # and one that cannot be made or written to
     began = monotonic()
     experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
     changes: dict[str, Any] = {"backend": [backend]}

@@ -1,6 +1,5 @@
 """The command `whatif`: the same networks on changed hardware."""
 
-import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,7 +131,6 @@ def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) 
         cell = {at: row[one.key] for at, one in places.items()}
         cell |= {"panel": f"{cell['panel']:g}"} if "panel" in cell else {}
         cells.append(cell | {"value": row["grown_speedup"], "status": "does not fit"})
-    caption = ["Geometric mean of examples a second, with the batch that then fits, over before.",
-               textwrap.shorten(source, 110, placeholder=" ...")]  # fmt: skip
-    save(heatmap(title, caption, cells, value="speedup", **names), out)
+    caption = ["Geometric mean of examples a second, with the batch that then fits, over before."]
+    save(heatmap(title, [*caption, source], cells, value="speedup", **names), out)
     note(str(out))

@@ -11,6 +11,7 @@ from steptime.core.units import counted
 from steptime.plots import style
 
 SIDE = 380
+LEVEL = {"labelAngle": 0, "labelAlign": "left"}  # words beside a row may be longer than it is high
 SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 
 
@@ -49,7 +50,7 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     ]
     by_size = {
         "transform": [{"filter": "isValid(datum.middle)"}],
-        "facet": {"row": style.name("regime", title=None, sort=SIZES)},
+        "facet": {"row": style.name("regime", title=None, sort=SIZES, header=LEVEL)},
         "spec": {"width": SIDE, "layer": layers},
         "resolve": {"scale": {"y": "independent"}},
     }
