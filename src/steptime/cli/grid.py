@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,16 +114,13 @@ def answer(
             raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
         check_folder(Path(out))
 
-    def maker(name: str, dtype: str | None) -> Callable[[int | None], Workload]:
-        def make(batch: int | None) -> Workload:
-            one = workload_of(name, batch)
-            return replace(one, dtype=dtype_named(dtype)) if dtype else one
-
-        return make
+    def made(name: str, dtype: str | None, batch: int | None) -> Workload:
+        one = workload_of(name, batch)
+        return replace(one, dtype=dtype_named(dtype)) if dtype else one
 
     cells: Iterator[Cell] = chain.from_iterable(
         grid(
-            [maker(name, dtype) for name in found.models],
+            [partial(made, name, dtype) for name in found.models],
             [device for device, wanted in found.places if wanted == dtype],
             *(found.batches, found.workers, found.link, method, given),
         )

@@ -105,6 +105,7 @@ Dtype = Annotated[
         "float16-mixed.",
     ),
 ]
+LOW_DTYPE = "bfloat16 (default), float16; float8 or float4 for the layers' products."
 Optimizer = Annotated[str, option("--optimizer NAME", "sgd, momentum, rmsprop or adam.")]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]

@@ -18,12 +18,11 @@ from steptime.core.units import seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.plans.answer import SPARE, asking, timed
 from steptime.plans.best import answer
-from steptime.plans.request import Request, cluster_of, level_of
+from steptime.plans.request import MOST_DEVICES, Request, cluster_of, level_of
 from steptime.plans.words import WORDS, held, money, split_in_words
 from steptime.plots.files import save
 from steptime.predict import DEFAULT
 
-MOST_DEVICES = 1_000_000
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
 COMPARED = ("step_s", "low", "high", "fits")  # with what --set changes
@@ -75,9 +74,7 @@ class How:
     """The options of a training, by the fields of `Request`."""
 
     micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
-    dtype: Text = optional(
-        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
-    )
+    dtype: Text = optional("NAME", options.LOW_DTYPE)
     optimizer: Text = optional(
         "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
     )

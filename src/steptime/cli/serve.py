@@ -43,9 +43,7 @@ class How:
     data: int = whole("N", "Ranks that share out sequences, and experts.", 1)
     expert: int = whole("E", "Ranks of these that share out experts.", 1)
     replicas: int = whole("N", "Copies of all that, each with its batch.", 1)
-    dtype: Text = optional(
-        "NAME", "bfloat16 (default), float16; float8 or float4 for the layers' products."
-    )
+    dtype: Text = optional("NAME", options.LOW_DTYPE)
     weights: Text = optional(
         "NAME", "How the layers' weights are kept: float8, int8, int4, float4."
     )

@@ -188,14 +188,11 @@ class Phases:
             planner, method = self.planner, self.planner.method
             lowered = method.lower(graph, planner.in_memory, method.settings)
             by: dict[str, list[Kernel]] = {}
-            for kernel in merged(
-                graph, [self._stored(graph, one, rows) for one in lowered.kernels]
-            ):
+            stored = [self._stored(graph, one, rows) for one in lowered.kernels]
+            for kernel in merged(graph, stored):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {n: self._priced(graph, some) for n, some in by.items()}
-            size = float(
-                HALF * rows * planner.shape.vocabulary
-            )  # of logits, of which ranks have parts
+            size = float(HALF * rows * planner.shape.vocabulary)  # of logits, that ranks share out
             took = planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
             gathered = found[LAST].spent.plus(Spent(exchange_s=took))
             self._parts[rows] = found | {LAST: found[LAST]._replace(spent=gathered)}
