@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, nearest, shorten, unknown
 from steptime.core.graph import TensorSpec
-from steptime.core.ranges import LARGEST, expand_range, is_range
+from steptime.core.ranges import LARGEST, amount, expand_range, is_range, number_of, share
 from steptime.core.record import (
     DONE,
     ORIGINS,
@@ -305,3 +307,24 @@ def test_windows() -> None:
     assert reach(4, 3, 2) == 9
     assert same_padding(224, 7, 2) == (2, 3)
     assert positions(224, 7, 2, same_padding(224, 7, 2)) == 112
+
+
+def test_a_share_is_a_part_of_one_or_says_its_percent() -> None:
+    assert [share(text, "--accept") for text in ("0", "0.7", "1", "70%", "150%")] == [
+        0, 0.7, 1, 0.7, 1.5,
+    ]  # fmt: skip
+    for text in ("5", "-1%", "1001000%", "nan"):
+        with pytest.raises(InputError, match="--accept: is a share such as "):
+            share(text, "--accept")
+
+
+def test_numbers_are_written_in_ascii_and_within_bounds() -> None:
+    assert (number_of("3"), number_of(3)) == (3.0, 3.0)
+    assert math.isnan(number_of("\uff13"))
+    for bounds, said in (
+        ({}, "above 0, at most 2^53, not 'inf'"),
+        ({"most": 1e6}, "above 0, at most 1,000,000, not 'inf'"),
+        ({"least": 0, "most": 0.5}, "from 0 on, at most 0.5, not 'inf'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(f"-x: must be a number {said}")):
+            amount("inf", "-x", **bounds)

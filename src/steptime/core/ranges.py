@@ -74,7 +74,7 @@ def share(text: str, where: str) -> float:
     """Return a share, `5%` or `0.05`; raises `InputError`, for 5 too: who means 500 % says so."""
     number, percent, _ = text.strip().partition("%")
     found = number_of(number) / (100 if percent else 1)
-    if not 0 <= found < (1000 if percent else 1):
+    if not 0 <= found <= (1000 if percent else 1):
         raise InputError(f"{where}: is a share such as 5% or 0.05, not {shorten(text)}")
     return found
 
