@@ -17,6 +17,7 @@ from steptime.ops import OPS, exchanged_of, outputs_of
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
+from steptime.plans.stages import groups
 from steptime.predict.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
 
 TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
@@ -77,14 +78,12 @@ def test_an_old_plan_keeps_its_key() -> None:
 
 
 def test_groups_of_a_plan() -> None:
-    plan = Plan(data=3, tensor=4, pipeline=2, context=2)
-    assert plan.devices == 48
-    assert plan.group("tensor") == range(4)
-    assert plan.group("context") == range(0, 8, 4)
-    assert plan.group("data") == range(0, 24, 8)
-    assert plan.group("pipeline") == range(0, 48, 24)
-    with pytest.raises(InputError, match="plan: unknown dimension 'dat'; did you mean 'data'"):
-        plan.group("dat")
+    assert Plan(data=3, tensor=4, pipeline=2, context=2).devices == 48
+    found = groups((4, 2, 3, 2), 1, 1)  # tensor, context, data, pipeline
+    assert found["tensor"] == range(4)
+    assert found["context"] == range(0, 8, 4)
+    assert list(found["replicas"]) == [0, 4, 8, 12, 16, 20]
+    assert found["pipeline"] == range(0, 48, 24)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +169,6 @@ def test_links_of_the_catalog_make_a_cluster() -> None:
     levels = ((8, catalog.link("nvlink-3")), (16, catalog.link("infiniband-hdr")))
     cluster = Cluster(catalog.device("a100 80gb"), levels)
     assert cluster.devices == 128
-    link = cluster.link_of(Plan(data=16, tensor=8).group("data"))
+    link = cluster.link_of(groups((8, 1, 16, 1), 1, 1)["replicas"])
     assert link is not None
     assert link.name == "infiniband-hdr"

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from steptime.build import build, make_workload, read_model
-from steptime.calibration.cases import SETTINGS, Case
+from steptime.calibration.cases import SETTINGS, Case, Shape
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
@@ -89,13 +89,29 @@ class Point:
         ]
 
 
-def _linear(b: Builder, m: int, n: int, k: int) -> str:
-    return b.op("linear", b.weight("x", (m, k)), b.weight("w", (n, k)), name="y")
+def _op(kind: str, tensors: Callable[..., Mapping[str, Shape]]) -> Maker:
+    """Return what makes an op of some sizes: of whole numbers (`ids`), else of what has gradients.
+
+    `tensors` are the shapes of its inputs by their names.
+    """
+
+    def make(b: Builder, *sizes: int) -> str:
+        inputs = [
+            b.input(name, shape, "int64") if name == "ids" else b.weight(name, shape)
+            for name, shape in tensors(*sizes).items()
+        ]
+        return b.op(kind, *inputs, name="y")
+
+    return make
 
 
-def _batched(b: Builder, batch: int, m: int, n: int, k: int) -> str:
-    x, w = b.weight("x", (batch, m, k)), b.weight("w", (batch, k, n))
-    return b.op("matmul", x, w, name="y")
+def _cell(kind: str) -> Maker:
+    def tensors(n: int, length: int, width: int, hidden: int) -> Mapping[str, Shape]:
+        rows = GATES[kind] * hidden
+        weights = {"w_ih": (rows, width), "w_hh": (rows, hidden), "b_ih": (rows,), "b_hh": (rows,)}
+        return {"x": (n, length, width), **weights}
+
+    return _op(kind, tensors)
 
 
 def _conv(b: Builder, n: int, c: int, size: int, out: int, kernel: int, *more: int) -> str:
@@ -112,27 +128,6 @@ def _first(b: Builder, n: int, c: int, size: int, out: int, kernel: int, stride:
     return conv2d(b, x, out, kernel, "y", stride=stride, padding=kernel // 2)
 
 
-def _unary(kind: str) -> Maker:
-    return lambda b, *shape: b.op(kind, b.weight("x", shape), name="y")
-
-
-def _add(b: Builder, *shape: int) -> str:
-    return b.op("add", b.weight("x", shape), b.weight("z", shape), name="y")
-
-
-def _batch_norm(b: Builder, *shape: int) -> str:
-    return batch_norm(b, b.weight("x", shape), "y")
-
-
-def _layer_norm(b: Builder, *shape: int) -> str:
-    w, c = b.weight("w", shape[-1:]), b.weight("b", shape[-1:])
-    return b.op("layer_norm", b.weight("x", shape), w, c, name="y")
-
-
-def _rms_norm(b: Builder, *shape: int) -> str:
-    return b.op("rms_norm", b.weight("x", shape), b.weight("w", shape[-1:]), name="y")
-
-
 def _pool(kind: str) -> Maker:
     def pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
         window: dict[str, Any] = {"kernel": (kernel,) * 2, "stride": (stride,) * 2}
@@ -140,26 +135,6 @@ def _pool(kind: str) -> Maker:
         return b.op(kind, b.weight("x", (n, c, size, size)), name="y", **window)
 
     return pool
-
-
-def _cross_entropy(b: Builder, rows: int, classes: int) -> str:
-    labels = b.input("labels", (rows,), "int64")
-    return b.op("cross_entropy", b.weight("x", (rows, classes)), labels, name="y")
-
-
-def _embedding(b: Builder, rows: int, vocabulary: int, width: int) -> str:
-    ids = b.input("ids", (rows,), "int64")
-    return b.op("embedding", ids, b.weight("w", (vocabulary, width)), name="y")
-
-
-def _cell(kind: str) -> Maker:
-    def cell(b: Builder, n: int, length: int, width: int, hidden: int) -> str:
-        rows = GATES[kind] * hidden
-        shapes = {"w_ih": (rows, width), "w_hh": (rows, hidden), "b_ih": (rows,), "b_hh": (rows,)}
-        weights = [b.weight(name, shape) for name, shape in shapes.items()]
-        return b.op(kind, b.weight("x", (n, length, width)), *weights, name="y")
-
-    return cell
 
 
 def _attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
@@ -182,22 +157,22 @@ def _weights(b: Builder, count: int, *shape: int) -> str:
 
 
 OPS: dict[str, Maker] = {
-    "linear": _linear,
-    "batched": _batched,
+    "linear": _op("linear", lambda m, n, k: {"x": (m, k), "w": (n, k)}),
+    "batched": _op("matmul", lambda b, m, n, k: {"x": (b, m, k), "w": (b, k, n)}),
     "conv": _conv,
     "first": _first,
-    "add": _add,
-    "batch_norm": _batch_norm,
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
+    "add": _op("add", lambda *shape: {"x": shape, "z": shape}),
+    "batch_norm": lambda b, *shape: batch_norm(b, b.weight("x", shape), "y"),
+    "layer_norm": _op("layer_norm", lambda *x: {"x": x, "w": x[-1:], "b": x[-1:]}),
+    "rms_norm": _op("rms_norm", lambda *x: {"x": x, "w": x[-1:]}),
     "max_pool": _pool("max_pool2d"),
     "avg_pool": _pool("avg_pool2d"),
-    "cross_entropy": _cross_entropy,
-    "embedding": _embedding,
+    "cross_entropy": _op("cross_entropy", lambda n, of: {"x": (n, of), "ids": (n,)}),
+    "embedding": _op("embedding", lambda n, words, width: {"ids": (n,), "w": (words, width)}),
     "attention": _attention,
     "chain": _chain,
     "weights": _weights,
-    **{kind: _unary(kind) for kind in ("relu", "tanh", "gelu", "softmax")},
+    **{kind: _op(kind, lambda *x: {"x": x}) for kind in ("relu", "tanh", "gelu", "softmax")},
     **{kind: _cell(kind) for kind in GATES},
 }
 _BY_KIND = {

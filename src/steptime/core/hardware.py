@@ -192,7 +192,7 @@ DETAILS = {  # number of [details]: (field, factor to SI, type)
 }
 DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
 _COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}
-_TABLES_OF_PEAKS = {  # table of the file: field
+PEAK_TABLES = {  # table of the file: field
     "peak_TFLOP_per_s": "peak_flop_per_s",
     "vector_TFLOP_per_s": "vector_flop_per_s",
 }
@@ -211,7 +211,7 @@ _DEVICE: dict[str, Check] = {
     "only_by_name": FLAG,
     "details": TABLE,
     "calibration": TABLE,
-    **dict.fromkeys(_TABLES_OF_PEAKS, _OF_DTYPES),
+    **dict.fromkeys(PEAK_TABLES, _OF_DTYPES),
 }
 KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
@@ -235,11 +235,11 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     told = values.get("calibration", {})
     read = {key: told[key] for key in _CALIBRATION.keys() & told.keys()}
     checked(read, _CALIBRATION, (), where, "calibration.")
-    for table_of_peaks in values.keys() & _TABLES_OF_PEAKS.keys():
+    for table_of_peaks in values.keys() & PEAK_TABLES.keys():
         peaks = values.pop(table_of_peaks)  # by dtype in TFLOP/s
         for dtype in peaks:
             one_of(f"dtype in {table_of_peaks}", dtype, PEAK_DTYPES, where)
-        values[_TABLES_OF_PEAKS[table_of_peaks]] = {
+        values[PEAK_TABLES[table_of_peaks]] = {
             dtype: positive(peak, TFLOP, f"{table_of_peaks}.{dtype}", where)
             for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table_of_peaks}.").items()
         }

@@ -88,16 +88,6 @@ class Plan:
         """The devices that share states, gradients or weights: 1 where nothing is shared."""
         return (self.shard or self.replicas) if self.zero else 1
 
-    def group(self, dimension: str) -> range:
-        """Return the ranks that rank 0 shares `tensor`, `context`, `data` or `pipeline` with."""
-        stride = 1
-        for name in ("tensor", "context", "data", "pipeline"):
-            size: int = getattr(self, name)
-            if name == dimension:
-                return range(0, stride * size, stride)
-            stride *= size
-        raise unknown("dimension", dimension, ("tensor", "context", "data", "pipeline"), "plan")
-
 
 _AT_LEAST_1 = (*_OF_OLD, "expert", "context", "micro_batches", "virtual")
 _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {

@@ -7,14 +7,13 @@ from math import inf
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.hardware import DETAILS, OF_DEVICE, PEAK_DTYPES, TFLOP, Device
+from steptime.core.hardware import DETAILS, OF_DEVICE, PEAK_DTYPES, PEAK_TABLES, TFLOP, Device
 from steptime.core.ranges import expand_range, is_range, number_of
 from steptime.predict.method import Method
 
-_PEAKS = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 _NUMBERS = {**OF_DEVICE, **{key: row[:2] for key, row in DETAILS.items()}}
-KEYS = ("peak", *_PEAKS, *_NUMBERS)
-BY_DTYPE = tuple(f"{table}.{dtype}" for table in ("peak", *_PEAKS) for dtype in PEAK_DTYPES)
+KEYS = ("peak", *PEAK_TABLES, *_NUMBERS)
+BY_DTYPE = tuple(f"{table}.{dtype}" for table in ("peak", *PEAK_TABLES) for dtype in PEAK_DTYPES)
 _READ = ("peak_flop_per_s", "memory_bytes_per_s", "memory_bytes", "launch_s")  # by every method
 MOST_DEVICES = 10_000
 
@@ -63,7 +62,7 @@ def _unknown(key: str, where: str) -> InputError:
             "the cycles of arrays of any size: steptime energy --array"
         )
     table, dot, _ = key.partition(".")
-    known = BY_DTYPE if dot and table in ("peak", *_PEAKS) else KEYS
+    known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS
     return unknown("figure of a device", key, known, where)
 
 
@@ -104,14 +103,18 @@ def changed(device: Device, changes: Iterable[Change]) -> Device:
 
 def _field(device: Device, change: Change) -> dict[str, Any]:
     table, _, dtype = change.key.partition(".")
-    if table not in ("peak", *_PEAKS):
+    if table not in ("peak", *PEAK_TABLES):
         name, factor = _NUMBERS[change.key]
         known = getattr(device, name)
         if change.times and known is None:
             return {}
         value = known * change.value if change.times else change.value * factor
         return {name: max(1, round(value)) if name in ("multiprocessors", "cores") else value}
-    fields = tuple(_PEAKS.values()) if table == "peak" and not dtype else (_PEAKS.get(table, ""),)
+    fields = (
+        tuple(PEAK_TABLES.values())
+        if table == "peak" and not dtype
+        else (PEAK_TABLES.get(table, ""),)
+    )
     found = {}
     for name in (field or "peak_flop_per_s" for field in fields):
         peaks: Mapping[str, float] = getattr(device, name)
@@ -131,14 +134,14 @@ def remarks(device: Device, changes: Iterable[Change], method: Method) -> list[s
     """Return which changes change nothing or little: figures unknown, unread, or held by power."""
     asked, said = list(changes), []
     keys = {one.key.partition(".")[0] for one in asked}
-    if keys & {"peak", *_PEAKS} and "tdp_W" not in keys and method.reads and device.peak_w:
+    if keys & {"peak", *PEAK_TABLES} and "tdp_W" not in keys and method.reads and device.peak_w:
         said.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
     for change in asked:
         table, _, dtype = change.key.partition(".")
         names = list(_field(device, change))
         if not names:
             said.append(f"{change.key} of {device.name} is unknown: {change} changes nothing")
-        elif table in ("peak", *_PEAKS):
+        elif table in ("peak", *PEAK_TABLES):
             if dtype and change.times and dtype not in getattr(device, names[0]):
                 said.append(f"{device.name} has no {change.key}: {change} changes nothing")
         elif names[0] not in _READ + method.reads + (("peak_w",) if method.reads else ()):

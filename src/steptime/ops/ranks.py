@@ -41,8 +41,7 @@ class _Rank:
     """The graph while exchanges are put between its ops, by the op that they stand before."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
-        data = plan.group("data")
-        self.group: Mapping[str, Attr] = {"ranks": plan.data, "stride": data.step}
+        self.group: Mapping[str, Attr] = {"ranks": plan.data, "stride": 1}
         self.zero = plan.zero
         self.whole = graph
         self.tensors = dict(graph.tensors)

@@ -93,10 +93,10 @@ def _choice(
     if not fitting:
         return Choice(known[0], "oom", least, memory[least], known[1])
     try:
-        times = dict(zip(steps.batches, zip(*steps.spans([on])[0].times, strict=True), strict=True))
+        step_s = {row.batch: sum(row.times) for row in steps.rows(on)}
     except InputError as error:
         return Choice(known[0], "unsupported", least, memory[least], known[1], note=str(error))
-    batch = knee(fitting, [sum(times[one]) for one in fitting])
+    batch = knee(fitting, [step_s[one] for one in fitting])
     made = on.timeline(batch)
     samples, epochs = training
     price, billing = (None, "second") if offer is None else (offer.price, offer.billing)

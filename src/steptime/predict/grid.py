@@ -6,7 +6,7 @@ for which it does not is built for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import NamedTuple
 
@@ -76,42 +76,50 @@ def grid(
         for device in devices:
             on = model.on(device)
             try:
-                span, why = steps.spans([on])[0], ""
+                rows = steps.rows(on)
             except InputError as error:
-                refused, span, why = refused + 1, None, str(error)
+                refused += 1
                 if refused == len(devices):
                     raise
-            yield from _cells(on, steps, span, why, workers)
+                yield from _refused(on, steps, str(error), workers)
+                continue
+            yield from _cells(on, rows, workers)
 
 
-def _cells(
-    on: StepModel, steps: Steps, span: Span | None, why: str, workers: Sequence[int]
-) -> Iterator[Cell]:
+def _refused(on: StepModel, steps: Steps, why: str, workers: Sequence[int]) -> Iterator[Cell]:
     label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
-    if span is None:
-        for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
-            for count in workers:
-                yield Cell(
-                    label, name, batch, count, None, None, None, None, None, None, needed,
-                    "unsupported", why, dtype=dtype,
-                )  # fmt: skip
-        return
+    for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+        for count in workers:
+            yield Cell(
+                label, name, batch, count, None, None, None, None, None, None, needed,
+                "unsupported", why, dtype=dtype,
+            )  # fmt: skip
+
+
+def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
+    label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
-    memory = steps.needs(on)
-    unknown = [None] * len(memory)
-    bounds = span.low_s or unknown, span.high_s or unknown
-    every = zip(steps.batches, *span.times, memory, *bounds, strict=True)
-    for batch, forward, backward, update, needed, low, high in every:
-        alone = forward + backward + update
+    for batch, times, low, high, needed in rows:
+        alone = sum(times)
         status = "ok" if needed.fit(on.device) else "oom"
         for count, comm in comm_s:
             step = alone + comm
             speed = count * batch / step if step else None
             yield Cell(
-                label, name, batch, count, step, forward, backward, update, comm, speed,
+                label, name, batch, count, step, *times, comm, speed,
                 needed.peak_bytes, status, "", None if low is None else low + comm,
                 None if high is None else high + comm, dtype,
             )  # fmt: skip
+
+
+class Step(NamedTuple):
+    """A step at a batch: seconds of its passes, between which it lies, and the memory it needs."""
+
+    batch: int
+    times: tuple[float, float, float]
+    low_s: float | None
+    high_s: float | None
+    needs: Needs
 
 
 class Steps:
@@ -155,6 +163,14 @@ class Steps:
             return [Needs(peak) for peak in self.peak_memory_bytes]
         both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
         return [Needs(peak, round(more), *held) for peak, more in both]
+
+    def rows(self, on: StepModel) -> list[Step]:
+        """Return the step on a model's device at each batch; raises `InputError` as it does."""
+        (span,) = self.spans([on])
+        unknown = [None] * len(self.batches)
+        ends = span.low_s or unknown, span.high_s or unknown
+        passes = zip(*span.times, strict=True)
+        return list(map(Step, self.batches, passes, *ends, self.needs(on)))
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by arrays where lines tell all.

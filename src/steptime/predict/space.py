@@ -78,13 +78,9 @@ def _of_device(
     on: StepModel, steps: Steps, costs: Sequence[Mapping[str, float]]
 ) -> Iterator[Record]:
     """Yield the records of a network on a device; raises `InputError` as a prediction does."""
-    (span,) = steps.spans([on])
-    named, taken_at = record_method(on), now()
+    rows, named, taken_at = steps.rows(on), record_method(on), now()
     remarks = on.remarks(steps.lines.low if steps.lines else None)
-    unknown = [None] * len(costs)
-    ends = zip(span.low_s or unknown, span.high_s or unknown, strict=True)
-    every = zip(steps.batches, zip(*span.times, strict=True), ends, costs, strict=True)
-    for (batch, times, (low, high), cost), needs in zip(every, steps.needs(on), strict=True):
+    for (batch, times, low, high, needs), cost in zip(rows, costs, strict=True):
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}
         quantities["step_s"] = Quantity(sum(times), low=low, high=high)
