@@ -100,9 +100,9 @@ def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile() -> None:
     places, device = 64 * 28 * 28, replace(A100, constants={**A100.constants})
     share = device.constants["convolution.matrix_share"]
     found = convolution(kernel, device, device.constants, max).compute_s * share
-    swapped = product_s((32, 8, places, 72), "float16", device, device.constants, max)[0]
+    swapped = product_s(device, device.constants, "float16", (32, 8, places, 72), max)[0]
     assert found == pytest.approx(swapped)
-    assert found < product_s((32, places, 8, 72), "float16", device, device.constants, max)[0] / 2
+    assert found < product_s(device, device.constants, "float16", (32, places, 8, 72), max)[0] / 2
 
 
 def test_float32_runs_as_tf32_where_stack_and_device_do() -> None:

@@ -108,12 +108,12 @@ def _by_lanes(
     moving = streamed_s(kernel.bytes, device, constants)
     weights = kernel.kind == "conv2d_grad_weight"
     shape = implicit(kernel.kind, layer, larger)
-    arithmetic = _direct_s(shape, kernel, weights, device, constants, larger)
+    arithmetic = _direct_s(device, constants, kernel.dtype, shape, larger, weights)
     best = Parts(arithmetic, moving, gap)
     if kernel.kind == "conv_transpose2d":
         unrolled = layer.groups * layer.places * layer.read * layer.taps
         shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
-        arithmetic = _direct_s(shape, kernel, False, device, constants, larger)
+        arithmetic = _direct_s(device, constants, kernel.dtype, shape, larger)
         moved = kernel.bytes + 2 * size * unrolled * (layer.taps > 1)
         best = _quicker(1, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
     old = (device.architecture or "").startswith("Kepler")
@@ -129,13 +129,14 @@ def _by_lanes(
     return _quicker(fits, _in_three(kernel, layer, gap, device, constants, larger), best)
 
 
+@kept
 def _direct_s(
-    shape: tuple[Any, Any, Any, Any],
-    kernel: Kernel,
-    splits: bool,
     device: Device,
     constants: Constants,
+    dtype: str,
+    shape: Shape,
     larger: Larger,
+    splits: bool = False,
 ) -> Any:
     """Return the seconds of arithmetic of a product whose operands are gathered from images.
 
@@ -143,7 +144,7 @@ def _direct_s(
     """
     groups, m, n, k = shape
     units = device.multiprocessors or MULTIPROCESSORS
-    rate = device.peak_flop_per_s[kernel.dtype] * constants["convolution.share"]
+    rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
     if (device.architecture or "").startswith("Kepler"):
         rate = rate * constants["product.kepler"]
     if splits:
@@ -230,7 +231,7 @@ def _in_three(
     turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
     batched = 36 * groups, m, n, k
     return Parts(
-        product_s(batched, kernel.dtype, device, constants, larger)[0],
+        product_s(device, constants, kernel.dtype, batched, larger)[0],
         streamed_s(inside, device, constants),
         gap + turned + 3 * constants["launch.gap_s"],
     )
@@ -250,7 +251,7 @@ def _on_matrix_units(
     it: on average `convolution.matrix_turned` of them.
     """
     shape = _padded(kernel.kind, layer, larger)
-    arithmetic, _ = product_s(shape, dtype, device, constants, larger)
+    arithmetic, _ = product_s(device, constants, dtype, shape, larger)
     gap = constants["launch.gap_s"] * kernel.launches
     if not kernel.channels_last:
         turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)

@@ -31,22 +31,29 @@ MOST = 1 << 14  # answers that are kept
 
 
 def kept(of: Of) -> Of:
-    """Return a function that works out once what it says of a device, its constants and words."""
+    """Return a function that works out once what it says of a device, its constants and words.
+
+    What it says of arrays, which have no hash, it works out each time.
+    """
     name = f"_{of.__qualname__}"
 
     @wraps(of)
-    def found(device: Device, constants: Constants, *words: Any) -> Any:
+    def told(device: Device, constants: Constants, *words: Any) -> Any:
         known = device.__dict__.get(name)
         if known is None or known[0] is not constants:
             known = device.__dict__[name] = constants, dict[Any, Any]()
         answers = known[1]
-        if words not in answers:
+        try:
+            return answers[words]
+        except KeyError:
             if len(answers) == MOST:
                 answers.clear()
-            answers[words] = of(device, constants, *words)
-        return answers[words]
+            answers[words] = found = of(device, constants, *words)
+            return found
+        except TypeError:
+            return of(device, constants, *words)
 
-    return cast("Of", found)
+    return cast("Of", told)
 
 
 def remembered(of: Of) -> Of:

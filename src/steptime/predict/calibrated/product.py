@@ -118,16 +118,17 @@ def tiled(kernel: Kernel, device: Device, constants: Constants, larger: Larger) 
     compute, flop = 0.0, 0.0
     strided = kernel.kind == "linear" and (device.architecture or "").startswith(OLD)
     for shape in kernel.products:
-        seconds, done = product_s(shape, kernel.dtype, device, constants, larger, strided)
+        seconds, done = product_s(device, constants, kernel.dtype, shape, larger, strided)
         compute, flop = compute + seconds, flop + done
     return compute, flop
 
 
+@kept
 def product_s(
-    shape: Shape,
-    dtype: str,
     device: Device,
     constants: Constants,
+    dtype: str,
+    shape: Shape,
     larger: Larger,
     strided: bool = False,
 ) -> tuple[Any, Any]:
@@ -135,29 +136,14 @@ def product_s(
 
     The second operand is read again for each row of tiles where it is `strided`.
     """
-    if larger is max:
-        return _of_numbers(device, constants, dtype, shape, strided)
     units = _units_of(device, constants, dtype)
     again_s = _again_s(shape, dtype, device, constants) if strided else None
     many: Any = shape[0] > 1
-    seconds, done = (
-        many * batched + (1 - many) * alone
-        for batched, alone in zip(
-            _fastest(shape, units, True, again_s, larger),
-            _fastest(shape, units, False, again_s, larger),
-            strict=True,
-        )
-    )
+    if many is True or many is False:  # a number
+        return _fastest(shape, units, many, again_s, larger)
+    batched, alone = (_fastest(shape, units, one, again_s, larger) for one in (True, False))
+    seconds, done = (many * a + (1 - many) * b for a, b in zip(batched, alone, strict=True))
     return seconds, done
-
-
-@kept
-def _of_numbers(
-    device: Device, constants: Constants, dtype: str, shape: Shape, strided: bool
-) -> tuple[float, float]:
-    """Return the seconds and FLOP of a product that is no array; a step has many of a size."""
-    again_s = _again_s(shape, dtype, device, constants) if strided else None
-    return _fastest(shape, _units_of(device, constants, dtype), shape[0] > 1, again_s, max)
 
 
 @kept
