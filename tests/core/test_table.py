@@ -19,7 +19,6 @@ from steptime.core.printers import (
     comma_separated,
     finite,
     html,
-    json_rows,
     json_text,
     markdown,
     text,
@@ -108,14 +107,14 @@ def test_people_see_the_first_rows_and_are_told_of_the_rest() -> None:
     table = Table(columns("n"), [{"n": i} for i in range(50)], most=20)
     lines = text(table).splitlines()
     assert (len(lines), lines[-1]) == (22, "... and 30 more; --json has all")
-    assert len(json.loads(json_rows(table))) == 50
+    assert len(json.loads(PRINTERS["json"](table))) == 50
     assert (markdown(table).count("\n"), html(table).count("<tr>")) == (52, 51)
 
 
 def test_programs_get_numbers_in_their_units() -> None:
     rows = list(csv.DictReader(io.StringIO(comma_separated(DEVICES))))
     assert (rows[0]["memory_bytes"], rows[1]["memory_bytes"]) == ("80000000000.0", "")
-    assert json.loads(json_rows(DEVICES))[0]["peak_flop_per_s"]["float32"] == 1.95e13
+    assert json.loads(PRINTERS["json"](DEVICES))[0]["peak_flop_per_s"]["float32"] == 1.95e13
     assert "many words" in markdown(DEVICES)
     assert r"says \| many" in markdown(DEVICES)
 

@@ -18,8 +18,8 @@ from steptime import catalog
 from steptime.cli.main import run
 from steptime.core.progress import listening
 from steptime.models import FAMILIES, ZOO
+from steptime.predict.analytic import METHOD
 from steptime.predict.collectives import COLLECTIVES, GROUP, Fabric, fabric_of
-from steptime.predict.method import as_they_are
 from steptime.predict.prices import offers
 from steptime.predict.step_model import StepModel
 from steptime.report.explore_data import (
@@ -210,9 +210,9 @@ def test_both_16_bit_types_are_one_where_their_peaks_are() -> None:
 def test_an_exchange_is_coefficients_by_hand() -> None:
     ring = COLLECTIVES["ring"]
     # 6 messages of a quarter; three quarters are added up, each byte 3 times moved
-    assert coefficients(ring, 4, (False, 8, 1, 1), as_they_are) == [6, 0, 2.25, 1.5, 0]
+    assert coefficients(ring, 4, (False, 8, 1, 1), METHOD.links) == [6, 0, 2.25, 1.5, 0]
     # two nodes of two: 2 messages cross, all go at the pace of the slowest link
-    assert coefficients(ring, 4, (True, 2, 1, 1), as_they_are) == [2, 4, 2.25, 1.5, 0, 0, 1.5]
+    assert coefficients(ring, 4, (True, 2, 1, 1), METHOD.links) == [2, 4, 2.25, 1.5, 0, 0, 1.5]
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
@@ -224,7 +224,7 @@ def test_coefficients_give_every_exchange(name: str) -> None:
         has_inside, per_node, links, servers = layout
         fabric = Fabric(between, inside if has_inside else None, per_node, links, servers)
         for n in REPLICAS:
-            far, near, added, *moved = coefficients(COLLECTIVES[name], n, layout, as_they_are)
+            far, near, added, *moved = coefficients(COLLECTIVES[name], n, layout, METHOD.links)
             slowest = max(
                 a / between.bytes_per_s + b / inside.bytes_per_s
                 for a, b in zip(moved[::2], moved[1::2], strict=True)
@@ -242,7 +242,7 @@ def test_a_collective_of_another_form_is_refused() -> None:
             ),
             4,
             (True, 2, 1, 1),
-            as_they_are,
+            METHOD.links,
         )
 
 

@@ -16,6 +16,7 @@ from steptime.predict.calibrated.product import product, weights_at_hand
 from steptime.predict.described import alike
 from steptime.predict.host import calls_of, left_over, spent
 from steptime.predict.kernel import Kernel, Settings
+from steptime.predict.sums import numbers_of, with_numbers
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -34,7 +35,8 @@ class Columns:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
-        self.device: Device = seen_fully(cases[0].device)
+        first = first_dtype(cases[0].device)  # peaks of all types are filled in
+        self.device: Device = reached(cases[0].device, first, Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._alone = np.array([case.condition in ("isolated", "repeated") for case in cases])
@@ -162,23 +164,15 @@ def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Fl
     return names, np.array([[one[name] for name in names] for one in totals])
 
 
-def seen_fully(device: Device) -> Device:
-    """Return a device as kernels find it at its first peak: those of all types are filled in."""
-    dtype = "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
-    return reached(device, dtype, Settings())
+def first_dtype(device: Device) -> str:
+    """Return the type that a device is best known by: float32 where it has a peak of that."""
+    return "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
 
 
 def _stacked(kernels: Sequence[Kernel]) -> Kernel:
     """Return kernels that differ in numbers alone as one kernel of arrays."""
-    products: Any = np.array([one.products for one in kernels], dtype=float)
-    windows: Any = kernels[0].window and np.array([one.window for one in kernels], dtype=float).T
-    return kernels[0]._replace(
-        flop=np.array([one.flop for one in kernels], dtype=float),  # type: ignore[arg-type]
-        bytes=np.array([one.bytes for one in kernels], dtype=float),  # type: ignore[arg-type]
-        fresh=np.array([one.fresh for one in kernels], dtype=float),  # type: ignore[arg-type]
-        row=np.array([one.row for one in kernels], dtype=float),  # type: ignore[arg-type]
-        products=tuple(
-            tuple(products[:, i, j] for j in range(4)) for i in range(products.shape[1])
-        ),
-        window=None if windows is None else tuple(windows),
-    )
+    beside = [(one.fresh, one.row, *(one.window or ())) for one in kernels]
+    fresh, row, *window = np.array(beside, dtype=float).T
+    found = with_numbers(kernels[0], np.array([numbers_of(one) for one in kernels], dtype=float).T)
+    its: Any = {"fresh": fresh, "row": row, "window": tuple(window) or None}
+    return found._replace(**its)

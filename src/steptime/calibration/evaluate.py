@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from steptime.calibration.cases import SETTINGS, Case
-from steptime.calibration.columns import Columns
+from steptime.calibration.columns import Columns, first_dtype
 from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import Device
@@ -161,10 +161,8 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
 
 def constants_on(case: Case, method: Method) -> Mapping[str, float]:
     """Return the constants of `calibrated` for a case's device and stack."""
-    peaks = case.device.peak_flop_per_s
-    dtype = "float32" if "float32" in peaks else next(iter(peaks))
     settings = replace(SETTINGS, stack=case.stack or SETTINGS.stack)
-    return method.sees(case.device, dtype, settings).constants
+    return method.sees(case.device, first_dtype(case.device), settings).constants
 
 
 def after_calibration(

@@ -6,19 +6,11 @@ from typing import Any
 
 from steptime.core.errors import InputError, one_of, shorten
 
-Check = tuple[Callable[[object], bool], str]  # whether a value is good, and what it must be
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+Check = tuple[Callable[[Any], bool], str]  # whether a value is good, and what it must be
 
 
 def _is_whole(value: object) -> bool:
     return type(value) is int and value >= 0
-
-
-def _is_above_0(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and 0 < value < inf
 
 
 def list_of(good: Callable[[object], bool], what: str) -> Check:
@@ -42,14 +34,14 @@ def row_of(*checks: Check) -> Callable[[object], bool]:
     return good
 
 
-TEXT: Check = (_is_text, "a text")
+TEXT: Check = (lambda value: isinstance(value, str) and bool(value.strip()), "a text")
 TEXTS = list_of(lambda value: isinstance(value, str), "texts")
 WHOLE: Check = (_is_whole, "a whole number")
 WHOLES = list_of(_is_whole, "whole numbers")
 FLAG: Check = (lambda value: isinstance(value, bool), "true or false")
 NUMBER: Check = (lambda value: type(value) in {int, float}, "a number")
 TABLE: Check = (lambda value: isinstance(value, dict), "a table")
-ABOVE_0: Check = (_is_above_0, "a number above 0")
+ABOVE_0: Check = (lambda value: NUMBER[0](value) and 0 < value < inf, "a number above 0")
 _OF_TYPES: dict[object, Check] = {
     str: TEXT,
     bool: FLAG,

@@ -189,11 +189,6 @@ def _encoder(separator: str) -> Callable[[Any], str]:
     return json.JSONEncoder(allow_nan=False, separators=(separator, ": ")).encode
 
 
-def json_rows(table: Table) -> str:
-    """Return the rows as a JSON list of objects."""
-    return json_text([dict(row) for row in table.rows])
-
-
 def html(table: Table) -> str:
     """Return the table as an HTML element; numbers carry the class `number`."""
     heads, *rows = _cells(table, table.columns)
@@ -213,7 +208,7 @@ def html(table: Table) -> str:
 PRINTERS: dict[str, Callable[[Table], str]] = {
     "text": text,
     "csv": comma_separated,
-    "json": json_rows,
+    "json": lambda table: json_text([dict(row) for row in table.rows]),
     "markdown": markdown,
     "html": html,
 }

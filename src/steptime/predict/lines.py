@@ -28,6 +28,7 @@ from steptime.predict.sums import (
     alike_of,
     ends_of,
     hosts_beside,
+    numbers_of,
     prepare,
     summed,
 )
@@ -116,7 +117,7 @@ class Lines:
         update = [kernel for kernel in kernels if kernel.pass_ == "update"]
         groups: dict[Key, Group] = {}
         for kernel in update:
-            ends = _numbers(kernel)
+            ends = numbers_of(kernel)
             _join(groups, (kernel,), ((ends, ends),))
         others = tuple(one for one in self.issued.kernels if one.pass_ != "update")
         return replace(
@@ -158,7 +159,7 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
         return model.lowered(batch), tuple(map(float, living)), blocks
 
     steps, memory, blocks = zip(*map(at, points), strict=True)
-    numbers = [[_numbers(kernel) for kernel in step.kernels] for step in steps]
+    numbers = [[numbers_of(kernel) for kernel in step.kernels] for step in steps]
     if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
         return None
     if not all(_straight(points, same) for same in {*zip(*numbers, strict=True)}):
@@ -213,11 +214,6 @@ def _rows(step: Lowered, whole: bool) -> list[list[int]]:
     for i, kernel in enumerate(step.kernels):
         found.setdefault((kernel.op, kernel.pass_) if whole else i, []).append(i)
     return list(found.values())
-
-
-def _numbers(kernel: Kernel) -> Numbers:
-    sizes = [size for product in kernel.products for size in product]
-    return (kernel.flop, kernel.bytes, *sizes, *kernel.tensors)
 
 
 def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:

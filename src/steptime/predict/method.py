@@ -31,16 +31,6 @@ class Option:
     read: Callable[[Method, str], Method]
 
 
-def no_notes(_graph: Graph, _dtype: str, _device: Device, _settings: Settings) -> tuple[str, ...]:
-    """Return nothing to say: the method leaves nothing out that a reader must know."""
-    return ()
-
-
-def as_they_are(fabric: Fabric) -> Fabric:
-    """Return what joins replicas unchanged."""
-    return fabric
-
-
 @dataclass(frozen=True, eq=False)  # what is priced is kept by method
 class Method:
     """A method of prediction: two verbs, and which settings of them a user may change.
@@ -61,10 +51,10 @@ class Method:
     options: Mapping[str, Option] = field(default_factory=dict)
     settings: Settings = ANALYTIC
     sees: Callable[[Device, str, Settings], Device] = seen
-    notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = no_notes
+    notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = lambda *_: ()
     collective: str = "ring"
     collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
-    links: Callable[[Fabric], Fabric] = as_they_are
+    links: Callable[[Fabric], Fabric] = lambda fabric: fabric
     as_published: bool = False
     reads: tuple[str, ...] = ()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.power import drawn_j
+from steptime.predict.calibrated.power import drawn_of, spent_j
 from steptime.predict.kernel import Kernel
 from steptime.predict.schedule import Timeline
 
@@ -60,7 +60,7 @@ def step_energy(times: Timeline, device: Device, kernels: Iterable[Kernel] = ())
     if "power.flop_j" in device.constants and (idle_w or 0) <= (peak_w or 0):
         whole = times.step_s
         bounds = whole, times.low_s or whole, times.high_s or whole
-        drawn = drawn_j(kernels, bounds, device)
+        drawn = drawn_of(spent_j(kernels, device), bounds, device)
         if drawn is not None:
             doubt = f"{device.name}: tdp_W unverified" if "tdp_W" in device.unverified else ""
             return StepEnergy(share, drawn[0], at_most_j, doubt, drawn[1], drawn[2])

@@ -126,7 +126,18 @@ def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:
     `ends` are of (kernel, end, number); an array has a row a kernel and a column a batch.
     """
     first, last = ends.transpose(1, 2, 0)[..., None]
-    flop, moved, *rest = first + (last - first) * share
+    return with_numbers(kernel, first + (last - first) * share)
+
+
+def numbers_of(kernel: Kernel) -> Numbers:
+    """Return the numbers in which kernels differ that are priced side by side."""
+    sizes = [size for product in kernel.products for size in product]
+    return (kernel.flop, kernel.bytes, *sizes, *kernel.tensors)
+
+
+def with_numbers(kernel: Kernel, numbers: Any) -> Kernel:
+    """Return a kernel with other numbers, or arrays of them, in the order of `numbers_of`."""
+    flop, moved, *rest = numbers
     sizes = 4 * len(kernel.products)
     products: Any = tuple(zip(*[iter(rest[:sizes])] * 4, strict=True))
     return kernel._replace(flop=flop, bytes=moved, products=products, tensors=tuple(rest[sizes:]))

@@ -47,8 +47,9 @@ def convolved(
 
 def test_the_implicit_product() -> None:
     for kind in KINDS:
-        assert layer_of(convolved(kind, stride=2)) == (1, 8 * 14 * 14, 128, 64, 9, 4)
-    layer = layer_of(convolved(stride=2))
+        one = convolved(kind, stride=2)
+        layer = layer_of(kind, one.products[0], one.window or ())
+        assert layer == (1, 8 * 14 * 14, 128, 64, 9, 4)
     assert implicit("conv2d", layer, max) == (1, 8 * 14 * 14, 128, 64 * 9)
     assert implicit("conv_transpose2d", layer, max) == (1, 8 * 28 * 28, 64, 128 * 9)
     assert implicit("conv2d_grad_weight", layer, max) == (1, 64 * 9, 128, 8 * 14 * 14)

@@ -9,7 +9,7 @@ import pytest
 from steptime import catalog
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.method import METHOD, price
-from steptime.predict.calibrated.power import capped_s, drawn_j, limit_of
+from steptime.predict.calibrated.power import capped_s, drawn_of, limit_of, spent_j
 from steptime.predict.calibrated.product import product, tiled, tiled_s, weights_at_hand
 from steptime.predict.kernel import Kernel, Settings
 
@@ -220,8 +220,10 @@ def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)
     # 6 J under the limit, twice as much at full clocks; 20 W waiting
-    assert drawn_j([work], (1.0, 0.5, 2.0), device) == pytest.approx(
+    assert drawn_of(spent_j([work], device), (1.0, 0.5, 2.0), device) == pytest.approx(
         (20 + 12, 10 + 12 / off, 40 + 12 * off)
     )
-    assert drawn_j([work], (0.1, 0.1, 0.1), device) == pytest.approx((10, 10, 10))  # the limit
-    assert drawn_j([work], (1.0, 0.5, 2.0), AMPERE) is None
+    assert drawn_of(spent_j([work], device), (0.1, 0.1, 0.1), device) == pytest.approx(
+        (10, 10, 10)
+    )  # the limit
+    assert drawn_of(1.0, (1.0, 0.5, 2.0), AMPERE) is None

@@ -45,11 +45,12 @@ class Layer(NamedTuple):
 
 def convolution(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
     """Return the seconds of a convolution or of one of its gradients by its best algorithm."""
-    layer = layer_of(kernel)
+    layer = layer_of(kernel.kind, kernel.products[0], kernel.window or (1,) * 4)
     depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
     if isinstance(depthwise, int) and depthwise:
         return _depthwise(kernel, device, constants)
-    dtype = "tf32" if _as_tf32(kernel, device) else kernel.dtype
+    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
+    dtype = "tf32" if as_tf32 else kernel.dtype
     if kernel.unit == "matrix" and has_matrix_units(device, constants, dtype):
         best = _on_matrix_units(kernel, dtype, layer, device, constants, larger)
     else:
@@ -62,13 +63,9 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
     return _either(depthwise, _depthwise(kernel, device, constants), best)
 
 
-def layer_of(kernel: Kernel) -> Layer:
-    """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
-    return _layer(kernel.kind, kernel.products[0], kernel.window or (1,) * 4)
-
-
 @remembered
-def _layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
+def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
+    """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
     groups, m, n, k = shape
     taps, strides = window[0] * window[1], window[2] * window[3]
     if kind == "conv2d":
@@ -76,10 +73,6 @@ def _layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
     if kind == "conv_transpose2d":
         return Layer(groups, m, k, n / taps, taps, strides)
     return Layer(groups, k, m, n / taps, taps, strides)
-
-
-def _as_tf32(kernel: Kernel, device: Device) -> bool:
-    return kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
 
 
 def implicit(kind: str, layer: Layer, larger: Larger) -> tuple[Any, Any, Any, Any]:

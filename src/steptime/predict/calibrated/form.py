@@ -152,17 +152,12 @@ def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
 _LATER = 8  # power of the norm of both: near their maximum
 
 
-def on_matrix_units(kernel: Kernel, device: Device) -> bool:
-    """Whether a kernel's products run on units made for them: tensor cores, AMD's matrix cores.
+@kept
+def has_matrix_units(device: Device, _: Constants, dtype: str) -> bool:
+    """Whether products of a type run on units made for them: tensor cores, AMD's matrix cores.
 
     Their peak is well above that of vector units; double rate for half types is none.
     """
-    return kernel.unit == "matrix" and has_matrix_units(device, device.constants, kernel.dtype)
-
-
-@kept
-def has_matrix_units(device: Device, _: Constants, dtype: str) -> bool:
-    """Whether products of a type run on units made for them."""
     if (device.architecture or "").startswith(NO_MATRIX_UNITS):
         return False
     vector = device.vector_flop_per_s.get("float32")

@@ -5,7 +5,7 @@ from math import exp
 from typing import Any, NamedTuple
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, has_matrix_units, kept, on_matrix_units
+from steptime.predict.calibrated.form import Constants, has_matrix_units, kept
 from steptime.predict.kernel import Kernel, Larger
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
@@ -23,7 +23,7 @@ def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -
     They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.tensor_j` of matrix units,
     less at smaller nodes by `power.node`, and `power.byte_j` for a byte.
     """
-    multiplies = on_matrix_units(kernel, device)
+    multiplies = kernel.unit == "matrix" and has_matrix_units(device, constants, kernel.dtype)
     each = _flop_j(device, constants, multiplies, kernel.dtype)
     return flop * each + kernel.bytes * constants["power.byte_j"]
 
@@ -102,18 +102,6 @@ def waiting_share(device: Device, constants: Constants) -> float:
     return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
 
 
-def drawn_j(
-    kernels: Iterable[Kernel], step: tuple[float, float, float], device: Device
-) -> tuple[float, float, float] | None:
-    """Return the joules of a step and between which they lie, None where no limit is known.
-
-    `step` are its seconds and their bounds. The device draws what it draws waiting all the time,
-    and what its kernels take, `power.unthrottled` times as much at full clocks as under its limit,
-    which the mean does not exceed: 20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
-    """
-    return drawn_of(spent_j(kernels, device), step, device)
-
-
 def spent_j(kernels: Iterable[Kernel], device: Device) -> float:
     """Return the joules of kernels beyond those of a device that waits, 0 where not known."""
     if "power.flop_j" not in device.constants:
@@ -124,7 +112,13 @@ def spent_j(kernels: Iterable[Kernel], device: Device) -> float:
 def drawn_of(
     dynamic: float, step: tuple[float, float, float], device: Device
 ) -> tuple[float, float, float] | None:
-    """Return `drawn_j` of kernels that take `dynamic` joules beyond those of waiting."""
+    """Return the joules of a step and between which they lie, None where no limit is known.
+
+    `step` are its seconds and their bounds. The device draws what it draws waiting all the time,
+    and the `dynamic` joules of its kernels, `power.unthrottled` times as much at full clocks as
+    under its limit, which the mean does not exceed: 20 W, 8 J and a limit of 100 W are 28 J in 1 s,
+    10 J in 0.1 s.
+    """
     known = draws(device)
     if known is None:
         return None
