@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from steptime import catalog
@@ -86,6 +87,9 @@ def main() -> None:
     def all_rows(_: int) -> object:
         return model.on(device).timeline(32)
 
+    def on_a_new_device(_: int) -> object:
+        return model.on(replace(device)).timeline(32)  # which keeps nothing of what was worked out
+
     def steps_alone(_: int) -> object:
         return many.spans([model])
 
@@ -93,6 +97,7 @@ def main() -> None:
         "resnet50_from_its_name": from_name,
         "resnet50_known_graph": known_graph,
         "resnet50_known_every_row": all_rows,
+        "resnet50_known_on_a_new_device": on_a_new_device,
         "resnet50_64_known_steps": steps_alone,
     }
     samples = {name: seconds(run) for name, run in runs.items()}

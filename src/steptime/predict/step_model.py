@@ -23,7 +23,7 @@ from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.interval import bounds
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.host import Host, host_of, issuing
-from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel, Larger
+from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel
 from steptime.predict.lower import PASSES, Lowered, stack_of
 from steptime.predict.memory import Needs, blocks_bytes, needs_of
 from steptime.predict.method import Method
@@ -143,14 +143,10 @@ class StepModel:
         settings = replace(self.settings, compute_efficiency=reached)
         return self.method.sees(self.device, self.workload.dtype, settings)
 
-    def price(self, kernel: Kernel, larger: Larger = max) -> Interval:
-        """Return the seconds of a kernel on the device; `larger` is `max`, also of arrays."""
+    def price(self, kernel: Kernel) -> Interval:
+        """Return the seconds of a kernel on the device."""
         at = self.seen_in_update if kernel.pass_ == "update" else self.seen
-        return (
-            self.method.price(kernel, at)
-            if larger is max
-            else self.method.price(kernel, at, larger)
-        )
+        return self.method.price(kernel, at)
 
     @cached_property
     def stack(self) -> Stack:

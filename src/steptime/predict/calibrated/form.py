@@ -44,14 +44,14 @@ def kept(of: Of) -> Of:
             known = device.__dict__[name] = constants, dict[Any, Any]()
         answers = known[1]
         try:
-            return answers[words]
-        except KeyError:
-            if len(answers) == MOST:
-                answers.clear()
-            answers[words] = found = of(device, constants, *words)
-            return found
+            answer = answers.get(words)
         except TypeError:
             return of(device, constants, *words)
+        if answer is None:
+            if len(answers) == MOST:
+                answers.clear()
+            answer = answers[words] = of(device, constants, *words)
+        return answer
 
     return cast("Of", told)
 
