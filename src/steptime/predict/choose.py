@@ -1,7 +1,7 @@
 """Devices side by side for one training: whether it fits, which batch, how long, how dear."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
@@ -61,12 +61,9 @@ def choices(
     The network is that of `model`. Without a `batch` it is the least power of two that has 90 % of
     the best speed among those that fit (`fit.knee`). `offers` are the prices by device.
     """
-    batches = TRIED if batch is None else (batch,)
-    steps = Steps(model, batches)
-    training = (samples, epochs)
-    return [
-        _choice(model.on(one), steps, training, (offers or {}).get(one.name)) for one in devices
-    ]
+    steps = Steps(model, TRIED if batch is None else (batch,))
+    training, known = Training(samples, epochs), offers or {}
+    return [_choice(model.on(one), steps, training, known.get(one.name)) for one in devices]
 
 
 def ordered(found: Sequence[Choice], by: str) -> list[Choice]:
@@ -82,9 +79,7 @@ def ordered(found: Sequence[Choice], by: str) -> list[Choice]:
     return sorted(found, key=key)
 
 
-def _choice(
-    on: StepModel, steps: Steps, training: tuple[int, float], offer: Offer | None
-) -> Choice:
+def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None) -> Choice:
     device, every = on.device, dict(zip(steps.batches, steps.needs(on), strict=True))
     fitting = [batch for batch, needs in every.items() if needs.fit(device)]
     memory = {batch: needs.peak_bytes for batch, needs in every.items()}
@@ -98,10 +93,10 @@ def _choice(
         return Choice(known[0], "unsupported", least, memory[least], known[1], note=str(error))
     batch = knee(fitting, [step_s[one] for one in fitting])
     made = on.timeline(batch)
-    samples, epochs = training
-    price, billing = (None, "second") if offer is None else (offer.price, offer.billing)
-    whole = bill(Training(samples, epochs, price, billing), made.step_s, batch, 1)
-    count = samples * epochs / batch
+    if offer is not None:
+        training = replace(training, price=offer.price, billing=offer.billing)
+    whole = bill(training, made.step_s, batch, 1)
+    count = training.samples * training.epochs / batch
     energy = step_energy(made, on.seen, on.lowered(batch).kernels)
     return Choice(
         *(known[0], "ok", batch, memory[batch], known[1]),

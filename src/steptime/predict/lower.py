@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from steptime import catalog
 from steptime.core.dtypes import precision
@@ -91,27 +91,24 @@ class Lowered:
     @cached_property
     def shape(self) -> Shape:
         """Which kernels each row and each pass of the step are made of."""
-        own: dict[str, tuple[list[int], list[int], list[int]]] = {}
+        own: dict[str, list[list[int]]] = {}
         launches: dict[str, list[int]] = {}
         for kernel, i in zip(self.kernels, self.distinct[1], strict=True):
             if kernel.exchange is None:
                 place = PLACE[kernel.pass_]
-                own.setdefault(kernel.op, ([], [], []))[place].append(i)
+                own.setdefault(kernel.op, [[], [], []])[place].append(i)
                 launches.setdefault(kernel.op, [0, 0, 0])[place] += kernel.launches
         sums: dict[tuple[int, ...], int] = {}
 
-        def summed(of: str) -> Passes:
-            first, second, third = own.get(of, ((), (), ()))
-            forward, backward, update = (
-                sums.setdefault(tuple(some), len(sums)) for some in (first, second, third)
+        def summed(of: str) -> Any:
+            return tuple(
+                [sums.setdefault(tuple(some), len(sums)) for some in own.get(of, [()] * 3)]
             )
-            return forward, backward, update
 
-        def launched(of: str) -> Passes:
-            forward, backward, update = launches.get(of, (0, 0, 0))
-            return forward, backward, update
-
-        rows = tuple([(summed(row.name), launched(row.name)) for row in self.rows])
+        told: Any = [
+            (summed(row.name), tuple(launches.get(row.name, (0,) * 3))) for row in self.rows
+        ]
+        rows: tuple[tuple[Passes, Passes], ...] = tuple(told)
         update = summed("")[2] if "" in own else None
         exchanges = any(kernel.exchange for kernel in self.kernels)
         parts = tuple([Counter([of[place] for of, _ in rows]) for place in range(3)])
