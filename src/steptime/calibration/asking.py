@@ -147,7 +147,14 @@ def serve(asked: Question, method: str | Method) -> Told:
     batch, tokens, output = (sizes.get(name, 1) for name in ("batch", "input", "output"))
     if numbers.get("prefill_replicas"):
         return _apart(asked, stack, method, dict(zip(PARALLEL, split, strict=True)))
-    how = (texts["model"], _site(asked), texts["dtype"], texts.get("weights", ""), stack, method)
+    how = (
+        texts["model"],
+        _site(asked),
+        texts["dtype"],
+        texts.get("weights") or None,
+        stack,
+        method,
+    )
     phases, steps, devices = _phases(*how, tokens + output, *split), output - 1, prod(split[:3])
     if numbers.get("concurrency"):
         requests = _whole(asked, "concurrency")
@@ -188,7 +195,7 @@ def _apart(asked: Question, stack: str, method: str | Method, split: Mapping[str
 
 @lru_cache(maxsize=512)
 def _phases(
-    model: str, site: Site, dtype: str, weights: str, stack: str, method: str | Method, length: int,
+    model: str, site: Site, dtype: str, weights: str | None, stack: str, method: str | Method, length: int,
     *split: int,
 ) -> Phases:  # fmt: skip
     parallel: Any = dict(zip(PARALLEL, split, strict=True))
