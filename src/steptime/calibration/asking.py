@@ -147,14 +147,8 @@ def serve(asked: Question, method: str | Method) -> Told:
     batch, tokens, output = (sizes.get(name, 1) for name in ("batch", "input", "output"))
     if numbers.get("prefill_replicas"):
         return _apart(asked, stack, method, dict(zip(PARALLEL, split, strict=True)))
-    how = (
-        texts["model"],
-        _site(asked),
-        texts["dtype"],
-        texts.get("weights") or None,
-        stack,
-        method,
-    )
+    model, weights = texts["model"], texts.get("weights") or None
+    how = (model, _site(asked), texts["dtype"], weights, stack, method)
     phases, steps, devices = _phases(*how, tokens + output, *split), output - 1, prod(split[:3])
     if numbers.get("concurrency"):
         requests = _whole(asked, "concurrency")
@@ -195,8 +189,8 @@ def _apart(asked: Question, stack: str, method: str | Method, split: Mapping[str
 
 @lru_cache(maxsize=512)
 def _phases(
-    model: str, site: Site, dtype: str, weights: str | None, stack: str, method: str | Method, length: int,
-    *split: int,
+    model: str, site: Site, dtype: str, weights: str | None, stack: str, method: str | Method,
+    length: int, *split: int,
 ) -> Phases:  # fmt: skip
     parallel: Any = dict(zip(PARALLEL, split, strict=True))
     how: Any = {"dtype": dtype or None, "weights": weights or None}  # cells may be empty
