@@ -8,6 +8,7 @@ from typing import Any
 
 from steptime.analysis import devices_table, pairs
 from steptime.analysis.data import Data
+from steptime.analysis.pairing import Pairing
 from steptime.core.record import Record
 
 
@@ -29,11 +30,10 @@ def by_column(
     return _told(pairs.by_column(Data(*folders), *told, **more))
 
 
-def _told(found: pairs.Pairing) -> SimpleNamespace:
-    unpaired = found.unpaired_rows(found.unpaired)
+def _told(found: Pairing) -> SimpleNamespace:
     return SimpleNamespace(
+        unpaired=found.unpaired_rows(),
         pairs=found.rows(),
-        unpaired=unpaired,
         levels=found.of_levels(),
         against=found.against,
         found=found,

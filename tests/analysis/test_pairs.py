@@ -14,7 +14,7 @@ import synthetic
 from steptime import store
 from steptime.analysis.data import Data
 from steptime.analysis.errors import error_table
-from steptime.analysis.pairs import errors, roof_flop_per_s
+from steptime.analysis.pairing import errors
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.record import Method, Quantity, Record
@@ -47,12 +47,6 @@ def test_measured_beside_predicted_by_hand() -> None:
     assert pair["roof_fraction"] == pytest.approx(3e10 / (3 * 39e9))
     assert pair["verdict"] is None
     assert found.unpaired == []
-
-
-def test_the_lower_roof_counts() -> None:
-    assert roof_flop_per_s(2.0, 100.0, 10.0) == 20.0
-    assert roof_flop_per_s(50.0, 100.0, 10.0) == 100.0
-    assert roof_flop_per_s(None, 100.0, 10.0) is None
 
 
 def test_errors_by_hand() -> None:

@@ -8,14 +8,14 @@ and rows that it shows, binned where they are more than it can draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime import store
-from steptime.analysis import cache, flat, results_sql
+from steptime.analysis import cache, flat, names, results_sql
 from steptime.analysis.row import UNKNOWN, Row
 from steptime.analysis.tables import Tables
 from steptime.core.errors import InputError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
+AT_ONCE = 5000  # texts
 
 
 class Data:
@@ -159,6 +160,20 @@ class Data:
             found |= {rank * cache.RANK + line: one for line, one in told.items()}
         return found
 
+    def names_of(
+        self, rows: str, wide: Callable[[Sequence[int]], str], free: Collection[str] = ()
+    ) -> dict[int, str]:
+        """Return the names of rows by their `id`, as `names.add_names` makes them."""
+        names.add_names(self._tables.connection, "named_rows", rows, wide, free)
+        of = self.arrays("FROM named_rows", exact=("id",))
+        return dict(zip(of["id"].tolist(), of["name"].tolist(), strict=True))
+
+    def texts(self, sql: str) -> Iterator[list[str]]:
+        """Yield the answer to a statement for one column of texts, some of them at a time."""
+        answer = self._asked(sql, ())
+        while part := answer.fetchmany(AT_ONCE):
+            yield [text for (text,) in part]
+
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""
         self._tables.connection.register(name, columns)
@@ -197,10 +212,10 @@ class Data:
         """Return that line of the records of these origins."""
         return _line([row for row in self._told if row["origin"] in origins])
 
-    @property
+    @cached_property
     def origins(self) -> set[str]:
         """The origins of the records."""
-        return {row["origin"] for row in self._told}
+        return {row["origin"] for row in self.rows("SELECT DISTINCT origin FROM flat")}
 
     @cached_property
     def _told(self) -> list[Row]:

@@ -7,9 +7,9 @@ for the rows that a statement asks them of.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptime.analysis.row import COLUMNS, ESTIMATE, PARAM_PREFIX, Row, by_run
 from steptime.core.record import ORIGINS, PROFILER, SCHEMA, STATUSES
@@ -150,6 +150,28 @@ def fetched(cursor: DuckDBPyConnection) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
+def listed(cursor: DuckDBPyConnection) -> dict[str, list[Any]]:
+    """Return the columns of an answer."""
+    import numpy as np
+
+    return {
+        name: np.ma.asarray(column).tolist()  # None where masked
+        for name, column in cursor.fetchnumpy().items()
+    }
+
+
+def keep(connection: DuckDBPyConnection, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Make a table of two columns: whole numbers, then texts."""
+    import numpy as np
+
+    (keys, of), (texts, held) = columns.items()
+    connection.register("made", {keys: np.array(of, np.int64), texts: np.array(held, object)})
+    connection.execute(
+        f"CREATE OR REPLACE TABLE {table} AS SELECT {keys}, {texts}::VARCHAR AS {texts} FROM made"
+    )
+    connection.unregister("made")
+
+
 def text(value: str) -> str:
     """Return a text as SQL writes it."""
     return "'" + value.replace("'", "''") + "'"
@@ -160,10 +182,23 @@ def name(value: str) -> str:
     return '"' + value.replace('"', '""') + '"'
 
 
+def struct(columns: Mapping[str, str]) -> str:
+    """Return the SQL of a struct of columns, each of SQL."""
+    return f"struct_pack({', '.join(f'{name(one)} := {sql}' for one, sql in columns.items())})"
+
+
 def add_functions(connection: DuckDBPyConnection) -> None:
     """Teach a database what only Python can say of a row."""
+    from duckdb.func import FunctionNullHandling
+
     connection.create_function("canonical", canonical, ["VARCHAR"], "VARCHAR")
-    connection.create_function("estimated", _estimated, ["DOUBLE[]", "BIGINT[]"], ESTIMATED)
+    connection.create_function(
+        "estimated",
+        _estimated,
+        ["DOUBLE[]", "BIGINT[]"],
+        ESTIMATED,
+        null_handling=FunctionNullHandling.SPECIAL,
+    )
 
 
 @lru_cache(4096)
@@ -172,10 +207,12 @@ def canonical(told: str) -> str:
     return json.dumps(json.loads(told), sort_keys=True)
 
 
-def _estimated(samples: list[float], run: list[int]) -> Row | None:
+def _estimated(samples: list[float] | None, run: list[int]) -> Row | None:
     from steptime.analysis.statistics import estimate
 
-    return estimate(by_run(samples, run)) if min(samples) > 0 else None  # an op may rest for a step
+    if not samples or min(samples) <= 0:  # an op may rest for a step
+        return None
+    return estimate(by_run(samples, run))
 
 
 def kinds(connection: DuckDBPyConnection, rows: str, column: str) -> Kinds:
@@ -185,7 +222,8 @@ def kinds(connection: DuckDBPyConnection, rows: str, column: str) -> Kinds:
             SELECT e.key AS key, place, CASE WHEN json_type(e.value) IN ('UBIGINT', 'BIGINT')
                 AND TRY_CAST(e.value AS BIGINT) IS NOT NULL THEN 'int'
                 WHEN json_type(e.value) = 'BOOLEAN' THEN 'bool'
-                WHEN json_type(e.value) = 'VARCHAR' THEN 'str' ELSE 'float' END AS kind
+                WHEN json_type(e.value) IN ('UBIGINT', 'BIGINT', 'DOUBLE') THEN 'float'
+                ELSE 'str' END AS kind
             FROM (SELECT unnest(entries) AS e,
                 place * 1000 + generate_subscripts(entries, 1) AS place FROM (
                 SELECT map_entries({column}) AS entries, min(line) AS place

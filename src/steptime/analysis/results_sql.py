@@ -14,15 +14,12 @@ once all networks are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steptime import catalog, stacks
-from steptime.analysis import cache, flat
-from steptime.analysis.row import HOW, grouped, settings_in, step_names, ways_told
+from steptime.analysis import cache, flat, names
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -153,13 +150,9 @@ COLUMNS = {  # of `results`, over `pairs`
 PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
 ORDER = "ORDER BY folder_rank, first, t, p"
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
-PLACE = "hash(folder_rank, t, p) AS place"
+ID = "(hash(folder_rank, t, p) >> 1)::BIGINT"
 OF_PARAM = "param "  # what the names of columns of hyperparameters begin with, where stored
 UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
-OF_NAME = (  # what a network is named by
-    *("folder_rank", "family", "params", "dtype", "phase", "optimizer", "plan", "batch"),
-    *("exchange", "overlap"),
-)
 
 
 def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
@@ -223,54 +216,23 @@ def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None
 
 def _named(connection: DuckDBPyConnection) -> None:
     """Add the view `named`: pairs with their name and label, the shortest that tell them apart."""
-    key = ("folder_rank", "base", *BESIDES)
-    network = f"hash({', '.join(OF_NAME)})"
-    shown = ", ".join(f"any_value({one}) AS {one}" for one in OF_NAME)
-    networks = flat.fetched(
-        connection.execute(
-            f"SELECT {network} AS network, exchange AS strategy, {shown} FROM pairs "
-            "GROUP BY ALL ORDER BY folder_rank, min(least(t, p))"
-        )
+    import numpy as np
+
+    rows = (
+        f"SELECT *, {ID} AS id, row_number() OVER ({ORDER}) AS place, folder_rank AS within, "
+        "exchange AS strategy FROM pairs"
     )
-    names: list[str] = []
-    for held in grouped(networks, itemgetter("folder_rank")).values():
-        names += step_names([row | {"settings": settings_in(row)} for row in held])
-    _keep(connection, "bases", {"network": [row["network"] for row in networks], "base": names})
-    connection.execute(
-        f"CREATE VIEW based AS FROM (SELECT *, {network} AS network FROM pairs) "
-        "JOIN bases USING (network)"
-    )
-    ran = flat.fetched(
-        connection.execute(
-            f"SELECT {', '.join(key)}, {PLACE}, {', '.join(HOW)}, method_options, method_version, "
-            f"host FROM based QUALIFY count(*) OVER (PARTITION BY {', '.join(key)}) > 1 {ORDER}"
-        )
-    )
-    ends = ways_told(
-        [row | {"options": json.loads(row["method_options"])} for row in ran],
-        [itemgetter(*key)(row) for row in ran],
-    )
-    _keep(connection, "ends", {"place": [row["place"] for row in ran], "ending": ends})
-    connection.execute(
-        "CREATE VIEW whole_named AS SELECT * EXCLUDE (network, base, place, ending), "
-        f"base || coalesce(ending, '') AS name FROM (SELECT *, {PLACE} FROM based) "
-        "LEFT JOIN ends USING (place)"
-    )
+
+    def wide(ids: Sequence[int]) -> str:
+        connection.register("heads", {"id": np.array(ids)})
+        return f"SELECT id, {', '.join(names.TOLD)} FROM ({rows}) SEMI JOIN heads USING (id)"
+
+    names.add_names(connection, "names", names.hashed(rows, ("folder_rank", *BESIDES)), wide)
     distinct = ", ".join(f"count(DISTINCT {one})" for one in BESIDES)
     (counts,) = connection.execute(f"SELECT {distinct} FROM pairs").fetchall()
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
     label = f"concat_ws(', ', {', '.join(['name', *telling])})"
-    connection.execute(f"CREATE VIEW named AS SELECT *, {label} AS label FROM whole_named")
-
-
-def _keep(connection: DuckDBPyConnection, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Make a table of columns: hashes, then texts."""
-    (keys, of), (texts, held) = columns.items()
-    import numpy as np
-
-    made = {keys: np.array(of, np.uint64), texts: np.array(held, object)}
-    connection.register("made", made)
     connection.execute(
-        f"CREATE TABLE {table} AS SELECT {keys}, CAST({texts} AS VARCHAR) AS {texts} FROM made"
+        f"CREATE VIEW named AS SELECT * EXCLUDE (id), {label} AS label "
+        f"FROM (SELECT *, {ID} AS id FROM pairs) JOIN names USING (id)"
     )
-    connection.unregister("made")

@@ -1,11 +1,11 @@
 """A record as a row: the columns that every table has, and the shortest names of rows.
 
 Tables, pairs, SQL, plots and `run --json` pick from these rows, which `analysis.flat` makes. Keys
-carry their unit; None is unknown. `labels` names rows by all in which they differ.
+carry their unit; None is unknown.
 """
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import isnan
 from operator import itemgetter
@@ -55,16 +55,8 @@ UNKNOWN = "unknown"
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
-OF_CELL = (  # what a pair takes from the last record of its cell
-    *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
-    *("optimizer", "platform", "workload_key"),
-)
-OF_LABEL = (  # columns of `flat` of which `facts_of` makes what `labels` needs
-    *("family", "params", "plan", "dtype", "phase", "optimizer", "batch", "strategy", "overlap"),
-    *("method", "method_version", "method_options", "platform", "host", *HOW),
-)
 MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction")  # ends of quantities
-UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
+Texts = Mapping[str, Sequence[str | None]]  # settings: of each a column, JSON, None if absent
 
 
 def facts_of(row: Mapping[str, Any]) -> Row:
@@ -74,12 +66,13 @@ def facts_of(row: Mapping[str, Any]) -> Row:
 
 def settings_in(row: Mapping[str, Any]) -> Row:
     """Return what a row of `flat` is of, as `settings_of` a workload."""
-    params = {name: _valued(value) for name, value in row["params"].items()}
-    return _settings(params, row, _valued(row["plan"]))
+    params = {name: loaded(value) for name, value in row["params"].items()}
+    return _settings(params, row, loaded(row["plan"]))
 
 
 @lru_cache(1 << 14)
-def _valued(text: str) -> Any:
+def loaded(text: str) -> Any:
+    """Return what a JSON text says; nobody changes it."""
     return json.loads(text)
 
 
@@ -137,79 +130,50 @@ def exchange_name(strategy: str | None, overlap: bool) -> str:
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
 
 
-def labels(told: Sequence[Row], besides: Collection[str] = BESIDES) -> list[str]:
-    """Return the shortest name of each row of `facts_of` that tells it from the others.
-
-    Of the settings of a model only those are named that tell its networks apart, then the batch,
-    then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, p100`. The
-    keys `besides` are columns that stand beside the name, and tell rows apart, too.
-    """
-    names = step_names(told)
-    ends = ways_told(
-        told, [(n, *(one[key] for key in besides)) for n, one in zip(names, told, strict=True)]
-    )
-    return [name + end for name, end in zip(names, ends, strict=True)]
-
-
-def ways_told(told: Sequence[Row], keys: Sequence[Hashable]) -> list[str]:
-    """Return what is added to the names of rows that have one key: how each of them ran."""
-    ends = [""] * len(told)
-    for places in grouped(range(len(told)), keys.__getitem__).values():
-        ways = [_how(told[at]) for at in places]
-        telling = telling_of(ways)
-        for at, how in zip(places, ways, strict=True):
-            words = [said(name, how[name]) for name in telling if how.get(name) is not None]
-            ends[at] = "".join(f", {word}" for word in words)
-    return ends
-
-
-def _how(told: Row) -> Row:
-    """Return how and where a step ran, in the order in which it is told."""
-    others = {name: value for name, value in told["options"].items() if name not in UNTOLD}
-    last = {"version": told["method_version"], "host": told["host"]}
-    return {name: told[name] for name in HOW} | others | last
-
-
-def step_names(told: Sequence[Row]) -> list[str]:
-    """Return the names of networks, with the strategy by which replicas exchange gradients."""
-    return [
-        name + exchange_name(one["strategy"], one["overlap"])
-        for name, one in zip(network_names(told), told, strict=True)
-    ]
-
-
 def network_names(told: Sequence[Row]) -> list[str]:
-    """Return the names that `labels` begins with.
-
-    They have the model, the settings that tell its networks apart, and the batch where known.
-    """
-    by_model: dict[str, dict[tuple[Any, ...], Row]] = {}
-    for one in told:
-        same = by_model.setdefault(one["family"], {})
-        same[tuple(one["settings"].items())] = one["settings"]
-    telling = {model: telling_of(list(same.values())) for model, same in by_model.items()}
-    names = []
-    for one in told:
-        model, settings = one["family"], one["settings"]
-        words = [said(n, settings[n], model) for n in telling[model] if n in settings]
-        words += [] if one["batch"] is None else [f"batch {one['batch']}"]
-        names.append(" ".join([model, ", ".join(words)]).strip())
+    """Return the shortest name of each row of `facts_of` that tells its network from the others."""
+    names = [""] * len(told)
+    for model, places in grouped(range(len(told)), lambda at: told[at]["family"]).items():
+        settings = columns_of([told[at]["settings"] for at in places])
+        found = names_of(model, settings, [told[at]["batch"] for at in places])
+        for at, name in zip(places, found, strict=True):
+            names[at] = name
     return names
 
 
-def telling_of(settings: Sequence[Mapping[str, object]]) -> list[str]:
+def names_of(model: str, settings: Texts, batch: Sequence[int | None]) -> list[str]:
+    """Return the shortest names of networks of one model that tell them apart.
+
+    They have the model, the settings that tell its networks apart, and the batch where known.
+    """
+    words: list[list[str | None]] = []
+    for name in telling_of(settings):
+        held = settings[name]
+        memo = {one: one and said(name, loaded(one), model) for one in {*held}}
+        words.append([memo[one] for one in held])
+    words.append([None if one is None else f"batch {one}" for one in batch])
+    return [f"{model} {', '.join(filter(None, one))}".strip() for one in zip(*words, strict=True)]
+
+
+def columns_of(rows: Sequence[Mapping[str, object]]) -> Texts:
+    """Return settings of several as columns, in the order in which they are told."""
+    names = dict.fromkeys(name for one in rows for name in one)
+    return {n: [json.dumps(one[n]) if n in one else None for one in rows] for n in names}
+
+
+def telling_of(settings: Texts) -> list[str]:
     """Return the settings that tell more of these apart than those before them do."""
     telling: list[str] = []
-    told, kinds = [0] * len(settings), 1
-    for name in dict.fromkeys(name for one in settings for name in one):
-        places: dict[tuple[int, str], int] = {}
-        finer = [
-            places.setdefault((before, str(one.get(name))), len(places))
-            for before, one in zip(told, settings, strict=True)
-        ]
-        if len(places) > kinds:
+    told: Sequence[int] = ()
+    for name, column in settings.items():
+        if len({*column}) == 1:
+            continue
+        told = told or [0] * len(column)
+        pairs = [*zip(told, [one or "null" for one in column], strict=True)]
+        places = {pair: at for at, pair in enumerate({*pairs})}
+        if len(places) > max(told, default=0) + 1:
             telling.append(name)
-            told, kinds = finer, len(places)
+            told = [places[pair] for pair in pairs]
     return telling
 
 

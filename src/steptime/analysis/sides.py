@@ -5,7 +5,7 @@ that differ in nothing but the column that is compared. A level is a value of th
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from steptime.analysis import flat
 from steptime.analysis.cache import RANK
 from steptime.analysis.data import Data
-from steptime.analysis.row import ESTIMATE, Row, facts_of
+from steptime.analysis.row import ESTIMATE, Row
 from steptime.analysis.statistics import of_arrays
 from steptime.core.errors import InputError, unknown
 
@@ -61,7 +61,6 @@ class Sides:
         kin: str = "",
     ) -> None:
         self.data, self.quantity, self._is_by_options = data, quantity, not kin
-        self._facts: dict[int, Row] = {}
         self._where, self.same = where, set[str]()
         records = self._records(level, cell, where, apart, kin)
         named = data.rows(
@@ -86,9 +85,9 @@ class Sides:
             "seq": "seq",
             "level": KEY.format("level_"),
             "cell": KEY.format(cell),
-            "group": KEY.format(f"level_, {cell}, {METHOD}"),
+            "group": KEY.format(f"level_, {cell}, method_"),
             "kin": f"if({kin} IS NULL, -1, {KEY.format(kin)})" if kin else "how",
-            "way": KEY.format(f"host, origin, {METHOD}"),
+            "way": KEY.format("host, origin, method_"),
         }
         numbers = {
             "value": value_of(self.data, self.quantity),
@@ -102,10 +101,13 @@ class Sides:
         }
         told = [f"{made} AS {flat.name(name)}" for name, made in whole_numbers.items()]
         told += [f"CAST({made} AS DOUBLE) AS {flat.name(name)}" for name, made in numbers.items()]
-        found = self.data.arrays(
-            f"SELECT {', '.join(told)} FROM (SELECT *, {level} AS level_ FROM flat WHERE {where}) "
+        of_options = (
             f"JOIN (SELECT method_options, {how} AS how FROM (SELECT DISTINCT method_options "
             "FROM flat)) USING (method_options) "
+        )
+        records = f"SELECT *, {level} AS level_, hash({METHOD}) AS method_ FROM flat WHERE {where}"
+        found = self.data.arrays(
+            f"SELECT {', '.join(told)} FROM ({records}) {'' if kin else of_options}"
             "WHERE level_ IS NOT NULL",
             exact=whole_numbers,
         )
@@ -214,32 +216,30 @@ class Sides:
         order = np.lexsort((b[alike], a[alike], level[b[alike]]))
         return {"a": a[alike][order], "b": b[alike][order]}
 
-    def lonely(self, against: str, others: Sequence[str], pairs: dict[str, Ids]) -> Iterator[Row]:
-        """Yield the whole steps that `pairs` leave alone: `id`, `level`, `side`, `in_cell`.
+    def lonely(self, against: str, others: Sequence[str], pairs: dict[str, Ids]) -> Columns:
+        """Return the whole steps that `pairs` leave alone, by `id`.
 
-        `in_cell` says whether the other side has a group that is not alike.
+        They have whether they are on side A (`is_a`), `other`, the place in `others` of the level
+        that is not there, -1 for `against`, and whether that has a group `in_cell`, if none alike.
         """
         level, cell, whole = (self.groups[name] for name in ("level", "cell", "whole"))
         first = self.place(against)
-
-        def alone(ids: Ids, mine: NDArray[np.bool_]) -> Ids:
+        found = [(-1, pairs["b"], level != first, level == first)]
+        for place, other in enumerate(others):
+            there = level == self.place(other)
+            found.append((place, pairs["a"][there[pairs["b"]]], level == first, there))
+        parts = []
+        for place, ids, mine, beside in found:
             left = whole & mine
             left[ids] = False
-            return np.flatnonzero(left)
-
-        found = [("b", "", alone(pairs["b"], level != first), level == first)]
-        for other in others:
-            at = self.place(other)
-            there = pairs["a"][level[pairs["b"]] == at]
-            found.append(("a", other, alone(there, level == first), level == at))
-        told = [
-            (side, one, other or self.levels[level[one]], bool(near))
-            for side, other, left, beside in found
-            if len(left)
-            for one, near in zip(left.tolist(), np.isin(cell[left], cell[beside]), strict=True)
-        ]
-        for side, one, name, near in sorted(told):
-            yield {"id": one, "level": name, "side": side, "in_cell": near}
+            alone = np.flatnonzero(left)
+            near = _is_among(cell[alone], cell[beside])
+            parts.append((alone, np.full(len(alone), place), near))
+        one, other_, near = (np.concatenate(column) for column in zip(*parts, strict=True))
+        names = np.argsort(np.argsort([*others, ""]))[other_]
+        order = np.lexsort((names, one, other_ < 0))
+        told = {"id": one, "is_a": other_ >= 0, "other": other_, "in_cell": near}
+        return {name: column[order] for name, column in told.items()}
 
     def columns(self, names: Sequence[str]) -> Columns:
         """Return columns of `records` of each group, as its last record says them.
@@ -283,39 +283,43 @@ class Sides:
             for name, one in alike.items()
         }
 
-    def pooled(self, ids: Iterable[int]) -> dict[int, Row]:
-        """Return of groups, by id, their machines as `host`, and the median of good `step_s`."""
-        of, places = self._of(np.array(sorted({*ids}), np.int64))
-        self.data.lend("asked", {"id": of, "place_": self._seq[places]})
-        found = self.data.rows(
-            "SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER (host <> '')), ', ') "
-            "AS host, median(numbers['step_s']) FILTER (status = 'ok') AS step_s "
-            f"FROM asked JOIN flat {AT} GROUP BY id"
+    def last(self, ids: Ids) -> Ids:
+        """Return which record, by its `seq`, is the last one of each of these groups."""
+        return np.asarray(self._seq[self._ends[ids] - 1])
+
+    def pooled(self, ids: Ids) -> str:
+        """Return the SQL of what all records of groups say, of those that have several.
+
+        There are their `id`, their machines as `host`, and `good_s`, the median of their good
+        `step_s`. It is to be asked before that of other groups is.
+        """
+        of, places = self._of(ids[self._ends[ids] - np.r_[0, self._ends][ids] > 1])
+        self.data.lend("every", {"id": of, "place_": self._seq[places]})
+        return (
+            "(SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER (host <> '')), ', ') "
+            "AS host, median(numbers['step_s']) FILTER (status = 'ok') AS good_s "
+            f"FROM every JOIN flat {AT} GROUP BY id) AS pooled"
         )
-        return {row.pop("id"): row | {"host": row["host"] or ""} for row in found}
 
-    def facts(self, ids: Iterable[int]) -> dict[int, Row]:
-        """Return `row.facts_of` of the last record of these groups, with what `pooled` says."""
-        new = sorted({*ids} - self._facts.keys())
-        if new:
-            told = self.pooled(new)
-            last = self._seq[self._ends[new] - 1]
-            self.data.lend("asked", {"id": np.array(new), "place_": last})
-            for row in self.data.rows(
-                "SELECT id, flat.* EXCLUDE (samples, run, sampled, estimate) FROM asked JOIN flat "
-                f"{AT}"
-            ):
-                self._facts[row["id"]] = facts_of(row) | told[row["id"]]
-        return self._facts
+    def facts(self, ids: Ids, columns: Mapping[str, str]) -> str:
+        """Return the SQL of columns of the last record of groups, by `id`; `host` is of all."""
+        ids = np.flatnonzero(np.bincount(ids))
+        self.data.lend("last", {"id": ids, "place_": self.last(ids)})
+        told = ", ".join(f"{made} AS {flat.name(name)}" for name, made in columns.items())
+        host = "coalesce(pooled.host, flat.host, '') AS host"
+        return (
+            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, flat.* REPLACE ({host}) FROM "
+            f"last JOIN flat {AT} LEFT JOIN {self.pooled(ids)} ON pooled.id = last.id))"
+        )
 
-    def ways(self, a: Ids, b: Ids) -> Iterator[tuple[int, Row, Row]]:
-        """Yield how many of the pairs ran in the same two ways, and these, the first pair first."""
-        way = self.groups["way"]
-        _, first, number = np.unique(way[a] * 3 + way[b], return_index=True, return_counts=True)
-        facts = self.facts([*a[first].tolist(), *b[first].tolist()])
-        for at in np.argsort(first):
-            one = first[at]
-            yield int(number[at]), facts[int(a[one])], facts[int(b[one])]
+
+def _is_among(few: Ids, many: Ids) -> NDArray[np.bool_]:
+    """Return which of a few numbers are among many, whose order would take long."""
+    known, of = np.unique(few, return_inverse=True)
+    at = np.searchsorted(known, many).clip(max=max(len(known) - 1, 0))
+    seen = np.zeros(len(known), bool)
+    seen[at[known[at] == many] if len(known) else []] = True
+    return np.asarray(seen[of])
 
 
 def _levels(keys: Ids, named: Sequence[Row]) -> tuple[list[str], Ids]:
@@ -375,8 +379,6 @@ def level_of(data: Data, column: str) -> str:
     A column is one of the tables, a hyperparameter, an option, or one of the environment. Raises
     `InputError` for a column of which no record says anything.
     """
-    if column == "predicted_by":
-        return f"CASE WHEN origin = 'predicted' THEN {NAME} END"
     path, own = flat.text(f'$."{column.replace(chr(34), "")}"'), f"params[{flat.text(column)}]"
     known = [name for name in data.columns("flat") if name not in OF_SAMPLES]
     told = [flat.TEXT.format(v=own)] if column in data.settings else []
@@ -387,6 +389,8 @@ def level_of(data: Data, column: str) -> str:
         told = [f"CAST({flat.name(column)} AS VARCHAR)"]
     value = f"coalesce({', '.join(told)})"
     text = f"CASE {value} WHEN 'true' THEN 'yes' WHEN 'false' THEN 'no' ELSE {value} END"
+    if column == "predicted_by":
+        text = f"CASE WHEN origin = 'predicted' THEN {NAME} END"
     if column == "host":  # where a prediction was computed changes nothing
         text = f"CASE WHEN origin <> 'predicted' THEN {text} END"
     if data.rows(f"SELECT 1 FROM flat WHERE ({text}) IS NOT NULL LIMIT 1"):

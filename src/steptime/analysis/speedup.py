@@ -134,12 +134,13 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
 def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_]) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
     a, b, of = ups.a[which], ups.b[which], ups.sides.groups
-    told = ups.sides.pooled([*a.tolist(), *b.tolist()])
+    known = ups.sides.facts(np.r_[a, b], {"host": "host"})
+    hosts = {row["id"]: row["host"] or None for row in ups.sides.data.rows(f"FROM {known}")}
     found = _points(ups, which, there)
     for side, ids in (("", b), ("against_", a)):
         for name in ("low", "high"):
             found[side + name] = [known_number(one) for one in of[name][ids].tolist()]
-        found[f"{side}host"] = [told[one]["host"] or None for one in ids.tolist()]
+        found[f"{side}host"] = [hosts[one] for one in ids.tolist()]
     features = ups.features
     found |= {f"against_{n}": plain_column(features[n][a]) for n in HOW if n in features}
     found |= {name: plain_column(column[b]) for name, column in features.items()}

@@ -1,15 +1,15 @@
 """What became slower or faster from one folder to another, beyond noise and beyond a margin."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.pairs import Pairing, errors
-from steptime.analysis.row import Row, grouped
+from steptime.analysis.pairing import Pairing
+from steptime.analysis.row import Row
+from steptime.analysis.sides import Columns
 from steptime.analysis.verdict import control_false_discovery
 from steptime.analysis.warmup import Floats
 from steptime.core.units import counted, percent
@@ -52,15 +52,20 @@ def watch(found: Pairing, margin: float) -> Row:
         ]
     failed = [
         {name: row.get(name) for name in TOLD} | {"reason": row["reason"]}
-        for row in found.unpaired_rows([r for r in found.unpaired if r.get("lacks") == ["b"]])
+        for row in found.unpaired_rows(np.flatnonzero(found.unpaired["is_lost"]))
     ]
     of_words = {word: int((words == word).sum()) for word in ("slower", "faster", "same", "unsure")}
-    sides = Counter(row["side"] for row in found.unpaired)
+    alone, is_a = ~found.unpaired["is_both"], found.unpaired["is_a"]
     return {
         "margin": margin,
         "regressions": [*failed, *changed["slower"]],
         "improvements": changed["faster"],
-        "verdicts": of_words | {"failed": len(failed), "vanished": sides["a"], "new": sides["b"]},
+        "verdicts": of_words
+        | {
+            "failed": len(failed),
+            "vanished": int((alone & is_a).sum()),
+            "new": int((alone & ~is_a).sum()),
+        },
         "groups": _groups(found, told, words),
         "unlike": [text for text, _ in found.differences().most_common()],
     }
@@ -83,24 +88,21 @@ def _p_values(told: Mapping[str, Floats]) -> Floats:
     return p_values
 
 
-def _groups(found: Pairing, told: Mapping[str, Floats], words: NDArray[Any]) -> list[Row]:
+def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
     """Return how many changed and the mean ratio, by family for steps and by kind for ops."""
-    b = told["b"]
-    of = found.sides.columns(("scope", "op_kind", "family"))
-    op, kind, family = (of[name][b] for name in ("scope", "op_kind", "family"))
-    names = [f if o == "" else k or o for f, o, k in zip(family, op, kind, strict=True)]
-    by = ["family" if one == "" else "op" for one in op]
-    places = grouped(range(len(b)), lambda at: (by[at], names[at]))
-    return [
-        {
-            "by": kind,
-            "group": name,
-            "pairs": len(mine),
-            "geometric_mean_ratio": errors(told["ratio"][mine])["geometric_mean_ratio"],
-            **{word: int((words[mine] == word).sum()) for word in ("slower", "faster")},
-        }
-        for (kind, name), mine in places.items()
-    ]
+    by = {
+        "by": "if(scope = '', 'family', 'op')",
+        "name": "if(scope = '', family, coalesce(nullif(op_kind, ''), scope))",
+    }
+    facts = found.sides.facts(told["b"], by)
+    changed = {word: words == word for word in ("slower", "faster")}
+    found.sides.data.lend("changes", {"id": told["b"], "ratio": told["ratio"], **changed})
+    counts = ", ".join(f"count(*) FILTER ({word}) AS {word}" for word in changed)
+    return found.sides.data.rows(
+        'SELECT "by", name AS "group", count(*) AS pairs, exp(avg(ln(ratio))) AS '
+        f"geometric_mean_ratio, {counts} FROM changes JOIN {facts} USING (id) "
+        "GROUP BY ALL ORDER BY min(id)"
+    )
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:

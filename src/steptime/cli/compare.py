@@ -1,7 +1,10 @@
 """The command `compare`: one side against the other, pair by pair."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
+
+import numpy as np
 
 from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
@@ -70,29 +73,31 @@ def compare(
     else:
         found = pairs.predicted_and_measured(data, quantity)
         sides = ["predicted", "measured"]
-    unpaired = found.unpaired if whole else found.unpaired[:SHOWN_UNPAIRED]
-    which = range(len(found) if whole else min(len(found), MOST_SHOWN))
-    found.learn([*found.columns["b"][list(which)].tolist(), *(row["id"] for row in unpaired)])
+    lonely = len(found.unpaired["id"])
+    shown = np.arange(len(found) if whole else min(len(found), MOST_SHOWN))
+    alone = np.arange(lonely if whole else min(lonely, SHOWN_UNPAIRED))
+    found.learn(np.r_[found.columns["b"][shown], found.unpaired["id"][alone]])
     document: dict[str, Any] = {
         **dict(zip("ab", sides, strict=True)),
         "by": by,
         "quantity": quantity,
         "levels": found.of_levels(),
-        "pairs": found.rows(which),
-        "unpaired": found.unpaired_rows(unpaired),
+        "pairs": found.rows(shown),
+        "unpaired": found.unpaired_rows(alone),
         "errors": found.summary(),
     }
     notes, code = _verdict(document, data, found, at_least, fail_on) if two or by else ([], 0)
     notes = notes if by or fail_on or margin else []
-    judged = any(row["verdict"] for row in document["pairs"])
-    tables = [_table(document, judged, len(found))] if len(found) else []
+    seen = {name: column[shown] for name, column in found.columns.items()}
+    judged = any(seen["verdict"])
     said = [
         f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
-        for row in document["unpaired"][:SHOWN_UNPAIRED]
+        for row in found.unpaired_rows(alone[:SHOWN_UNPAIRED])
     ]
-    more = len(found.unpaired) - SHOWN_UNPAIRED
+    more = lonely - SHOWN_UNPAIRED
     said += [f"unpaired: and {more:,} more; --json has all"] if more > 0 else []
-    return Answer(document, tables, [*_notes(document, judged), *said, *notes], code=code)
+    tables = (_table(document, judged, len(found)) for _ in range(min(1, len(found))))
+    return Answer(document, tables, [*_notes(document, seen, judged), *said, *notes], code=code)
 
 
 def _verdict(
@@ -112,9 +117,9 @@ def _verdict(
     return said, 0
 
 
-def _notes(document: dict[str, Any], judged: bool) -> list[str]:
-    rows, summary = document["pairs"], document["errors"]
-    if not rows:
+def _notes(document: dict[str, Any], seen: Mapping[str, Any], judged: bool) -> list[str]:
+    summary = document["errors"]
+    if not len(seen["ratio"]):
         quantity = document["quantity"]
         types = [{r["dtype"] for r in document["unpaired"] if r["side"] == x} for x in "ab"]
         apart = all(types) and not set.intersection(*types) and document["a"] != "predicted"
@@ -132,9 +137,9 @@ def _notes(document: dict[str, Any], judged: bool) -> list[str]:
             f"{mean:.3g} in the geometric mean; {summary['within_factor_2']:.0%} lie within a "
             "factor of 2"
         )
-    if any(row["steady"] is False for row in rows):
+    if (seen["steady"] == 0).any():
         notes.append("no steady state on a side of some pairs: their intervals are wide")
-    if judged and any(row["interval"] == "within-run" for row in rows):
+    if judged and seen["single"].any():
         notes.append("one run on a side: its interval leaves out how processes differ; use --runs")
     return notes
 

@@ -10,7 +10,7 @@ from html import escape
 from itertools import zip_longest
 from typing import Any
 
-from steptime.core.table import Column, Table
+from steptime.core.table import Column, JsonRows, Table
 from steptime.core.units import shown
 
 Cells = list[list[str]]
@@ -150,14 +150,16 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     """Yield the text of `json_text` but its last line end; further lines begin after `end`.
 
     What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
-    An iterator has items of one line each, and is gone through as they are asked for.
+    An iterator and `JsonRows` have items of one line each, and are gone through as they are asked
+    for.
     """
-    if isinstance(value, Iterator):
-        encode, before = _encoder(", "), f"{end}  "
+    if isinstance(value, Iterator | JsonRows):
+        encode, before, between = _encoder(", "), f"{end}  ", f",{end}  "
         yield "["
-        for item in value:
-            yield before + encode(finite(item))
-            before = f",{end}  "
+        made = value.texts() if isinstance(value, JsonRows) else ([encode(finite(i))] for i in value)
+        for texts in made:
+            yield before + between.join(texts)
+            before = between
         yield f"{end}]"
         return
     if not isinstance(value, Mapping | list | tuple) or not value:

@@ -4,11 +4,32 @@ The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.s
 every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JsonRows(Sequence[dict[str, Any]]):
+    """Rows as JSON, made whenever they are asked for: a million are not in memory at once.
+
+    `texts` gives `number` JSON objects, some at a time.
+    """
+
+    number: int
+    texts: Callable[[], Iterator[Sequence[str]]]
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (json.loads(text) for part in self.texts() for text in part)
+
+    def __getitem__(self, at: Any) -> Any:
+        return [*self][at]
 
 
 @dataclass(frozen=True)
@@ -52,12 +73,12 @@ class Answer:
     """What a command found: the document for programs, tables and notes for people, the exit code.
 
     `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
-    on stdout. A `document` of None prints nothing; its values that are iterators are written item
-    by item.
+    on stdout. A `document` of None prints nothing; it, or its values, that are iterators or
+    `JsonRows` are written item by item. `tables` are made where a form asks for them.
     """
 
     document: Any
-    tables: Sequence[Table] = ()
+    tables: Iterable[Table] = ()
     notes: Sequence[str] = ()
     before: Sequence[str] = ()
     text: str = ""

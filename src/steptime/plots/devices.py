@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.analysis.data import Data
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
-from steptime.analysis.row import facts_of, grouped, network_names, said, telling_of
+from steptime.analysis.row import columns_of, facts_of, grouped, network_names, said, telling_of
 from steptime.core.units import shown
 from steptime.core.workload import NO_OPTIMIZER
 from steptime.plots import EmptyPlotError, style
@@ -125,7 +125,7 @@ def _told_apart(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """
     placed = [bar | {"working": _working(bar), "had": bar["num_gpu"] or 0} for bar in bars]
     for held in grouped(placed, itemgetter("gpu_type", "model")).values():
-        telling = telling_of([one["settings"] for one in held])
+        telling = telling_of(columns_of([one["settings"] for one in held]))
         for together in grouped(held, itemgetter("strategy", "working", "batch")).values():
             alone = len({one["method"] for one in together}) == 1
             untold = {*TOLD_BY_PLACE, *(["method"] if alone else [])}

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from steptime.analysis.data import Data
-from steptime.analysis.row import OF_LABEL, facts_of, grouped, labels
+from steptime.analysis.names import hashed
+from steptime.analysis.row import BESIDES, grouped
 from steptime.core.record import Record
 from steptime.core.units import seconds
 from steptime.plots import EmptyPlotError, style
@@ -13,8 +14,9 @@ WIDTH, GAP = 215, 84
 KINDS = {"quiet": "circle", "disturbed": "cross"}
 SAID = "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
 GROUPS = """
-    SELECT folder_rank, min(place) AS first, max(seq) AS seq, count(*) OVER () AS groups,
-        list(place) AS places, max(step_s_max) AS slowest, min(step_s_min) AS fastest
+    SELECT any_value(platform) AS platform, folder_rank, min(place) AS first, max(seq) AS seq,
+        count(*) OVER () AS groups, list(place) AS places, max(step_s_max) AS slowest,
+        min(step_s_min) AS fastest
     FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples_n > 0
     GROUP BY folder_rank, hash(workload_key, platform, method, method_version, method_options)
     ORDER BY slowest / fastest DESC, first LIMIT ?
@@ -29,25 +31,19 @@ def chart(data: Data) -> style.Spec:
     found = data.rows(GROUPS, style.MOST_PANELS)
     if not found:
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    told = {
-        row["seq"]: row
-        for row in data.rows(
-            f"SELECT seq, {', '.join(OF_LABEL)} FROM flat WHERE seq IN ?",  # noqa: S608  # ours
-            [row["seq"] for row in found],
-        )
-    }
-    found = [row | told[row["seq"]] for row in found]
-    names = labels([facts_of(row) for row in found])
+    chosen = "SELECT * REPLACE (seq AS place), seq AS id, 0 AS within FROM flat WHERE seq IN ({})"
+    source = chosen.format(", ".join(str(row["seq"]) for row in found))
+    names = data.names_of(hashed(source, BESIDES), lambda ids: chosen.format(str(ids)[1:-1]))
     several = len({row["platform"] for row in found}) > 1
     full: dict[str, list[style.Row]] = {}
     every = {
         rank: data.whole(rank, [place for row in rows for place in row["places"]])
         for rank, rows in grouped(found, itemgetter("folder_rank")).items()
     }
-    for row, label in sorted(zip(found, names, strict=True), key=lambda one: one[0]["first"]):
+    for row in sorted(found, key=itemgetter("first")):
         held = every[row["folder_rank"]]
         on = f" on {row['platform']}" if several else ""
-        panel = style.lines_of(label + on, WIDTH + GAP)
+        panel = style.lines_of(names[row["seq"]] + on, WIDTH + GAP)
         taken = full.setdefault(panel, [])
         for place in sorted(row["places"]):
             taken += _points(held[place], panel, len(taken))
