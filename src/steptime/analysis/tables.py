@@ -55,24 +55,34 @@ class Tables:
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
         self._typed = {column: self.columns[column] for column in self.param_columns.values()}
         results_sql.add(self.connection, self._typed)
-        self._is_named = bool(self.files) and not model
-        if self._is_named:  # large ones: what needs all their records is made once, too
-            asked = [name for name, _ in folders], [one.state for one in rows]
-            state = f"{asked} {results_sql.VIEWS}"  # other views are other results
-            stored = cache.kept(Path(self.files[0]).parent, scratch, state, self._store(scratch))
-            results_sql.read(self.connection, self._typed, stored)
-            self.files.append(str(stored))
+        self._is_named, self._is_stored = False, not self.files or bool(model)
+        self._folders, self._scratch = [name for name, _ in folders], scratch
+        self._state = [one.state for one in rows]
+        if len(folders) == 1:
+            self._store()
 
     def named(self, sql: str) -> None:
         """See to it that a statement over `results` finds names, where it asks for them."""
+        self._store()
         words = set(re.findall(r"[a-z]+|\*", sql.lower()))
         if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
             self._is_named = True
             results_sql.add_names(self.connection, self._typed)
 
-    def _store(self, scratch: Path) -> Callable[[Path], None]:
+    def _store(self) -> None:
+        """See to it that of large files what needs all their records is made once, too."""
+        if self._is_stored:
+            return
+
+        def make(path: Path) -> None:
+            results_sql.store(self.connection, self._typed, path, self._scratch, size)
+
         size = sum(Path(file).stat().st_size for file in self.files)
-        return lambda path: results_sql.store(self.connection, self._typed, path, scratch, size)
+        state = f"{(self._folders, self._state)} {results_sql.VIEWS}"  # other views: other results
+        stored = cache.kept(Path(self.files[0]).parent, self._scratch, state, make)
+        results_sql.read(self.connection, self._typed, stored)
+        self.files.append(str(stored))
+        self._is_stored = self._is_named = True
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""
