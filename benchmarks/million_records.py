@@ -48,6 +48,10 @@ COMMANDS = {
         )
     },
     "report": "report -o {out}/report.html",
+    "report.md": "report -o {out}/report.md",
+    "compare --json": "compare --json",
+    "speedup --json": "speedup --json",
+    "watch": "compare {at} --fail-on slower",
 }
 
 
@@ -160,7 +164,7 @@ def asked(said: str, folder: Path, out: Path) -> tuple[float, float, float, int]
     """Return seconds, CPU seconds, peak resident GB and exit code of a command."""
     import shlex
 
-    name, *options = shlex.split(said.format(out=out))
+    name, *options = shlex.split(said.format(out=out, at=folder))
     place = ["--in", str(folder)] if name in ("query", "export", "plot") else [str(folder)]
     start = time.perf_counter()
     with (out / "answer").open("w") as answer:

@@ -4,8 +4,9 @@ A speed-up is above 1 where a level is better: a shorter time, fewer bytes, or a
 them are columns; rows are made of those that are shown.
 """
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
+from steptime.analysis.data import AT_ONCE, Data
 from steptime.analysis.decision_tree import leaves
+from steptime.analysis.pairing import held
 from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, known_number, said
 from steptime.analysis.sides import APART, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
@@ -78,8 +80,15 @@ def speedup_table(
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
-    every = _rows(ups, np.r_[order[:n], order[::-1][:n], shown_], by, there)
-    low, high, rows = every[:n], every[n : 2 * n], every[2 * n :]
+    hosts = _hosts(ups, np.r_[order[:n], order[::-1][:n], shown_])
+    low, high = (_rows(ups, some, by, there, hosts) for some in (order[:n], order[::-1][:n]))
+
+    def texts() -> Iterator[list[str]]:
+        encode = json.JSONEncoder(allow_nan=False).encode
+        for at in range(0, len(shown_), AT_ONCE):
+            yield [*map(encode, _rows(ups, shown_[at : at + AT_ONCE], by, there, hosts))]
+
+    rows = held(len(shown_), texts)
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
         "by": medians(ups, x),
@@ -99,9 +108,9 @@ def speedup_table(
     }  # fmt: skip
     more = len(ups) - len(rows)
     several = ["level"] if len(ups.levels) > 1 else []
-    differ = ["?differ=a | b"] if any(row["differ"] for row in rows) else []
-    verdict = ["verdict"] if any(row["verdict"] for row in rows) else []
-    own = "its own" if several else rows[0]["level"]
+    differ = ["?differ=a | b"] if _differ(ups, shown_, by, hosts) else []
+    verdict = ["verdict"] if any(ups.verdict[shown_]) else []
+    own = "its own" if several else ups.levels[0]
     told = (f"against_{quantity}={first}", f"{quantity}={own}")
     return Table(
         columns("name=network", *several, *differ, *told, "speedup=speed-up", *verdict),
@@ -131,16 +140,36 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
     return told
 
 
-def _rows(ups: Ups, which: NDArray[np.int64], by: str, there: NDArray[np.bool_]) -> list[Row]:
+def _hosts(ups: Ups, which: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the machines of groups, those of these pairs, None where unknown."""
+    known = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
+    found = ups.sides.data.arrays(f"FROM {known}", exact=("id",))
+    hosts = np.full(len(ups.sides.groups["value"]), None, object)
+    hosts[found["id"]] = found["host"]
+    return hosts
+
+
+def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) -> bool:
+    """Whether the two of some pair differ in how they ran, beside the column."""
+    told = {"host": hosts} | {name: ups.features[name] for name in HOW if name in ups.features}
+    pairs = ((one[ups.a[which]], one[ups.b[which]]) for n, one in told.items() if n != by)
+    return any(not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+
+def _rows(
+    ups: Ups,
+    which: NDArray[np.int64],
+    by: str,
+    there: NDArray[np.bool_],
+    hosts: NDArray[Any],
+) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
     a, b, of = ups.a[which], ups.b[which], ups.sides.groups
-    known = ups.sides.facts(np.r_[a, b], {"host": "host"})
-    hosts = {row["id"]: row["host"] or None for row in ups.sides.data.rows(f"FROM {known}")}
     found = _points(ups, which, there)
     for side, ids in (("", b), ("against_", a)):
         for name in ("low", "high"):
             found[side + name] = [known_number(one) for one in of[name][ids].tolist()]
-        found[f"{side}host"] = [hosts[one] for one in ids.tolist()]
+        found[f"{side}host"] = hosts[ids].tolist()
     features = ups.features
     found |= {f"against_{n}": plain_column(features[n][a]) for n in HOW if n in features}
     found |= {name: plain_column(column[b]) for name, column in features.items()}

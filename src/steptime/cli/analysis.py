@@ -10,7 +10,7 @@ from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, argument, option, picture
 from steptime.core.errors import InputError
-from steptime.core.table import Answer
+from steptime.core.table import Answer, JsonRows
 
 MOST_SHOWN = 1000  # rows that people read
 Folders = Annotated[list[Path], argument("DIR", "Folders of records.")]
@@ -39,7 +39,7 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         says = [*failed, *(analysis.says(table) if table.rows or not failed else ())]
         if out:
             save(analysis.draw(table), out)
-        rows = list(table.rows)
+        rows = table.rows if isinstance(table.rows, JsonRows) else list(table.rows)
         document = {"summary": table.summary, "says": says, "rows": rows} if table.summary else rows
         notes = [*says, *([str(out)] if out else [])]
         code = analysis.code(table) if analysis.code else 0
