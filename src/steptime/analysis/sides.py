@@ -217,10 +217,10 @@ class Sides:
         return {"a": a[alike][order], "b": b[alike][order]}
 
     def lonely(self, against: str, others: Sequence[str], pairs: dict[str, Ids]) -> Columns:
-        """Return the whole steps that `pairs` leave alone, by `id`.
+        """Return the whole steps that `pairs` leave alone, by `id`, and whether they `is_a`.
 
-        They have whether they are on side A (`is_a`), `other`, the place in `others` of the level
-        that is not there, -1 for `against`, and whether that has a group `in_cell`, if none alike.
+        `other` is the place in `others` of the level that is not there, -1 for `against`; `in_cell`
+        says whether it has a group that is not alike.
         """
         level, cell, whole = (self.groups[name] for name in ("level", "cell", "whole"))
         first = self.place(against)
@@ -288,11 +288,7 @@ class Sides:
         return np.asarray(self._seq[self._ends[ids] - 1])
 
     def pooled(self, ids: Ids) -> str:
-        """Return the SQL of what all records of groups say, of those that have several.
-
-        There are their `id`, their machines as `host`, and `good_s`, the median of their good
-        `step_s`. It is to be asked before that of other groups is.
-        """
+        """Return the SQL of `id`, machines (`host`) and median good step of groups of several."""
         of, places = self._of(ids[self._ends[ids] - np.r_[0, self._ends][ids] > 1])
         self.data.lend("every", {"id": of, "place_": self._seq[places]})
         return (
