@@ -156,8 +156,8 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     if isinstance(value, Iterator | JsonRows):
         encode, before, between = _encoder(", "), f"{end}  ", f",{end}  "
         yield "["
-        made = value.texts() if isinstance(value, JsonRows) else ([encode(finite(i))] for i in value)
-        for texts in made:
+        alone = ([encode(finite(item))] for item in value)
+        for texts in value.texts() if isinstance(value, JsonRows) else alone:
             yield before + between.join(texts)
             before = between
         yield f"{end}]"
