@@ -3,7 +3,7 @@
 const looks = JSON.parse(document.getElementById("config").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const NARROW = 560, NAMES = 150; // pixels: of a phone, and of names there
-const PANEL = 110; // pixels that the axis and the gap of a panel take, mostly
+const LEAST = 80, PANEL = 110; // pixels of a panel, and of its axis and gap, mostly
 
 // A chart alone takes all the room; of panels as many stand side by side as there is room for.
 function fitted(whole, room, less) {
@@ -27,10 +27,12 @@ function panelled(spec, room, less) {
   }
   const panels = spec.concat ?? (spec.facet ? [spec.spec] : [spec]);
   const own = panels[0].width ?? panels[0].vconcat?.[0].width ?? room;
-  const width = Math.min(own, room - PANEL) - less;
+  const width = Math.max(LEAST, Math.min(own, room - PANEL) - less);
   const columns = Math.max(1, Math.min(spec.columns ?? 1, Math.floor(room / (width + 60))));
-  const sized = ({ vconcat, ...panel }) => (
-    vconcat ? { ...panel, vconcat: vconcat.map(sized) } : { ...panel, width });
+  const sized = ({ vconcat, title, ...panel }) => ({
+    ...panel, ...(title && { title: { ...title, limit: room - PANEL } }),
+    ...(vconcat ? { vconcat: vconcat.map(sized) } : { width }),
+  });
   const cells = panels.map(sized);
   if (spec.concat) return { ...spec, columns, concat: cells };
   if (!spec.facet) return cells[0];
@@ -43,6 +45,7 @@ function panelled(spec, room, less) {
 function narrow({ data, ...spec }) {
   const told = (key, value) => {
     if (key === "axis" && value?.labelLimit > NAMES) return { ...value, labelLimit: NAMES };
+    if (key === "minExtent") return Math.min(value, NAMES);
     return key === "legend" && value ? { ...value, columns: 1 } : value;
   };
   return { ...JSON.parse(JSON.stringify(spec, told)), ...(data && { data }) };
@@ -62,8 +65,8 @@ function look(room, panels, less) {
   legend.orient = panels?.vconcat ? "bottom" : "top";
   if (room >= NARROW) return panels ? { ...look, legend } : look;
   Object.assign(legend, { orient: "bottom", labelLimit: room - PANEL - less });
-  const middle = "slice(datum.label, 0, 9) + '\u2026' + slice(datum.label, -13)";
-  const axisDiscrete = { labelExpr: `length(datum.label) > 23 ? ${middle} : datum.label` };
+  const middle = "slice(datum.label, 0, 5) + '\u2026' + slice(datum.label, -14)";
+  const axisDiscrete = { labelExpr: `length(datum.label) > 20 ? ${middle} : datum.label` };
   return { ...look, legend, axis: { ...look.axis, labelLimit: NAMES, tickCount: 4 }, axisDiscrete };
 }
 
