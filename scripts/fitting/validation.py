@@ -164,7 +164,7 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
         for form, pair in table["intervals"].items()
         for end, value in zip(("low", "high"), pair, strict=True)
     }
-    of_steps = {name: table[name] for name in ("steps", "networks") if name in table}
+    of_steps = {name: table[name] for name in ("products", "steps", "networks") if name in table}
     return Known({**constants, **table["constants"], **ends}, of_steps, taken)
 
 

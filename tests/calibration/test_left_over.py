@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from steptime import catalog
+from steptime.api import predict_op
 from steptime.build import make_workload, read_model
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
 from steptime.calibration.evaluate import score
 from steptime.calibration.fit import constants_of
-from steptime.calibration.left_over import FEWEST, NAMED, NOISE, SPREAD, learnt
+from steptime.calibration.left_over import FEWEST, NAMED, NOISE, OF_PRODUCT, SPREAD, learnt
 from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
@@ -21,6 +22,7 @@ from steptime.predict import cost_model
 from steptime.predict.described import alike, described
 from steptime.predict.grid import Steps
 from steptime.predict.host import Host, behind_host, left_over
+from steptime.predict.host import alike as steps_alike
 from steptime.predict.step_model import StepModel
 
 V100 = catalog.device("v100-sxm2-16gb")
@@ -39,12 +41,12 @@ def steps(count, miss=0.0):
 
 def test_a_step_tells_of_those_that_are_like_it():
     told = [(1e-3, 4e-3, 0.1)]
-    assert left_over(told, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
-    assert left_over(told, 2e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8))
-    assert left_over(told, 1e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8**0.5))
-    assert left_over(told, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
-    assert left_over(told, 1.0, 0.0) == 1.0
-    assert left_over((), 1e-3, 4e-3) == 1.0
+    assert left_over(told, steps_alike, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
+    assert left_over(told, steps_alike, 2e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8))
+    assert left_over(told, steps_alike, 1e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8**0.5))
+    assert left_over(told, steps_alike, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
+    assert left_over(told, steps_alike, 1.0, 0.0) == 1.0
+    assert left_over((), steps_alike, 1e-3, 4e-3) == 1.0
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -156,3 +158,89 @@ def test_a_device_file_holds_names_and_refuses_what_is_no_weight(tmp_path):
     path.write_text(toml_text(said | {"calibration": {"networks": {"net1": "much"}}}))
     with pytest.raises(InputError, match=r"calibration.networks"):
         catalog.device(path)
+
+
+def products(shapes, miss, dtype="float32", condition="repeated"):
+    """Products of x[m, k] and weights[n, k] that take exp(miss) times what the priors say."""
+    cases = [
+        Case(op_kernels("linear", ((m, k), (n, k)), {}, dtype), V100, 1.0, "linear", condition)
+        for m, n, k in shapes
+    ]
+    seconds = Columns(cases).predicted(PRIORS) * np.exp(miss)
+    return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
+
+
+def predicted(cases, told):
+    """Return by what factor cases take longer where `told` is known of products."""
+    known = replace(V100, calibration={"products": told})
+    found = score([replace(one, device=known) for one in cases], cost_model("calibrated"))
+    return [one.value / one.case.seconds for one in found]
+
+
+def test_a_product_tells_of_those_of_like_sizes():
+    told = {"linear float32": [[1, 512, 256, 1024, 0.1]]}
+    shapes = [(512, 256, 1024), (1024, 256, 1024), (1024, 64, 1024), (512, 256, 10**6)]
+    longer = predicted(products(shapes, 0.0), told)
+    # 2 x / (x^2 + 1) of each side that is x times as long: 4/5 of 2, 8/17 of 4
+    expected = [0.1, 0.1 * 0.8, 0.1 * 0.8 * 8 / 17, 0.0]
+    assert np.log(longer) == pytest.approx(expected, abs=3e-4)
+    assert predicted(products(shapes, 0.0, "float16"), told) == pytest.approx([1.0] * 4)
+    assert predicted(products(shapes[:1], 0.0), {"matmul float32": told["linear float32"]}) == [1.0]
+
+
+def test_products_that_miss_alike_are_told_with_a_part_of_it():
+    # n rows of one size that miss by y are told y n s2 / (n s2 + 4/5 noise), by others n - 1 of it
+    columns = Columns(products([(2048, 2048, 2048)] * 20, 0.05))
+    found, off = learnt(columns, PRIORS, np.full(20, 0.05))
+    assert found.keys() == {"products"}
+    ratio = SPREAD**2 / OF_PRODUCT**2 * 5 / 4
+    rows = found["products"]["linear float32"]
+    assert {tuple(row[:4]) for row in rows} == {(1, 2048, 2048, 2048)}
+    assert sum(row[4] for row in rows) == pytest.approx(0.05 * 20 / (20 + 1 / ratio), rel=0.02)
+    assert off == pytest.approx(0.05 / (1 + 19 * ratio), rel=0.05)
+    assert learnt(Columns(products([(2048, 2048, 2048)] * 9, 0.05)), PRIORS, off[:9])[0] == {}
+
+
+def test_what_is_no_single_product_is_left_as_it_is():
+    case = Case(op_kernels("relu", ((4, 4),), {}, "float32"), V100, 1.0, "relu", "repeated")
+    case = replace(case, seconds=float(Columns([case]).predicted(PRIORS)[0]))
+    assert predicted([case], {"relu float32": [[1, 4, 4, 4, 0.1]]}) == [1.0]
+
+
+def test_what_the_host_hides_of_a_product_tells_little():
+    # of rows that feel h of what their kernel takes, kernels are told y n h s2 / (n h2 s2 + noise)
+    columns = Columns(products([(8, 8, 16)] * 20, 0.05, condition="isolated"))
+    _, felt = columns.products(PRIORS)
+    assert felt == pytest.approx([felt[0]] * 20)
+    assert 0 < felt[0] < 0.5
+    found, _ = learnt(columns, PRIORS, np.full(20, 0.05))
+    noise = 0.8 * OF_PRODUCT**2 / SPREAD**2
+    expected = 0.05 * 20 * felt[0] / (20 * felt[0] ** 2 + noise)
+    rows = found["products"]["linear float32"]
+    assert sum(row[4] for row in rows) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_device_file_holds_products_for_those_that_run_alone(tmp_path):
+    held = {name: one._replace(spread=0.0) for name, one in catalog.priors("gpu").items()}
+    table = calibrate(V100, products([(64, 1024, 1024)] * 12, 0.3), None, priors=held)
+    path = tmp_path / "mine.toml"
+    said = {
+        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897,
+        "peak_TFLOP_per_s": {"float32": 15.67}, "calibration": table,
+    }  # fmt: skip
+    path.write_text(toml_text(said))
+    mine = catalog.device(path)
+    sizes = [(64, 1024), (1024, 1024)]
+    usual = predict_op("linear", sizes, "float32", replace(mine, calibration={}))
+    longer = predict_op("linear", sizes, "float32", mine)
+    assert longer.seconds / usual.seconds == pytest.approx(math.exp(0.3), rel=0.02)
+    network, constants = "fc:layers=4,nodes=1024,inputs=1024", table["constants"]
+    steps = [
+        StepModel(network, replace(mine, calibration=one), phase="infer").timeline(64).step_s
+        for one in (table, {"constants": constants, "intervals": table["intervals"]})
+    ]
+    assert steps[0] == steps[1]  # what is left over of products alone did not pay in networks
+    for bad in ([1], {"linear float32": [[1, 2, 3, 0.1]]}, {"linear float32": [[1, 0, 3, 4, 0.1]]}):
+        path.write_text(toml_text(said | {"calibration": {"products": bad}}))
+        with pytest.raises(InputError, match=r"calibration.products' must be a table of lists"):
+            catalog.device(path)

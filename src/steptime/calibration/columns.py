@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import form_of, price, reached
 from steptime.predict.calibrated.product import product, weights_at_hand
 from steptime.predict.described import alike
+from steptime.predict.host import alike as steps_alike
 from steptime.predict.host import calls_of, left_over, spent
-from steptime.predict.kernel import Kernel, Settings
+from steptime.predict.kernel import Interval, Kernel, Settings
 from steptime.predict.sums import numbers_of, with_numbers
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -114,10 +116,16 @@ class Columns:
     def _priced(self, constants: Constants) -> Iterator[tuple[_Block, Any]]:
         """Yield the blocks, each with the intervals of its kernels as arrays."""
         device = replace(self.device, constants=constants)
+        products = device.calibration.get("products", {})
         for block in self._blocks:
             rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
             alone: Any = self._alone[block.case]
-            yield block, price(block.kernel, device, np.maximum, alone, rests)
+            found: Any = price(block.kernel, device, np.maximum, alone, rests)
+            known = products.get(f"{block.kernel.kind} {block.kernel.dtype}")
+            if known and len(block.kernel.products) == 1:
+                longer = left_over(known, products_alike, *block.kernel.products[0]) ** alone
+                found = Interval(*(longer * one for one in found[:3]), *found[3:])
+            yield block, found
 
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""
@@ -130,7 +138,7 @@ class Columns:
             base = self._awaited * constants["host.step_s"] * constants["host.factor"]
             own, host_s = total[self._steps], self._host_s(constants)
             known = self.device.calibration
-            factor = left_over(known.get("steps", ()), host_s, own)
+            factor = left_over(known.get("steps", ()), steps_alike, host_s, own)
             if networks := known.get("networks"):
                 named = [sum(w * alike(a, b) for b, w in networks.items()) for a in self._names]
                 factor = np.where(np.array(self._names) != "", np.exp(named), factor)
@@ -138,6 +146,15 @@ class Columns:
         elif self._steps:
             total[self._steps] += constants["launch.step_s"]  # a CPU is its own host
         return total
+
+    def products(self, constants: Constants) -> tuple[list[int], Floats]:
+        """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""
+        single = [len(one.kernels) == len(one.kernels[0].products) == 1 for one in self.cases]
+        by_form = [form_of(one.kernels[0], self.device) is product for one in self.cases]
+        places = np.flatnonzero(self._alone & single & by_form)
+        running = self._running(constants)
+        longer = self._timed(running * 1.001, constants) / self._timed(running, constants)
+        return places.tolist(), np.log(longer[places]) / np.log(1.001)
 
     def behind_host(self, constants: Constants) -> tuple[list[int], Floats, Floats]:
         """Return which cases are steps behind a host, and what host and device take for them."""
@@ -162,6 +179,12 @@ def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Fl
     ]
     names = sorted({name for one in totals for name in one})
     return names, np.array([[one[name] for name in names] for one in totals])
+
+
+def products_alike(*sizes: Any) -> Any:
+    """Return how much products have to do with each other by batch, m, n, k: 0.8 for one double."""
+    ratios = [one / other for one, other in zip(sizes[:4], sizes[4:], strict=True)]
+    return prod(2 * ratio / (ratio**2 + 1) for ratio in ratios)
 
 
 def first_dtype(device: Device) -> str:

@@ -43,7 +43,8 @@ def calibrate(
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
-    `steps` are what steps behind a host take beyond these constants, `networks` the same of names.
+    `products` and `steps` are what products, and steps behind a host, take beyond these constants,
+    `networks` the same of names.
     `points` of None takes all cases. `facts`, such as stack and versions, join the table; `priors`
     are those of the device's kind and of the cases' stack if none are given. Raises `InputError`
     without a case.

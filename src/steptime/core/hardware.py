@@ -220,6 +220,9 @@ _CALIBRATION: dict[str, Check] = {  # what predictions read of it
     "constants": table_of(ABOVE_0[0], "numbers above 0"),
     "intervals": table_of(row_of(NUMBER, NUMBER), "two numbers each"),
     "steps": list_of(row_of(ABOVE_0, ABOVE_0, NUMBER), "[host_s, device_s, weight]"),
+    "products": table_of(
+        list_of(row_of(*[ABOVE_0] * 4, NUMBER), "")[0], "lists of [batch, m, n, k, weight]"
+    ),
     "networks": table_of(NUMBER[0], "numbers"),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import e
 from typing import Any, NamedTuple
@@ -135,16 +135,17 @@ def behind_host(
     first, second, third = (_in_turn if host.waits else _ahead)(
         (forward, backward, update), host, larger
     )
-    factor = left_over(host.steps, host.issued_s[-1], forward + backward + update)
+    factor = left_over(host.steps, alike, host.issued_s[-1], forward + backward + update)
     return first * factor, second * factor, third * factor
 
 
-def left_over(steps: Steps, host_s: Any, device_s: Any) -> Any:
-    """Return by what factor steps take longer than predicted, as those say that were measured.
+def left_over(rows: Any, alike: Callable[..., Any], *sizes: Any) -> Any:
+    """Return by what factor what has these sizes takes longer than predicted, as the measured say.
 
-    A step of weight 0.1 makes its like longer by exp(0.1), what is unlike all of them not at all.
+    Their rows end in a weight: one of 0.1 makes its like longer by exp(0.1), what is unlike all of
+    them not at all.
     """
-    return e ** sum(w * alike(host_s, device_s, host, device) for host, device, w in steps)
+    return e ** sum(weight * alike(*sizes, *known) for *known, weight in rows)
 
 
 def alike(host_s: Any, device_s: Any, as_host_s: Any, as_device_s: Any) -> Any:
