@@ -154,6 +154,23 @@ def test_ops_are_points_too() -> None:
     assert table.summary["ridge_flop_per_byte"] == pytest.approx(204 / 39)
 
 
+@pytest.mark.parametrize("ops", [False, True])
+def test_a_hyperparameter_may_be_called_as_a_column_of_the_roofline_is(ops: bool) -> None:
+    names = ("rate", "peak", "top", "side", "share", "speed", "more", "bound", "own_flop", "name")
+    records = [*synthetic.sweep(ops=True), published(step_s=0.01, published_flop_per_s=2e12)]
+    others = []
+    for one in records:
+        params = one.workload.params | {name: 3 + len(name) for name in names}
+        others.append(replace(one, workload=replace(one.workload, params=params)))
+    plain, other = answer(records, ops=ops), answer(others, ops=ops, color="rate")
+    numbers = ("intensity", "flop_per_s", "predicted_flop_per_s", "peak_flop_per_s", "bound")
+    told, expected = (
+        sorted(str([row[n] for n in numbers]) for row in t.rows) for t in (other, plain)
+    )
+    assert told == expected
+    assert {(row["rate"], row["share"], row["more"]) for row in other.rows} == {(7, 8, 7)}
+
+
 @pytest.mark.slow
 def test_colours_and_lines_follow_a_hyperparameter() -> None:
     records = [r for r in synthetic.sweep() if r.workload.model == "fc"]

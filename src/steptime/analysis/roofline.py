@@ -5,6 +5,7 @@ from operator import itemgetter
 from typing import Any
 
 from steptime import catalog
+from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
 from steptime.analysis.data import Data
@@ -67,7 +68,10 @@ drawn AS (
     nullif(intensity, 0) AS intensity),
     CASE WHEN intensity > 0 THEN least(top, intensity * side) END AS roof_flop_per_s
   FROM points LEFT JOIN roofs USING (platform, dtype))"""
-ROOFS = "SELECT platform, dtype, max(peak) AS peak, max(rate) AS rate FROM points GROUP BY ALL"
+ROOFS = (
+    "SELECT platform, dtype, max(peak) AS peak, max(rate) AS rate FROM points "
+    "GROUP BY ALL ORDER BY ALL"
+)
 GROUPS = """
 SELECT platform, dtype, any_value(top) AS peak_flop_per_s, any_value(side) AS memory_bytes_per_s,
   any_value(top / side) AS ridge_flop_per_byte, count(*) AS points,
@@ -79,14 +83,14 @@ SELECT platform, dtype, any_value(top) AS peak_flop_per_s, any_value(side) AS me
   max(flop_per_s / roof_flop_per_s) AS best_roof_fraction,
   count(*) FILTER (flop_per_s > top) AS above_peak FROM drawn GROUP BY ALL ORDER BY ALL"""
 ROWS = """
-SELECT * EXCLUDE (share, peak, rate, top, side), top AS peak_flop_per_s,
-  side AS memory_bytes_per_s, flop_per_s / top AS peak_fraction,
-  flop_per_s / roof_flop_per_s AS roof_fraction,
+SELECT name, model, family, platform, dtype, batch, origin, method, more.*, intensity, flop_per_s,
+  predicted_flop_per_s, roof_flop_per_s, top AS peak_flop_per_s, side AS memory_bytes_per_s,
+  flop_per_s / top AS peak_fraction, flop_per_s / roof_flop_per_s AS roof_fraction,
   CASE WHEN intensity >= top / side THEN 'compute' WHEN intensity < top / side THEN 'memory' END
     AS bound FROM drawn
 WHERE (flop_per_s IS NOT NULL OR (intensity IS NOT NULL AND predicted_flop_per_s IS NOT NULL))
   AND (hash(name) <= ?::UBIGINT OR name IN ?)
-ORDER BY flop_per_s DESC NULLS LAST, predicted_flop_per_s DESC, name"""
+ORDER BY drawn.flop_per_s DESC NULLS LAST, drawn.predicted_flop_per_s DESC, drawn.name"""
 
 
 def roofline(
@@ -173,28 +177,31 @@ def _points(data: Data, ops: bool, names: Sequence[str]) -> str:
         if name not in everywhere:
             raise unknown("column", name, [*data.hyperparameters, *everywhere])
     same = [name for name in (*SAME, *data.hyperparameters) if name in everywhere]
-    told = dict.fromkeys((*FACTS, *same, *names))
+    # apart from what the query names itself: a hyperparameter may have any name
+    more = dict.fromkeys(one for one in (*same, *names) if one not in ("name", *FACTS))
 
     def text(table: Mapping[str, str], name: str) -> str:
-        return f'"{name}"' if name in table else f"CAST(NULL AS {everywhere.get(name, 'VARCHAR')})"
+        known = flat.name(name)
+        return known if name in table else f"CAST(NULL AS {everywhere.get(name, 'VARCHAR')})"
 
     def picked(table: Mapping[str, str], numbers: Mapping[str, str]) -> str:
         # TRY_CAST: a column that is nowhere known may be of another type
-        found = [f'{text(table, name)} AS "{name}"' for name in (*told, "label")]
+        found = [f"{text(table, name)} AS {name}" for name in (*FACTS, "label")]
         found += [f"TRY_CAST({text(table, n)} AS DOUBLE) AS {to}" for n, to in numbers.items()]
-        return ", ".join(found)
+        return ", ".join([*found, f"{flat.struct({n: text(table, n) for n in more})} AS more"])
 
     def of(*sides: str) -> str:
-        either = {name: ", ".join(f'{side}."{name}"' for side in sides) for name in told}
-        return ", ".join(
-            name if name == "platform" else f'coalesce({one}) AS "{name}"'
-            for name, one in either.items()
-        )
+        def either(name: str) -> str:
+            return f"coalesce({', '.join(f'{side}.{name}' for side in sides)})"
+
+        told = [n if n == "platform" else f"{either(n)} AS {n}" for n in FACTS]
+        others = flat.struct({name: either(f"more.{flat.name(name)}") for name in more})
+        return ", ".join([*told, f"{others} AS more"])
 
     return (OPS if ops else NETWORKS).format(
         published="published" in data.origins,  # a join of nothing costs nothing
         own=OWN,
-        told=", ".join(f'"{name}"' for name in told),
+        told=", ".join((*FACTS, "more")),
         results=picked(in_results, {name: name for name in OF_RESULTS}),
         records=picked(in_records, PUBLISHED),
         of_r=of("r"),
