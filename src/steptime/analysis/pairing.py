@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from steptime.analysis import flat, names
 from steptime.analysis.cache import RANK
 from steptime.analysis.row import BESIDES, Row, loaded
-from steptime.analysis.sides import (
-    OF_PLATFORM,
-    OF_STACK,
-    Columns,
-    Ids,
-    Sides,
-)  # fmt: skip
+from steptime.analysis.sides import OF_PLATFORM, OF_STACK, Columns, Ids, Sides
 from steptime.analysis.statistics import BETWEEN, WITHIN
 from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
