@@ -39,6 +39,15 @@ def steps(count, miss=0.0):
     return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
 
 
+def device_of_file(folder, calibration):
+    """A V100 read from a device file with this calibration."""
+    path = folder / "mine.toml"
+    said = {"name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897}
+    said |= {"peak_TFLOP_per_s": {"float32": 15.67}, "calibration": calibration}
+    path.write_text(toml_text(said))
+    return catalog.device(path)
+
+
 def test_a_step_tells_of_those_that_are_like_it():
     told = [(1e-3, 4e-3, 0.1)]
     assert left_over(told, steps_alike, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
@@ -80,13 +89,7 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
     held = {name: one._replace(spread=0.0) for name, one in catalog.priors("gpu").items()}
     table = calibrate(V100, cases, None, priors=held)
     assert (len(table["steps"]), table["constants"]) == (12, {})
-    path = tmp_path / "mine.toml"
-    said = {
-        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897,
-        "peak_TFLOP_per_s": {"float32": 15.67}, "calibration": table,
-    }  # fmt: skip
-    path.write_text(toml_text(said))
-    mine = catalog.device(path)
+    mine = device_of_file(tmp_path, table)
     model = StepModel("fc:layers=6,nodes=64", mine, optimizer="adam")
     plain = model.on(replace(mine, calibration={}))
     longer = model.timeline(32).step_s / plain.timeline(32).step_s
@@ -148,16 +151,9 @@ def test_networks_that_are_described_miss_as_those_of_like_names_do(tmp_path):
 def test_a_device_file_holds_names_and_refuses_what_is_no_weight(tmp_path):
     table = calibrate(V100, networks([f"net{i}" for i in range(12)], 0.2), None)
     assert set(table["networks"]) == {f"net{i}" for i in range(12)}
-    path = tmp_path / "mine.toml"
-    said = {
-        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897,
-        "peak_TFLOP_per_s": {"float32": 15.67}, "calibration": table,
-    }  # fmt: skip
-    path.write_text(toml_text(said))
-    assert catalog.device(path).calibration["networks"] == table["networks"]
-    path.write_text(toml_text(said | {"calibration": {"networks": {"net1": "much"}}}))
+    assert device_of_file(tmp_path, table).calibration["networks"] == table["networks"]
     with pytest.raises(InputError, match=r"calibration.networks"):
-        catalog.device(path)
+        device_of_file(tmp_path, {"networks": {"net1": "much"}})
 
 
 def products(shapes, miss, dtype="float32", condition="repeated"):
@@ -223,13 +219,7 @@ def test_what_the_host_hides_of_a_product_tells_little():
 def test_a_device_file_holds_products_for_those_that_run_alone(tmp_path):
     held = {name: one._replace(spread=0.0) for name, one in catalog.priors("gpu").items()}
     table = calibrate(V100, products([(64, 1024, 1024)] * 12, 0.3), None, priors=held)
-    path = tmp_path / "mine.toml"
-    said = {
-        "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 897,
-        "peak_TFLOP_per_s": {"float32": 15.67}, "calibration": table,
-    }  # fmt: skip
-    path.write_text(toml_text(said))
-    mine = catalog.device(path)
+    mine = device_of_file(tmp_path, table)
     sizes = [(64, 1024), (1024, 1024)]
     usual = predict_op("linear", sizes, "float32", replace(mine, calibration={}))
     longer = predict_op("linear", sizes, "float32", mine)
@@ -241,6 +231,5 @@ def test_a_device_file_holds_products_for_those_that_run_alone(tmp_path):
     ]
     assert steps[0] == steps[1]  # what is left over of products alone did not pay in networks
     for bad in ([1], {"linear float32": [[1, 2, 3, 0.1]]}, {"linear float32": [[1, 0, 3, 4, 0.1]]}):
-        path.write_text(toml_text(said | {"calibration": {"products": bad}}))
         with pytest.raises(InputError, match=r"calibration.products' must be a table of lists"):
-            catalog.device(path)
+            device_of_file(tmp_path, {"products": bad})

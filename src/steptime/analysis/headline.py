@@ -62,10 +62,10 @@ def numbers(data: Data) -> Row:
     of_errors = {name: one.pop(name) for name in _ERRORS}
     far = {name: one.pop(f"far_{name}") for name in ("number", "disturbed")}
     best = known(
-        f"SELECT {best_of} FROM ours ORDER BY peak_fraction DESC NULLS LAST LIMIT 1"  # noqa: S608
+        f"SELECT {best_of} FROM ours ORDER BY peak_fraction DESC NULLS LAST LIMIT 1"  # noqa: S608  # our names
     )
     worst = known(
-        f"SELECT {worst_of} FROM ours WHERE ratio <> 0 "  # noqa: S608
+        f"SELECT {worst_of} FROM ours WHERE ratio <> 0 "  # noqa: S608  # our names
         "ORDER BY abs(ln(ratio)) DESC LIMIT 3"
     )
     statuses = data.rows(

@@ -85,7 +85,7 @@ def _usual(data: Data, names: Sequence[str]) -> str:
     """Return the quantity of which most is known, the first of these."""
     known = [(table, name) for name in names for table in ("results", "records")
              if name in data.columns(table)]  # fmt: skip
-    counts = [data.rows(f"SELECT count({n}) AS n FROM {table}")[0]["n"] for table, n in known]  # noqa: S608
+    counts = [data.rows(f"SELECT count({n}) AS n FROM {table}")[0]["n"] for table, n in known]  # noqa: S608  # our names
     return known[counts.index(max(counts))][1]
 
 
@@ -115,7 +115,7 @@ def _networks(
         value = f"CASE WHEN origin <> 'predicted' OR status IS NULL THEN {value} END"
     where += f" AND ({value} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
     places = data.rows(
-        f'SELECT family, platform, "{way}" AS method, count(DISTINCT dtype) AS dtypes '  # noqa: S608
+        f'SELECT family, platform, "{way}" AS method, count(DISTINCT dtype) AS dtypes '  # noqa: S608  # our names
         f"FROM {table} WHERE {where} GROUP BY ALL HAVING count({value}) > 0 ORDER BY ALL"
     )
     if not places:
@@ -138,7 +138,7 @@ def _networks(
     )  # fmt: skip
     varying = {
         row.pop("family"): {name for name, one in row.items() if one}
-        for row in data.rows(f"SELECT family, {varies} FROM {table} WHERE {where} GROUP BY 1")  # noqa: S608
+        for row in data.rows(f"SELECT family, {varies} FROM {table} WHERE {where} GROUP BY 1")  # noqa: S608  # our names
     }
     ratio = ("a / b" if of.endswith(MORE_IS_BETTER) else "b / a") if against else "a"
     for row in places:
@@ -153,7 +153,7 @@ def _networks(
         names = ", ".join(f'"{name}"' for name in shown)
         anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
         found = data.arrays(
-            f"SELECT {names}, {ratio} AS y FROM (SELECT {names}, "  # noqa: S608
+            f"SELECT {names}, {ratio} AS y FROM (SELECT {names}, "  # noqa: S608  # our names
             "median(v) FILTER (mine) AS a, median(v) FILTER (NOT mine) AS b, bool_or(mine) AS in_a,"
             f" bool_or(NOT mine) AS in_b FROM (SELECT {names}, platform = ? AS mine, {value} AS v "
             f'FROM {table} WHERE {where} AND family = ? AND (platform = ? AND "{way}" = ? '

@@ -64,7 +64,7 @@ class _Group:
 
     def drawn(self, points: int, seed: int) -> list[int]:
         """Return the places of so many rows, spread over what they take."""
-        return spread(list(np.log(self.logs.base)), points, random.Random(seed))  # noqa: S311
+        return spread(list(np.log(self.logs.base)), points, random.Random(seed))  # noqa: S311  # no secret
 
     def told(self, at: Sequence[int]) -> tuple[dict[str, Any], Floats]:
         """Return the calibration that rows at some places tell, and ln(measured / predicted).

@@ -186,7 +186,7 @@ class NetworkPlanner(Planner):
             return whole_s
         stage = {part.name for part, _ in load}
         rows = [row for row, name in self.piece.items() if name in stage]
-        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731
+        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
         return min(whole_s, waits(self.model, micro_batch, one, of=rows))
 
     def within(self, step_s: float, exposed_s: float, micro_batch: int) -> tuple[float, float]:
