@@ -62,7 +62,7 @@ MessageTimeout=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
-DefMemPerCPU=100
+DefMemPerCPU=500
 """
 
 

@@ -93,7 +93,7 @@ def test_a_node_that_shares_its_cpu_is_named(
         assert (sent["submitted"], len(sent["jobs"])) == (21, 7)
         assert any(line.startswith("node n8 is left out: drained") for line in sent["remarks"])
         slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
-    assert steptime("status", out)["done"] == 21
+    assert steptime("status", out)["done"] == 21, steptime("collect", out)
     document = steptime("compare", out, "--by", "host")["nodes"]
     assert Counter(row["cells"] for row in document["rows"]) == {3: 7}
     # what else runs here may slow another node for a moment, but by nothing like this
