@@ -9,8 +9,8 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
 from steptime.importers import Source
 from steptime.importers.paleo.blocks import Entry, expand
-from steptime.importers.paleo.lowering import TYPES, UNKNOWN, LayerType, rows
-from steptime.importers.paleo.shapes import Batch, Shape
+from steptime.importers.paleo.layer import At, Batch
+from steptime.importers.paleo.layers import MANY, TYPES, UNKNOWN, classes_last
 from steptime.layers.dense import classify, mean_loss
 from steptime.models.family import Family
 from steptime.ops.builder import Builder
@@ -24,19 +24,17 @@ class Network:
 
     entries: tuple[Entry, ...]
     batch: int
-    unmodelled: tuple[str, ...]
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of a Paleo file.
 
     With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
-    the layer, for what is not a network.
+    the layer, for what is not a network; what does not fit is refused when it is built.
     """
     name = source.name
     with _naming(name):
         network = _network(source.table, allow_unknown)
-        layers_of(network, network.batch)
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
         with _naming(name):
@@ -57,11 +55,14 @@ def _network(table: object, allow_unknown: bool) -> Network:
     if not isinstance(table, dict) or not isinstance(table.get("layers"), dict):
         raise InputError("a network is a table with a table of 'layers'")
     entries = expand(table["layers"])
-    unmodelled = tuple(entry.name for entry in entries if entry.type not in TYPES)
     for entry in entries:
         if entry.type not in TYPES and not allow_unknown:
             raise unknown("type of layer", entry.type, TYPES, f"layer {shorten(entry.name)}")
-        _check_parents(entry)
+        count = len(entry.parents)
+        one = entry.type in TYPES and entry.type not in MANY
+        if entry.type != "Input" and (count != 1 if one else not count):
+            wanted = "one parent" if one else "parents"
+            raise entry.fault(f"type {shorten(entry.type)} has {wanted}, not {count}")
     inputs = [entry for entry in entries if entry.type == "Input"]
     if len(inputs) != 1:
         names = ", ".join(shorten(entry.name) for entry in inputs[:2])
@@ -69,32 +70,7 @@ def _network(table: object, allow_unknown: bool) -> Network:
     if len(entries) == 1:
         raise InputError("the network has no layers besides its input")
     tensor = inputs[0].keys.get("tensor")
-    batch = tensor[0] if isinstance(tensor, list) and tensor else 1
-    return Network(entries, batch, unmodelled)
-
-
-def _check_parents(entry: Entry) -> None:
-    least, most = _type(entry).parents
-    count = len(entry.parents)
-    if not least <= count <= most:
-        wanted = "one parent" if most == 1 else "parents"
-        raise entry.fault(f"type {shorten(entry.type)} has {wanted}, not {count}")
-
-
-def _type(entry: Entry) -> LayerType:
-    return TYPES.get(entry.type, UNKNOWN)
-
-
-def layers_of(network: Network, batch: int) -> tuple[Layer, ...]:
-    """Return the layers with shapes for a batch; raises `InputError` where they do not fit."""
-    new: dict[str, Shape] = {}
-    layers = []
-    for entry in network.entries:
-        parents = [new[name] for name in entry.parents]
-        layer = _type(entry).shapes(entry, parents, Batch(network.batch, batch))
-        new[entry.name] = layer.outputs
-        layers.append(layer)
-    return tuple(layers)
+    return Network(entries, tensor[0] if isinstance(tensor, list) and tensor else 1)
 
 
 def lower(b: Builder, network: Network, batch: int) -> str:
@@ -104,19 +80,27 @@ def lower(b: Builder, network: Network, batch: int) -> str:
     mean. In inference it is the output of the last end.
     """
     ends = _ends(network)
-    tensors: dict[str, str] = {}
+    made: dict[str, tuple[Layer, str]] = {}
     results = []
-    for entry, layer in zip(network.entries, layers_of(network, batch), strict=True):
-        parents = [tensors[name] for name in entry.parents]
-        classified = entry.type == "Softmax" and b.training and entry.name in ends
-        new = parents[0] if classified else _type(entry).lower(b, entry, layer, parents)
-        tensors[entry.name] = new
-        op = entry.name if layer.kind != "input" and entry.name in b.tensors else ""
+    for entry in network.entries:
+        name, is_end = entry.name, entry.name in ends
+        is_loss = entry.type == "Softmax" and b.training and is_end
+        parents = [made[one] for one in entry.parents]
+        shapes, x = [layer.outputs for layer, _ in parents], [tensor for _, tensor in parents]
+        at = At(b, entry, Batch(network.batch, batch), shapes, x, is_loss)
+        made[name] = layer, tensor = TYPES.get(entry.type, UNKNOWN)(at)
+        if entry.type not in TYPES:
+            b.unmodelled.append(name)
+        op = name if layer.kind != "input" and name in b.tensors else ""
         b.layers.append(replace(layer, op=op))
-        if entry.name in ends:
-            results.append(_result(b, entry.name, new, classified))
-    b.unmodelled.extend(network.unmodelled)
-    return _sum(b, results) if b.training else results[-1]
+        if is_end:
+            logits = classes_last(at, tensor) if is_loss else tensor
+            with b.scope(name):
+                results.append(classify(b, logits) if is_loss else mean_loss(b, tensor))
+    total = results[0 if b.training else -1]
+    for loss in results[1:] if b.training else ():
+        total = b.op("add", total, loss, name=f"{loss}_sum")
+    return total
 
 
 def _ends(network: Network) -> set[str]:
@@ -131,16 +115,3 @@ def _ends(network: Network) -> set[str]:
         for end in ends
         if end.type != "Accuracy" or not any(parent in used for parent in end.parents)
     }
-
-
-def _result(b: Builder, name: str, tensor: str, classified: bool) -> str:
-    x = rows(b, tensor, name) if classified else tensor
-    with b.scope(name):
-        return classify(b, x) if classified else mean_loss(b, x)
-
-
-def _sum(b: Builder, losses: list[str]) -> str:
-    total = losses[0]
-    for loss in losses[1:]:
-        total = b.op("add", total, loss, name=f"{loss}_sum")
-    return total
