@@ -327,6 +327,9 @@ def test_a_mapping_of_columns_that_a_table_has_not(tmp_path: Path) -> None:
     found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
     assert found.records == []
     assert found.unread[0].reason == "unknown column 'depth'; did you mean 'dept'?"
+    (tmp_path / "t.csv").write_text(TABLE.replace(",", "\t"), encoding="utf-8")
+    found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
+    assert "its cells are apart by '\\t', not by ','; a mapping" in found.unread[0].reason
 
 
 def test_every_reader_has_what_a_reader_has() -> None:

@@ -71,6 +71,11 @@ LOG = psc_log().encode()
         ("empty", b"", "no known format: an empty file"),
         ("a.tar", b"\0" * 10_240, "no known format: nothing but zeros, as an archive of no files"),
         ("a.txt", b"hello\nworld", "no known format: begins with 'hello'"),
+        (
+            "a.csv",
+            CSV.replace(",", ";").encode(),
+            "output_...'; its cells are apart by ';', not by ','",
+        ),
         ("a.tar.gz", _tar({"a": os.urandom(9000)})[:5000], "cannot be read"),
         ("a.gz", gzip.compress(LOG)[:500], "cannot be read"),
         ("a.gz", b"\x1f\x8b junk", "cannot be read"),

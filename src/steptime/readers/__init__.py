@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Record
+from steptime.readers.csv_rows import apart_by
 from steptime.readers.sources import Found, Source, Unread, sources_at
 
 if TYPE_CHECKING:
@@ -116,4 +117,6 @@ def _seen(source: Source) -> str:
         return "nothing but zeros, as an archive of no files"
     if b"\0" in source.content[:1000]:
         return "binary data"
-    return f"begins with {shorten(source.head.lstrip().partition(chr(10))[0].strip())}"
+    first = source.head.lstrip().partition("\n")[0].strip()
+    hint = apart_by(first) if source.name.lower().endswith(".csv") else ""
+    return f"begins with {shorten(first)}{hint and f'; {hint}'}"

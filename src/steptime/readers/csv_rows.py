@@ -20,6 +20,13 @@ def first_line(source: Source) -> set[str]:
     return {name.strip() for name in source.head.partition("\n")[0].split(",")}
 
 
+def apart_by(line: str, delimiter: str = ",") -> str:
+    """Return a hint where the cells of a line are apart by something else, else ""."""
+    other = next((mark for mark in (";", "\t", "|", ",") if mark in line), delimiter)
+    said = f"its cells are apart by {other!r}, not by {delimiter!r}"
+    return "" if delimiter in line or other == delimiter else said
+
+
 def read_rows(
     source: Source,
     make: Callable[[Row, int], Record],
@@ -37,7 +44,10 @@ def read_rows(
     text = io.StringIO(source.text, newline="")
     reader: Any = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
     columns = _columns(reader)
+    hint = apart_by(columns[0], delimiter) if len(columns) == 1 else ""
     for column in needed:
+        if hint and column not in columns:
+            raise InputError(f"line 1 is one column: {hint}; a mapping says so by 'delimiter'")
         one_of("column", column, columns)
     strange = [name for name in columns if known is not None and name not in known]
     unread = [Unread(source.name, None, f"column {shorten(name)} is not known") for name in strange]

@@ -77,6 +77,18 @@ def _exported(network: nn.Module, inputs: Mapping[str, Any], batch: int | None) 
         )
 
 
+def _lacking(module: nn.Module, inputs: Mapping[str, Any]) -> str:
+    """Return that shapes lack a batch, where the network takes its inputs with one, else ""."""
+    wide = {name: ((2, *shape), dtype) for name, (shape, dtype) in specs_of(inputs).items()}
+    try:
+        _exported(on_meta(module), wide, None)
+    except Exception:  # noqa: BLE001  # then it is something else
+        return ""
+    sizes = {name: "x".join(map(str, shape)) for name, (shape, _) in wide.items()}
+    given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    return f"its inputs lack a batch, which is their first size: {given}"
+
+
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     where, name = request["where"], request["name"]
     module, known = module_of(where, name)
@@ -92,8 +104,8 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except InputError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise InputError(f"{where}:{name}: {type(error).__name__}: {said}") from error
+        said = _lacking(module, inputs) or f"{type(error).__name__}: {error}"
+        raise InputError(f"{where}:{name}: {' '.join(said.split())[:300]}") from error
     return {"path": request["path"], "static": why}
 
 
