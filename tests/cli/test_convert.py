@@ -82,8 +82,8 @@ def test_a_network_is_written_in_other_forms(
         ("count plain.py:Net", "what it is given is unknown; say it after a colon, "),
         ("convert plain.py:Net --input y=2x3", "plain.py:Net: "),
         (
-            "count plain.py:Image:x=3x8x8",
-            "plain.py:Image: its inputs lack a batch, which is their first size: x=2x3x8x8",
+            "count plain.py:image:3x8x8",
+            "plain.py:image: its inputs lack a batch, which is their first size: 2x3x8x8",
         ),
     ],
 )
@@ -94,8 +94,7 @@ def test_code_that_fails_is_one_line(
     (folder / "plain.py").write_text(
         "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
         "def make(): return 3\n"
-        "class Image(torch.nn.Module):\n    n = torch.nn.BatchNorm2d(3)\n"
-        "    def forward(self, x): return self.n(x).flatten(1)\n"
+        "def image(): return torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Flatten(1))\n"
     )
     assert run(line.split()) == 2
     out, err = capsys.readouterr()

@@ -84,8 +84,8 @@ def _lacking(module: nn.Module, inputs: Mapping[str, Any]) -> str:
         _exported(on_meta(module), wide, None)
     except Exception:  # noqa: BLE001  # then it is something else
         return ""
-    sizes = {name: "x".join(map(str, shape)) for name, (shape, _) in wide.items()}
-    given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    sizes = ((name, "x".join(map(str, shape))) for name, (shape, _) in wide.items())
+    given = ",".join(size if name.isdigit() else f"{name}={size}" for name, size in sizes)
     return f"its inputs lack a batch, which is their first size: {given}"
 
 
