@@ -17,12 +17,12 @@ test: $(VENV)/dev.stamp ## run the quick tests; groups that this machine cannot 
 	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)"
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
-	@$(VENV)/bin/python -m pytest -m "($(SLOW)) and not jax"
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "($(SLOW)) and not jax"
 
 test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
 	@$(VENV)/bin/python -m pytest -m jax
 
-test-all: test test-slow test-jax ## run every test; with -j2 two groups at once
+test-all: test-jax test-slow test ## run every test; with -j2 two groups at once, the longest first
 
 check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget of lines
 	$(VENV)/bin/ruff format --check

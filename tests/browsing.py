@@ -30,7 +30,7 @@ def browse(
     profile = f"--user-data-dir={path.parent / 'profile'}"
     window = (f"--window-size={size}", f"--virtual-time-budget={budget_ms}")
     command = [chromium, *FLAGS, profile, *window, *more, path.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
 
 
 ASSUMED = "We will assume that this is the same field"  # which it is: layers of one table

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 if os.access(sys.prefix, os.W_OK):  # what torch.compile has compiled is kept with the tools
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / "inductor"))
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # run in the background: nor would others stop
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("steptime", deadline=None, derandomize=True, database=None)
 settings.load_profile("steptime")

@@ -323,7 +323,7 @@ def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder: Path) 
         for _ in range(3)
     ]
     for run in runs:
-        out, err = run.communicate(timeout=120)
+        out, err = run.communicate(timeout=600)
         assert (out.decode().strip(), err) == (f"[{{'n': {len(RECORDS) + 3960}}}]", b"")
     assert not [path for path in (folder / ".cache").iterdir() if path.name.startswith("making")]
 

@@ -17,7 +17,7 @@ ROWS = [
 
 def python(text):
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

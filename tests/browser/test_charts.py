@@ -91,8 +91,13 @@ def lacking() -> list[Record]:
     ]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("records", ["five", "four platforms", "long names", "lacking", "many"])
+@pytest.mark.parametrize(
+    ("records", "dark"),
+    [
+        *((one, False) for one in ("five", "four platforms", "long names", "lacking", "many")),
+        ("five", True),  # colours move nothing
+    ],
+)
 def test_charts_are_whole(chromium: str, tmp_path: Path, records: str, dark: bool) -> None:
     given = {
         "five": lambda: of(PLATFORMS[:1], 5, ops=True),

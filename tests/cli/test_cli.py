@@ -24,7 +24,7 @@ SWEEP = """name = "e"\nbackend = "null"\nbudget_s = 0.05\nbatch = [2, 4]\npredic
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=600
     )
 
 

@@ -111,7 +111,7 @@ def test_a_shell_completes(shell: str) -> None:
 
     def ask(**env: str) -> str:
         done = subprocess.run(
-            module, capture_output=True, text=True, check=True, env=os.environ | env, timeout=60
+            module, capture_output=True, text=True, check=True, env=os.environ | env, timeout=600
         )
         return done.stdout
 

@@ -37,7 +37,7 @@ def test_parts_end_in_one_folder_and_go_on_where_they_were(tmp_path: Path) -> No
 
     def run() -> list[str]:
         done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
             env={**os.environ, "STEPTIME_HOME": str(tmp_path)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ from steptime.measure.worker import FAILURES
 from steptime.sweep.resource_request import ResourceRequest
 
 SAID = TESTS / "data" / "slurm"
-LIMIT_S = 60.0
+LIMIT_S = 600.0
 TELL = 'echo "$@" > "$0".$5; while [ -e "$0".wait ]; do sleep 0.1; done; exit $(cat "$0".exit)\n'
 
 

@@ -261,7 +261,7 @@ def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         "sweep replicas.toml --out replicas",
     ):
         command = [sys.executable, "-m", "steptime", *line.split()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
     kinds = Counter(record.origin for record in store.load(Path("replicas"), pytest.fail))
     assert kinds["measured"] == kinds["predicted"] > 1
@@ -283,7 +283,7 @@ def test_the_example_of_stacks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "compare stacks --by stack --against torch --json",
     ):
         command = [sys.executable, "-m", "steptime", *line.split()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
     assert found[0]["status"] == {"ok": 16}  # four networks on four stacks
@@ -328,7 +328,7 @@ def test_slow_examples_run(
         [sys.executable, "-m", *words, *tiny],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

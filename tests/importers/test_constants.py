@@ -62,7 +62,7 @@ def test_large_arrays_have_a_shape_and_no_values() -> None:
     assert c.gather(big, c.scalar(0)).shape == (10**12,)
     with pytest.raises(ShapeError, match="not known"):
         big.whole()
-    assert time.process_time() - before < 1
+    assert time.process_time() - before < 20
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_measurement_is_answered_by_one_record() -> None:
 
 def test_one_thread_is_bound_to_one_core() -> None:
     with Worker("null", Options(threads=1)) as worker:
-        record = record_from_json(worker.ask(request(), 60.0))
+        record = record_from_json(worker.ask(request(), 600.0))
         assert record.env["threads"] == 1
         (cpu,) = record.env["cpus"]
         if hasattr(os, "sched_getaffinity"):
@@ -177,12 +177,12 @@ def test_a_network_that_fails_is_a_record_and_the_worker_goes_on() -> None:
     with Worker("null", Options(threads=1)) as worker:
         broken = request()
         broken["workload"]["dtype"] = "bfloat16"
-        answer = worker.ask(broken, 60.0)
+        answer = worker.ask(broken, 600.0)
         assert (answer["status"], answer["quantities"]) == ("unsupported", {})
-        answer = worker.ask(request(timing={"budget_s": "long"}), 60.0)
+        answer = worker.ask(request(timing={"budget_s": "long"}), 600.0)
         assert (answer["status"], answer["cause"]) == ("failed", "exception")
         assert answer["note"].startswith("TypeError: ")
-        assert worker.ask(request(), 60.0)["status"] == "ok"
+        assert worker.ask(request(), 600.0)["status"] == "ok"
 
 
 NOISY = """
@@ -234,7 +234,7 @@ def test_a_worker_ends_in_the_midst_of_its_steps() -> None:
 def test_each_network_has_a_fresh_memory_meter() -> None:
     with Worker("null", Options(threads=1)) as worker:
         small, large, after = (
-            record_from_json(worker.ask(request(model, batch=1), 60.0))
+            record_from_json(worker.ask(request(model, batch=1), 600.0))
             for model in (SMALL, "fc:layers=1,nodes=2000,inputs=4000,outputs=8", SMALL)
         )
     weights_bytes = 4 * 2000 * 4000
@@ -247,7 +247,7 @@ def test_each_network_has_a_fresh_memory_meter() -> None:
 def test_a_worker_that_crashes_says_how() -> None:
     with Worker("null", Options(threads=1)) as worker:
         with pytest.raises(WorkerDiedError) as died:
-            worker.ask({"do": "measure"}, 60.0)
+            worker.ask({"do": "measure"}, 600.0)
         failure = died.value.failure
     assert (failure.status, failure.cause) == ("failed", "crashed")
     assert failure.note == "the worker ended with exit code 1; KeyError: 'workload'"
@@ -292,7 +292,7 @@ def test_a_file_in_the_current_directory_is_not_the_library_of_its_name(
     (tmp_path / f"{name}.py").write_text(f"open({str(canary)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
     with Worker("null", Options(threads=1)) as worker:
-        assert worker.ask(request(), 60.0)["status"] == "ok"
+        assert worker.ask(request(), 600.0)["status"] == "ok"
     assert not canary.exists()
 
 

@@ -308,7 +308,7 @@ from test_data import _feed
 feed, _, _ = _feed(Path({folder!r}), 2)
 feed.next()
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -36,7 +36,7 @@ def pair() -> Iterator[Worker]:
 
 @pytest.mark.parametrize("strategy", ["allreduce", "independent"])
 def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, strategy: str) -> None:
-    record = record_from_json(pair.ask(request(strategy, parts=True), 60))
+    record = record_from_json(pair.ask(request(strategy, parts=True), 600))
     assert record.status == "ok", record.note
     assert record.workload.plan.data == 2
     assert record.method.options["strategy"] == strategy
@@ -77,7 +77,7 @@ def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, str
     ],
 )
 def test_what_is_not_run_says_so(pair: Worker, asked: dict[str, Any], note: str) -> None:
-    answer = pair.ask(request(**asked), 60)
+    answer = pair.ask(request(**asked), 600)
     assert answer["status"] == "unsupported"
     assert note in answer["note"]
 
@@ -87,7 +87,7 @@ def test_what_is_not_run_says_so(pair: Worker, asked: dict[str, Any], note: str)
 )
 def test_replicas_infer_and_train_in_mixed_precision(pair: Worker, work: dict[str, Any]) -> None:
     strategy = "independent" if "phase" in work else "allreduce"
-    record = record_from_json(pair.ask(request(strategy, "deep_mnist", work=work), 120))
+    record = record_from_json(pair.ask(request(strategy, "deep_mnist", work=work), 600))
     assert record.status == "ok", record.note
 
 
@@ -95,7 +95,7 @@ def test_two_devices_train_as_one_with_both_batches() -> None:
     """Weights after three steps of float64 agree to rounding, and so do those of both devices."""
     script = Path(__file__).parents[1] / "jax_replica.py"
     done = subprocess.run(
-        [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=300
+        [sys.executable, str(script)], check=False, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

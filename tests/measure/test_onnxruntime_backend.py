@@ -148,7 +148,7 @@ def test_a_worker_measures_and_refuses() -> None:
     }
     with Worker("onnxruntime", options) as worker:
         made = [
-            worker.ask({**request, "workload": workload_to_json(workload(CNN, phase=phase))}, 60)
+            worker.ask({**request, "workload": workload_to_json(workload(CNN, phase=phase))}, 600)
             for phase in ("infer", "train")
         ]
     assert [one["status"] for one in made] == ["ok", "unsupported"]

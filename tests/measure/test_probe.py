@@ -262,7 +262,7 @@ def check_real(answer: Mapping[str, Any], dtypes: Sequence[str]) -> None:
 def probe(backend: str, device: str = "cpu", **how: Any) -> dict[str, Any]:
     """A probe by a worker, as the command asks for it; one thread on a CPU."""
     with Worker(backend, Options(device=device, threads=1)) as worker:
-        return worker.ask({"do": "probe", "arguments": how}, 300)
+        return worker.ask({"do": "probe", "arguments": how}, 600)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def _until(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120  # against waiting for ever
+    deadline = time.monotonic() + 600  # against waiting for ever
     while not done():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -128,7 +128,7 @@ from steptime.measure.data import sources
 from steptime.measure.data.dataset import find
 sources.copy(find(sys.argv[1]), sys.argv[2])
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

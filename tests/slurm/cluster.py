@@ -27,7 +27,7 @@ from minder import below
 MINDER = Path(__file__).with_name("minder.py")
 DEVICES = "/dev/null,/dev/zero,/dev/full,/dev/random"  # as GPUs: there everywhere
 GPUS_PER_NODE = 4
-LIMIT_S = 300.0  # of waiting for an event: a fault, however busy this machine is
+LIMIT_S = 600.0  # of waiting for an event: a fault, however busy this machine is
 NODES = {"k1": "k80", "k2": "k80", "p1": "p100", "p2": "p100"}
 CPUS_PER_NODE = 8
 MEMORY_MB = 4000
@@ -38,7 +38,7 @@ SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={root}/munge.socket,cred_expire=5
+AuthInfo=socket={root}/munge.socket,cred_expire=10
 StateSaveLocation={root}/state
 SlurmctldPidFile={root}/slurmctld.pid
 SlurmdPidFile={root}/%n.pid
@@ -55,10 +55,11 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0,bf_interval=1
 ReturnToService=2
-SlurmdTimeout=3
-KillWait=2
-TCPTimeout=2
-MessageTimeout=5
+SlurmdTimeout={notice_s}
+KillWait=30
+TCPTimeout=60
+MessageTimeout=60
+MinJobAge=3600
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
@@ -71,12 +72,14 @@ class SlurmCluster:
     """A context: in it, the daemons run and `env` makes Slurm's commands talk to them.
 
     `nodes` gives the type of the GPUs of each node. Partition `main` is the default, and `urgent`
-    takes the place of its jobs. A job that is put back waits 5 s before it runs again: the least
-    that Slurm allows (`cred_expire`), and two minutes where nobody says otherwise.
+    takes the place of its jobs. A job that is put back waits 10 s before it runs again
+    (`cred_expire`), and two minutes where nobody says otherwise. A node that says nothing for
+    `notice_s` is declared down: long, or a busy machine loses nodes that are well.
     """
 
     root: Path
     nodes: Mapping[str, str] = field(default_factory=lambda: NODES)
+    notice_s: int = int(LIMIT_S)
     _minders: dict[str, subprocess.Popen[bytes]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -100,12 +103,12 @@ class SlurmCluster:
     def __enter__(self) -> Self:
         try:
             self._write()
-            self._start("munged", *self._munged(), grace_s=2)
-            self.wait((self.root / "munge.socket").exists, 10, "munged's socket")
+            self._start("munged", *self._munged(), grace_s=60)
+            self.wait((self.root / "munge.socket").exists, "munged's socket")
             self.controller_start()
             for name in self.nodes:
                 self.node_up(name)
-            self.wait(self.idle, 20, "all nodes to be idle")
+            self.wait(self.idle, "all nodes to be idle")
         except BaseException:
             self.close()
             raise
@@ -134,7 +137,7 @@ class SlurmCluster:
     def node_down(self, name: str, *, told: bool = False) -> None:
         """Cut a node's power: its slurmd and all that ran on it are gone at once.
 
-        The controller notices within about 20 s, or at once if it is told.
+        The controller notices some time after `notice_s`, or at once if it is told.
         """
         self._stop(name)
         if told:
@@ -145,13 +148,15 @@ class SlurmCluster:
         self._start(name, "slurmd", "-D", "-N", name)
 
     def controller_stop(self) -> None:
-        """Take the head node away; what runs goes on running."""
+        """Take the head node away; what runs goes on running, and commands soon give up."""
         self._stop("slurmctld")
+        self._patience(2)
 
     def controller_start(self) -> None:
         """Start the controller where it does not run, and wait until it answers."""
-        self._start("slurmctld", "slurmctld", "-D", grace_s=5)
-        self.wait(lambda: "UP" in self.run("scontrol", "ping", check=False), 20, "the controller")
+        self._patience(60)
+        self._start("slurmctld", "slurmctld", "-D", grace_s=60)
+        self.wait(lambda: "UP" in self.run("scontrol", "ping", check=False), "the controller")
 
     def stand_in(self, name: str, says: str) -> None:
         """Let a text answer the command `name` (`sacct`, say) until the next reset."""
@@ -170,7 +175,7 @@ class SlurmCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=30,
+            timeout=LIMIT_S,
             check=False,
         )
         if check and done.returncode:
@@ -199,11 +204,10 @@ class SlurmCluster:
         path = self.root / f"{job}.out"
         return path.read_text() if path.exists() else ""
 
-    def wait_state(self, job: int | str, *states: str, limit_s: float = 20) -> dict[str, str]:
+    def wait_state(self, job: int | str, *states: str) -> dict[str, str]:
         """Return the fields of a job once its state is one of `states`."""
         self.wait(
             lambda: self.job(job)["JobState"] in states,
-            limit_s,
             lambda: f"{' or '.join(states)}: {self.job(job)}",
         )
         return self.job(job)
@@ -229,26 +233,23 @@ class SlurmCluster:
             name, state = line.split()
             if "drain" in state:
                 self.run("scontrol", "update", f"nodename={name}", "state=resume")
-        self.wait(self.idle, 30, lambda: "idle: " + self.run("squeue") + self.run("sinfo", "-N"))
+        self.wait(self.idle, lambda: "idle: " + self.run("squeue") + self.run("sinfo", "-N"))
 
-    def wait(
-        self, predicate: Callable[[], bool], limit_s: float, what: str | Callable[[], str]
-    ) -> float:
-        """Return the seconds until `predicate` held, or fail with `what` after `limit_s`.
+    def wait(self, predicate: Callable[[], bool], what: str | Callable[[], str]) -> None:
+        """Return once `predicate` holds, or fail with `what` after `LIMIT_S`.
 
         A daemon that ended by itself is a failure too.
         """
-        start = time.monotonic()
+        end = time.monotonic() + LIMIT_S
         while not predicate():
             for name, minder in self._minders.items():
                 if minder.poll() is not None:
                     log = (self.root / f"{name}.log").read_text()
                     raise AssertionError(f"{name} ended by itself: {log[-2000:]}")
-            if time.monotonic() > start + limit_s:
+            if time.monotonic() > end:
                 text = what if isinstance(what, str) else what()
-                raise AssertionError(f"not in {limit_s} s: {text}; see {self.root}/*.log")
+                raise AssertionError(f"not in {LIMIT_S} s: {text}; see {self.root}/*.log")
             time.sleep(0.05)
-        return time.monotonic() - start
 
     @property
     def _stand_ins(self) -> Path:
@@ -267,6 +268,7 @@ class SlurmCluster:
             port=port,
             user=getpass.getuser(),
             root=self.root,
+            notice_s=self.notice_s,
         )
         gres = ["AutoDetect=off"]
         for (name, gpu), own in zip(self.nodes.items(), ports, strict=True):
@@ -277,12 +279,19 @@ class SlurmCluster:
             gres.append(f"NodeName={name} Name=gpu Type={gpu} File={DEVICES}")
             (self.root / f"spool-{name}").mkdir(exist_ok=True)
         names = ",".join(self.nodes)
-        text += f"PartitionName=main Nodes={names} Default=YES MaxTime=1:00:00 DefaultTime=10\n"
+        text += f"PartitionName=main Nodes={names} Default=YES MaxTime=1:00:00 DefaultTime=30\n"
         text += f"PartitionName=urgent Nodes={names} MaxTime=5 DefaultTime=1 PriorityTier=9\n"
         (self.root / "state").mkdir(exist_ok=True)
         (self.root / "slurm.conf").write_text(text)
         (self.root / "gres.conf").write_text("\n".join(gres) + "\n")
         (self.root / "cgroup.conf").write_text("")
+
+    def _patience(self, answer_s: int) -> None:
+        """Let commands, and daemons that start, wait so long for an answer of the controller."""
+        path = self.root / "slurm.conf"
+        new = path.with_suffix(".new")
+        new.write_text(re.sub(r"(?<=MessageTimeout=)\d+", str(answer_s), path.read_text()))
+        new.replace(path)
 
     def _munged(self) -> list[str]:
         files = {
@@ -322,12 +331,15 @@ class SlurmCluster:
         self._end(name)
         minder = self._minders.pop(name, None)
         if minder is not None:
-            minder.wait(timeout=20)
+            minder.wait(timeout=LIMIT_S)
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for own in sockets:
-            own.bind(("127.0.0.1", 0))
-        return [own.getsockname()[1] for own in sockets]
+    """Return ports that nobody has, none of those that the kernel gives to whoever asks."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = secrets.choice(range(10_000, 30_000))
+        with contextlib.suppress(OSError), socket.socket() as own:
+            own.bind(("127.0.0.1", port))
+            ports += [port] * (port not in ports)
+    return ports

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ SLOW = "n5"
 FIRST = (  # before what else runs here, where that is allowed: cells and busy loops alike
     "{ renice -n -20 -p $$; echo -20 > /proc/$$/autogroup; } > /dev/null 2>&1 || true"
 )
+BUSY = "(while :; do :; done) 9>&- &"  # until its job ends; it does not hold the lock
 WORK_BYTES = 4_000_000  # hashed in each step: some milliseconds
 
 
@@ -30,25 +30,6 @@ def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
         yield own
 
 
-@contextmanager
-def busy(cpu: int) -> Iterator[None]:
-    """Keep a CPU busy: two processes that are ended by their own ids."""
-    code = f"import os; os.sched_setaffinity(0, [{cpu}]); print(flush=True)\nwhile True: pass"
-    words = ["bash", "-c", f'{FIRST}\nexec "$0" -c "$1"', sys.executable, code]
-    loops = [
-        subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) for _ in range(2)
-    ]
-    try:
-        for loop in loops:
-            assert loop.stdout
-            loop.stdout.readline()
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.communicate()
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: all nodes would be slow")
 def test_a_node_that_shares_its_cpu_is_named(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,7 +37,7 @@ def test_a_node_that_shares_its_cpu_is_named(
     """The nodes are one machine: a lock lets one measure at a time, all but one on a quiet CPU."""
     monkeypatch.setenv("NULL_WORK", str(WORK_BYTES))
     shared, quiet, *_ = sorted(os.sched_getaffinity(0))
-    own = f'[ "$SLURMD_NODENAME" = {SLOW} ] && echo {shared} || echo {quiet}'
+    is_slow = f'[ "$SLURMD_NODENAME" = {SLOW} ]'
     experiment = {
         "name": "every node",
         "backend": "null",
@@ -68,8 +49,9 @@ def test_a_node_that_shares_its_cpu_is_named(
             "nodes": "each",
             "run_first": [
                 f"exec 9> {tmp_path}/lock && flock 9",
-                f"taskset --cpu-list --pid $({own}) $$",
+                f"taskset --cpu-list --pid $({is_slow} && echo {shared} || echo {quiet}) $$",
                 FIRST,
+                f"if {is_slow}; then {BUSY} {BUSY} fi",
             ],
         },
     }
@@ -80,7 +62,7 @@ def test_a_node_that_shares_its_cpu_is_named(
         command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
         done = subprocess.run(
             command, env=slurm.env, cwd=tmp_path, capture_output=True, text=True, check=False,
-            timeout=300,
+            timeout=LIMIT_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -88,11 +70,10 @@ def test_a_node_that_shares_its_cpu_is_named(
     slurm.run("scontrol", "update", "nodename=n8", "state=drain", "reason=later")
     sweep = ["sweep", path, "--out", out, "--launcher", "slurm"]
     assert steptime(*sweep, "--dry-run")["jobs"][0]["nodes"] == 7
-    with busy(shared):
-        sent = steptime(*sweep)
-        assert (sent["submitted"], len(sent["jobs"])) == (21, 7)
-        assert any(line.startswith("node n8 is left out: drained") for line in sent["remarks"])
-        slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    sent = steptime(*sweep)
+    assert (sent["submitted"], len(sent["jobs"])) == (21, 7)
+    assert any(line.startswith("node n8 is left out: drained") for line in sent["remarks"])
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     assert steptime("status", out)["done"] == 21, steptime("collect", out)
     document = steptime("compare", out, "--by", "host")["nodes"]
     assert Counter(row["cells"] for row in document["rows"]) == {3: 7}
@@ -107,9 +88,9 @@ def test_a_node_that_shares_its_cpu_is_named(
         return slurm.run("sinfo", "--noheader", "--nodes=n8", "--format=%T").strip()
 
     slurm.run("scontrol", "update", "nodename=n8", "state=resume")
-    slurm.wait(lambda: state() == "idle", LIMIT_S, state)
+    slurm.wait(lambda: state() == "idle", state)
     assert steptime(*sweep)["submitted"] == 3
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     assert steptime(*sweep)["submitted"] == 0
 
 
@@ -131,19 +112,19 @@ def test_a_node_that_goes_down_before_its_turn_is_given_up(
     def steptime(*words: object) -> Any:
         command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
         done = subprocess.run(
-            command, env=slurm.env, capture_output=True, text=True, check=False, timeout=300
+            command, env=slurm.env, capture_output=True, text=True, check=False, timeout=LIMIT_S
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    holder = slurm.submit("sleep 60", "--nodelist=n2", "--exclusive")
+    holder = slurm.submit("sleep 900", "--nodelist=n2", "--exclusive")
     slurm.wait_state(holder, "RUNNING")
     assert steptime("sweep", path, "--out", out, "--launcher", "slurm")["submitted"] == 2
-    slurm.wait(lambda: steptime("status", out)["done"] == 1, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(lambda: steptime("status", out)["done"] == 1, lambda: slurm.run("squeue"))
     slurm.node_down("n2", told=True)
     slurm.run("scancel", str(holder))
     collected = steptime("collect", out)
     assert collected["causes"] == {"node-fail": 1}
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("status", out)
     assert (status["done"], status["failed"], status["queued"]) == (1, 1, 0)

@@ -26,7 +26,7 @@ EXPERIMENT: dict[str, Any] = {
     "input": "dataset",
     "data": "images",
     "budget_s": 1.0,
-    "time_limit_s": 20.0,
+    "time_limit_s": 60.0,
     "staging": ["shared", "local"],
     "networks": [{"family": "fc", "layers": [1, 2, 3], "nodes": 8, "inputs": 16, "outputs": 4}],
     "slurm": {"gpu": ["k80", "p100"], "cells_per_task": 3, "tasks_at_once": 2},
@@ -42,7 +42,7 @@ def steptime(slurm: SlurmCluster, tmp_path: Path) -> Steptime:
         command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
         done = subprocess.run(
             command, env=slurm.env, cwd=tmp_path, capture_output=True, text=True, check=False,
-            timeout=60,
+            timeout=LIMIT_S,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout) if done.stdout else done.stderr
@@ -114,7 +114,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
     k80, p100 = (int(job) for job in sent["jobs"])
 
     # two tasks of each type run, on one node, all others wait
-    slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1, 4, 5)), LIMIT_S, "their first cells")
+    slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1, 4, 5)), "their first cells")
     status = steptime("status", out)
     assert (status["queued"], status["running"], status["done"]) == (20, 4, 0)
     states = Counter(re.sub("_.*", "", job["job"]) + job["state"] for job in status["jobs"])
@@ -135,7 +135,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
     slurm.node_down("p1", told=True)
     gate.unlink()
     slurm.run("scontrol", "update", "nodename=k2,p2", "state=resume")
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
 
     status = steptime("status", out)
     assert (status["cells"], status["done"], status["failed"]) == (24, 20, 4)
@@ -146,7 +146,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
     # one resume
     again = steptime(*sweep)
     assert (again["done_before"], again["submitted"]) == (20, 4)
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("status", out)
     assert (status["done"], status["status"]) == (24, {"ok": 23, "timeout": 1})
     assert steptime(*sweep)["submitted"] == 0
@@ -192,12 +192,12 @@ def test_a_head_node_that_goes_away_loses_nothing(
     few = {"networks": [{**EXPERIMENT["networks"][0], "layers": 1}], "staging": "shared"}
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     folder = Path(steptime(*sweep)["folder"])
-    slurm.wait(lambda: bool(_begun(folder, 0)), LIMIT_S, "a task to begin")
+    slurm.wait(lambda: bool(_begun(folder, 0)), "a task to begin")
     slurm.controller_stop()
     assert "ontact slurm controller" in steptime("status", out, code=1)
-    slurm.wait(lambda: len(_records(out)) == 4, LIMIT_S, "tasks to go on without it")
+    slurm.wait(lambda: len(_records(out)) == 4, "tasks to go on without it")
     slurm.controller_start()
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("status", out)
     assert (status["done"], status["status"]) == (4, {"ok": 4})
 
@@ -210,15 +210,15 @@ def test_a_node_that_fails_for_good_is_said_so(
         "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
         "staging": "shared",
         "time_limit_s": 600,
-        "slurm": {"gpu": "k80", "requeues": 0, "time": "1"},
+        "slurm": {"gpu": "k80", "requeues": 0, "time": "30"},
     }
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     folder = Path(steptime(*sweep)["folder"])
-    slurm.wait(lambda: bool(_begun(folder, 0)), LIMIT_S, "a task to begin")
+    slurm.wait(lambda: bool(_begun(folder, 0)), "a task to begin")
     (node,) = {job["text"] for job in steptime("status", out)["jobs"]}
     slurm.node_down(node)
     slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     rows = steptime("status", out)["unsuccessful"]
     assert {(row["status"], row["cause"]) for row in rows} == {("failed", "node-fail")}
     assert [row["note"] for row in rows] == [
@@ -235,19 +235,19 @@ def test_preemption_and_a_jobs_time_limit(
         "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
         "staging": "shared",
         "time_limit_s": 600,
-        "slurm": {"gpu": ["k80", "p100"], "requeues": 0, "time": "2", "exclusive": True},
+        "slurm": {"gpu": ["k80", "p100"], "requeues": 0, "time": "30", "exclusive": True},
     }
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     sent = steptime(*sweep)
     folder = Path(sent["folder"])
-    slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1)), LIMIT_S, "two tasks to begin")
+    slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1)), "two tasks to begin")
     jobs = {job["job"]: job["text"] for job in steptime("status", out)["jobs"]}
     node = jobs[f"{sent['jobs'][0]}_0"]
     slurm.submit("true", "--partition=urgent", "--exclusive", f"--nodelist={node}")
     soon = "date -d '+1 second' +%Y-%m-%dT%H:%M:%S"
     end = subprocess.run(["bash", "-c", soon], capture_output=True, text=True, check=True).stdout
     slurm.run("scontrol", "update", f"jobid={sent['jobs'][1]}_0", f"EndTime={end.strip()}")
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     rows = steptime("status", out)["unsuccessful"]
     assert {(row["gpu"], row["status"], row["cause"]) for row in rows} == {
         ("k80", "failed", "preempted"), ("p100", "failed", "time-limit"),
@@ -296,7 +296,7 @@ def test_a_cell_over_two_nodes_is_one_record(
     out = tmp_path / "out"
     sent = steptime("sweep", path, "--out", out, "--launcher", "slurm")
     assert (sent["cells"], sent["tasks"]) == (3, 2)
-    slurm.wait(slurm.quiet, LIMIT_S, lambda: slurm.run("squeue"))
+    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("status", out)
     assert status["status"] == {"ok": 3}, status["unsuccessful"]
     two = [r for r in _records(out) if r["workload"]["plan"]["data"] == 2]

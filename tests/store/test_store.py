@@ -268,8 +268,8 @@ def test_a_full_disk_is_one_line_and_earlier_records_stay(tmp_path: Path) -> Non
     answers = context.Queue()
     process = context.Process(target=_fill_disk, args=(tmp_path, answers))
     process.start()
-    messages = [answers.get(timeout=30) for _ in range(2)]
-    process.join(30)
+    messages = [answers.get(timeout=600) for _ in range(2)]
+    process.join(600)
     assert process.exitcode == 0
     assert all("cannot write a record: " in text and "\n" not in text for text in messages)
     assert store.load(tmp_path, no_warning) == [RECORD, RECORD]
@@ -293,7 +293,7 @@ def test_writers_at_once_lose_nothing_and_double_nothing(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(600)
         assert process.exitcode == 0
     found = [(r.env["who"], r.env["round"]) for r in store.load(tmp_path, no_warning)]
     assert sorted(found) == [(who, index) for who in range(writers) for index in range(records)]
@@ -318,7 +318,7 @@ def test_a_second_sweep_into_a_folder_is_refused_by_the_pid_of_the_first(tmp_pat
     ):
         pass
     first.kill()  # a lock ends with its process, whatever ended that
-    first.join(30)
+    first.join(600)
     with store.exclusive(tmp_path):
         pass
     with store.exclusive(tmp_path):

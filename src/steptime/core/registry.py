@@ -7,6 +7,7 @@ where names are listed.
 
 import ast
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +40,7 @@ def about(target: str) -> str:
     return text.partition("\n")[0]
 
 
+@cache
 def added(room: str) -> dict[str, str]:
     """Return the rows that installed packages add to a room, as `module:attribute`."""
     from importlib.metadata import entry_points
