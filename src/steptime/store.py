@@ -238,9 +238,11 @@ def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int
 
 
 def is_record(line: bytes) -> bool:
-    """Whether a line is a whole record; raises `InputError` for one of a newer schema."""
+    """Whether a line is a whole record, be it of a newer schema."""
     try:
         _parse(line)
+    except InputError:
+        return True  # who reads it says where it is
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     return True

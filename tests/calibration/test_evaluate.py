@@ -123,6 +123,15 @@ def test_the_command_prints_tables_and_a_document(table, capsys):
     assert document["worst"][0]["place"].startswith("ops.jsonl:")
 
 
+def test_a_wrong_unit_is_asked_about(table, tmp_path, capsys):
+    assert run(["evaluate", str(table)]) == 0
+    assert "is the unit right?" not in capsys.readouterr().err
+    rows = [row | {"seconds": row["seconds"] * 1e3} for row in ROWS]  # milliseconds, said to be s
+    (tmp_path / "ms.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(["evaluate", str(tmp_path / "ms.jsonl")]) == 0
+    assert "is the unit right?" in capsys.readouterr().err
+
+
 def test_a_file_of_ones_own_prices(table, tmp_path, capsys):
     mine = tmp_path / "mine.py"
     mine.write_text("def price(kernel, device):\n    return kernel.flop / 1e12\n")

@@ -221,6 +221,9 @@ def test_every_word_of_a_shipped_device_means_that_device():
         ("orin nx", "did you mean 'jetson-orin-nx-16gb' or 'jetson-orin-nx-8gb'?"),
         ("titan x", "unknown device 'titan x'; did you mean 'titan-x-maxwell' or 'titan-x-pascal'"),
         ("RTX 3090 16GB", "unknown device 'RTX 3090 16GB'; did you mean 'rtx-3090"),
+        ("Apple M2 Max 38-core GPU", "did you mean 'm2-max-gpu'?"),
+        ("HGX B200", "did you mean 'b200-sxm'?"),
+        ("amd epyc rome 7742", "did you mean 'epyc-7742'?"),
     ],
 )
 def test_ambiguous_words_are_refused_with_the_variants(word, says):

@@ -42,6 +42,7 @@ FILES: dict[str, str | bytes] = {
     "broken/a.jsonl": '{"schema": 1}\n{"schema": 1}\n',
     "binary/a.jsonl": bytes(range(256)) * 4,
     "later/a.jsonl": '{"schema": 999}\n',
+    "endless/a.jsonl": '{"schema": 999}',
     "empty/readme": "",
     "csv/mnist_train.csv": "label\n",
     "half/train-images-idx3-ubyte": "",
@@ -223,6 +224,7 @@ IN = [  # what follows `--in` of a command that reads a folder
     ("broken", "broken/a.jsonl, line 1: is no record"),
     ("binary", "binary/a.jsonl, line 1: is no record"),
     ("later", "later/a.jsonl, line 1: has schema 999, this steptime knows up to 1"),
+    ("endless", "endless/a.jsonl, line 1: has schema 999, this steptime knows up to 1"),
     (LONG, "File name too long"),
     ("'a\nb'", "a?b: no such folder of records"),
 ]

@@ -78,6 +78,8 @@ def test_choose(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     assert any(note.startswith("prices are of a date") for note in found["notes"])
     by_cost = answer(capsys, *words, "--sort", "cost", "--batch", "8")
     assert {row["batch"] for row in by_cost["rows"]} == {8}
+    needs = answer(capsys, "fit", "resnet18", "--device", "t4", "--batch", "8")["needed_bytes"]
+    assert next(r for r in by_cost["rows"] if r["device"] == "t4")["needed_bytes"] == needs
     costs = [row["cost"] for row in by_cost["rows"]]
     known = [cost for cost in costs if cost is not None]
     assert costs == [*sorted(known), *[None] * (len(costs) - len(known))]

@@ -103,7 +103,7 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 _COLUMNS = columns(
     "device", "batch", "step_s=step", "?low_s=from", "?high_s=to", "examples_per_s=speed",
-    "train_h=training", "cost", "energy", "?peak_memory_bytes=memory", "?mark=",
+    "train_h=training", "cost", "energy", "?needed_bytes=memory", "?mark=",
 )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
 from steptime.predict import cost_model
 
+UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
+
 
 @command(long="predicting what was measured")
 def evaluate(
@@ -73,6 +75,9 @@ def evaluate(
     notes = []
     if out is not None:
         notes.append(_drawn([evaluation.case_row(one) for one in made.scored], name, out))
+    least = min(row["factor"] for row in made.rows if "(published)" not in row["method"])
+    if least > UNLIKELY:
+        notes.append(f"note: all are off by a factor of {least:,.0f} or more: is the unit right?")
     left = len(found) - len(made.scored)
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")

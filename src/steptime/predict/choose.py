@@ -27,6 +27,7 @@ class Choice:
     status: str
     batch: int
     peak_memory_bytes: int
+    needed_bytes: int
     memory_bytes: float | None
     step_s: float | None = None
     low_s: float | None = None
@@ -82,15 +83,18 @@ def ordered(found: Sequence[Choice], by: str) -> list[Choice]:
 def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None) -> Choice:
     device, every = on.device, dict(zip(steps.batches, steps.needs(on), strict=True))
     fitting = [batch for batch, needs in every.items() if needs.fit(device)]
-    memory = {batch: needs.peak_bytes for batch, needs in every.items()}
-    least = min(memory)
-    known = device.name, device.memory_bytes
+    least = min(every)
+
+    def of(status: str, batch: int) -> tuple[str, str, int, int, int, float | None]:
+        needs = every[batch]
+        return device.name, status, batch, needs.peak_bytes, needs.total_bytes, device.memory_bytes
+
     if not fitting:
-        return Choice(known[0], "oom", least, memory[least], known[1])
+        return Choice(*of("oom", least))
     try:
         step_s = {row.batch: sum(row.times) for row in steps.rows(on)}
     except InputError as error:
-        return Choice(known[0], "unsupported", least, memory[least], known[1], note=str(error))
+        return Choice(*of("unsupported", least), note=str(error))
     batch = knee(fitting, [step_s[one] for one in fitting])
     made = on.timeline(batch)
     if offer is not None:
@@ -99,7 +103,7 @@ def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None
     count = training.samples * training.epochs / batch
     energy = step_energy(made, on.seen, on.lowered(batch).kernels)
     return Choice(
-        *(known[0], "ok", batch, memory[batch], known[1]),
+        *of("ok", batch),
         *(made.step_s, made.low_s, made.high_s, made.extrapolates),
         batch / made.step_s if made.step_s else None,
         whole.train_s,
