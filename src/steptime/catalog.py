@@ -345,12 +345,11 @@ def _one_meant(text: str) -> str:
     if len(names) == 1:
         return names[0]
     asked = _model_tokens(text)
-    near = names or [name for name, own in _tokens_of_shipped().items() if asked and asked <= own]
+    every = _tokens_of_shipped().items()
+    near = names or [name for name, own in every if asked and asked <= own]
     if not near and " " in text:  # those with most of its words: "DGX H100", "m2 max 38-core"
         numbered = {token for token in asked if re.search(r"[a-z]\d|\d{3}", token)}
-        alike = {
-            name: len(asked & own) for name, own in _tokens_of_shipped().items() if numbered & own
-        }
+        alike = {name: len(asked & own) for name, own in every if numbered & own}
         near = [name for name, count in alike.items() if count == max(alike.values())]
     if 0 < len(near) <= _MOST_VARIANTS:
         what = f"{'ambiguous' if names else 'unknown'} device {shorten(text)}"
