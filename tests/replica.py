@@ -7,34 +7,44 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from steptime.build import build, make_workload, read_model
 from steptime.measure import ranks, synthetic
+from steptime.measure.backends.torch import backend
+from steptime.measure.backends.torch import module as torch_module
 from steptime.measure.backends.torch import parallel as torch_parallel
-from steptime.measure.backends.torch import step as torch_step
 from steptime.measure.contract import Options
-from steptime.measure.infeed import Stopwatch
 
 RATES = {"sgd": 0.1, "momentum": 0.1, "adam": 0.01}  # so large that five steps change much
 
 
-def assembled(
-    model: str, optimizer: str, batch: int, strategy: str, overlap: bool
-) -> torch_step.Assembled:
+@dataclass
+class Assembled:
+    """A step of a network, and what it is made of."""
+
+    step: Callable[[], None]
+    inputs: list[Tensor]
+    spread: torch_parallel.Spread
+
+
+def assembled(model: str, optimizer: str, batch: int, strategy: str, overlap: bool) -> Assembled:
     """Return a small network, spread over the processes that there are."""
     synthetic.LEARNING_RATE = RATES[optimizer]
     torch_parallel.BUCKET_BYTES = 3000  # several buckets, and several units
-    rank = ranks.here()
-    torch.set_num_threads(1)
-    workload = make_workload(read_model(model), batch, optimizer=optimizer, replicas=rank.size)
-    joined = torch_parallel.join(rank, torch.device("cpu")) if rank.size > 1 else None
-    options = Options(strategy=strategy if joined else "", overlap=overlap)
-    watch = Stopwatch()
-    return torch_step.assemble(build(workload), workload, options, joined, watch)
+    size = ranks.here().size
+    workload = make_workload(read_model(model), batch, optimizer=optimizer, replicas=size)
+    how = {"strategy": strategy, "overlap": overlap} if size > 1 else {}
+    with patch.object(torch_module, "parts_of", wraps=torch_module.parts_of) as made:
+        step = backend.prepare(build(workload), workload, Options(threads=1, **how)).step
+    _, inputs, *_, spread = made.call_args.args
+    return Assembled(step, inputs, spread)
 
 
 def whole(weight: Tensor) -> Tensor:

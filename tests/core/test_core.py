@@ -321,6 +321,7 @@ def test_a_share_is_a_part_of_one_or_says_its_percent() -> None:
 def test_numbers_are_written_in_ascii_and_within_bounds() -> None:
     assert (number_of("3"), number_of(3)) == (3.0, 3.0)
     assert math.isnan(number_of("\uff13"))
+    assert math.isnan(number_of("1_000"))  # Python's own way of writing
     for bounds, said in (
         ({}, "above 0, at most 2^53, not 'inf'"),
         ({"most": 1e6}, "above 0, at most 1,000,000, not 'inf'"),

@@ -377,7 +377,7 @@ def torch_gradients(graph: Graph, values: Values) -> tuple[Any, Values]:
 
 
 def torch_steps(graph: Graph, values: Values, optimizer: str, steps: int) -> tuple[Any, Values]:
-    from steptime.measure.backends.torch.step import optimizer_of
+    from steptime.measure.backends.torch.module import optimizer_of
 
     module, tensors = torch_module(graph, values)
     theirs = optimizer_of(optimizer, [tensors[name] for name in graph.weights], "float64")

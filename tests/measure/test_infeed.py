@@ -107,7 +107,7 @@ def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPat
     import torch
 
     from steptime.measure.backends.torch import backend as torch_backend
-    from steptime.measure.backends.torch import step as torch_step
+    from steptime.measure.backends.torch import module as torch_module
 
     def as_numpy(graph: Any, device: Any, seed: int) -> dict[str, Any]:
         values = numpy_backend.initial_values(graph, seed)
@@ -115,7 +115,7 @@ def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPat
         weights = {name: torch.nn.Parameter(found[name]) for name in graph.weights}
         return {name: found[name] for name in (*graph.inputs, *graph.buffers)} | weights
 
-    monkeypatch.setattr(torch_step, "initial_values", as_numpy)
+    monkeypatch.setattr(torch_module, "initial_values", as_numpy)
     torchs, numpys = (
         _losses(_prepared(backend, folder, _work())[0], 20)
         for backend in (torch_backend, numpy_backend)
@@ -326,7 +326,6 @@ def test_the_slow_begin_of_a_training_is_warm_up() -> None:
 @pytest.mark.parametrize("where", ["host", "dataset"])
 def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -> None:
     from steptime.measure.backends.torch import backend as torch_backend
-    from steptime.measure.backends.torch.device import EVENTS
 
     work, graph = _work(), build(_work())
     options = Options(device="cuda", input=where, data=str(folder) if where == "dataset" else "")
@@ -339,7 +338,7 @@ def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -
         waited=prepared.waited,
         budget_s=0.5,
     )
-    assert prepared.facts["input_clock"] == EVENTS
+    assert prepared.facts["input_clock"] == torch_backend.EVENTS
     assert len(samples.input_s) == len(samples.step_s)
     assert all(0 < a < b for a, b in zip(samples.input_s, samples.step_s, strict=True))
 

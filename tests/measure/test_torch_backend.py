@@ -104,8 +104,7 @@ def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
 def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
     import torch
 
-    from steptime.measure.backends.torch.module import initial_values, module_of
-    from steptime.measure.backends.torch.step import optimizer_of
+    from steptime.measure.backends.torch.module import initial_values, module_of, optimizer_of
 
     work = workload(FC, dtype=dtype, optimizer=optimizer)
     graph, types = build(work), precision(dtype)

@@ -249,7 +249,7 @@ def dispatched(call: Callable[[], object]) -> list[tuple[str, int]]:
 def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) -> None:
     import torch
 
-    from steptime.measure.backends.torch.step import optimizer_of
+    from steptime.measure.backends.torch.module import optimizer_of
 
     weights = [torch.nn.Parameter(torch.ones(100, 100)) for _ in range(3)]
     update = optimizer_of(optimizer, weights, "float32")

@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from math import ceil, floor, log
 from typing import Any
 
@@ -20,6 +19,7 @@ from steptime.calibration.left_over import learnt
 from steptime.core.constants import Constant
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.core.record import now
 from steptime.predict.calibrated.form import Constants
 from steptime.predict.calibrated.interval import LEVEL
 from steptime.predict.calibrated.method import form_of
@@ -60,7 +60,7 @@ def calibrate(
     alone = left_out(columns, known, constants, families=[case.family for case in own])
     of_steps, off = learnt(columns, constants, alone)
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "source": source or f"{len(own)} rows",
         "points": len(own),
         **(facts or {}),

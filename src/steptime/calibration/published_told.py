@@ -4,7 +4,6 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from math import hypot
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.published import Question, Told
 from steptime.core.constants import Constant
 from steptime.core.errors import InputError
+from steptime.core.record import now
 from steptime.predict import cost_model
 from steptime.predict.calibrated.interval import LEVEL
 from steptime.predict.calibrated.method import calibrated_device
@@ -118,7 +118,7 @@ def calibration(rows: Rows, points: int) -> dict[str, Any]:
     group = _Group(own, *key)
     at = group.drawn(min(points, len(own)), 0)
     table, off = group.told(at)
-    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "stack": key[1]}
+    about = {"date": now(), "stack": key[1]}
     return {**about, "points": len(at), **table, "errors": errors(["step"] * len(at), off)}
 
 

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -29,6 +29,7 @@ from steptime.cluster.resources import need_of
 from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import replacing
+from steptime.core.record import now
 from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
@@ -285,8 +286,7 @@ def _tasks(jobs: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Tas
 
 def note_sent(submission: Submission, array: Array, job: str) -> None:
     """Write down that the scheduler took an array, under this job id."""
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    line = {"first": array.first, "tasks": array.tasks, "job": job, "at": at}
+    line = {"first": array.first, "tasks": array.tasks, "job": job, "at": now()}
     append_line(submission.folder / SUBMITTED, line)
 
 

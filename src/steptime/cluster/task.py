@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -26,7 +25,7 @@ from steptime.cluster.scheduler import Placement, scheduler_of
 from steptime.cluster.status import NODE_FAIL
 from steptime.cluster.submission import Submission, Task, Trial
 from steptime.core.errors import InputError
-from steptime.core.record import Record
+from steptime.core.record import Record, now
 from steptime.launch.local import Failure, StartError
 from steptime.sweep.run import attempt
 from steptime.sweep.workers import Workers
@@ -90,8 +89,7 @@ def _lead(start: Start) -> None:
     """Measure the cells that are left of a task, and write what becomes of them."""
 
     def say(**table: Any) -> None:
-        at = datetime.now(UTC).isoformat()
-        files.append_line(start.progress, {**table, "at": at})
+        files.append_line(start.progress, {**table, "at": now()})
 
     with store.open_writer(start.submission.out) as writer:
         trials = left(start, writer) if start.placement.restarts else start.task.trials

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from steptime.core.stack import label_of
@@ -15,6 +16,11 @@ DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try th
 PROFILER = "-profiler"  # behind a backend's name: what its profiler says of ops
 NO_OP, UNATTRIBUTED = "no op", "unattributed"
 """Scopes of a profile beside its ops: what ran no kernel, and kernels of no op that is known."""
+
+
+def now() -> str:
+    """Return the time in UTC, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
 from steptime.core.errors import InputError
-from steptime.core.record import PROFILER, Record, record_to_json
+from steptime.core.record import PROFILER, Record, now, record_to_json
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry, scratch
 from steptime.measure.cell import Tell, measure_cell
@@ -162,7 +161,7 @@ def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Recor
         platform=request["platform"],
         quantities={},
         env={**session.env, "round": request["round"], "budget_s": request["timing"]["budget_s"]},
-        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        taken_at=now(),
     )
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import value_text, whole_number
+from steptime.core.ranges import number_of, value_text, whole_number
 from steptime.core.workload import Value
 from steptime.ops.builder import Builder
 
@@ -113,10 +114,9 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
         return text.lower() in _YES
     if not isinstance(default, float):
         return whole_number(value, where, parameter.least)
-    try:
-        number = float(text)
-    except ValueError:
-        raise InputError(f"{where}: must be a number, not {shorten(value)}") from None
+    number = number_of(text)
+    if isnan(number):
+        raise InputError(f"{where}: must be a number, not {shorten(value)}")
     if not 0 <= number < 1:
         raise InputError(f"{where}: must be at least 0 and below 1, not {shorten(value)}")
     return number

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.core.errors import shorten
+from steptime.core.ranges import number_of
 from steptime.core.workload import Value
 from steptime.layers.blocks import Sight, attention, block, feed_forward, norm
 from steptime.layers.dense import classify, embedding, linear, mean_loss
@@ -29,7 +30,7 @@ def _stages(text: str) -> Value:
 
 
 def _ratio(text: str) -> Value:
-    ratio = float(text)
+    ratio = number_of(text)
     if not 0 < ratio < 1000:
         raise ValueError(f"must be above 0 and below 1000, not {shorten(text)}")
     return ratio

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from steptime import __version__
 from steptime.catalog import device_hash
-from steptime.core.record import Method, Quantity, Record
+from steptime.core.record import Method, Quantity, Record, now
 from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.predict.lower import PASSES
@@ -44,11 +43,6 @@ def records(model: StepModel) -> Sequence[Record]:
         own = record({**values, "traffic_bytes": moved[name]}, one.told, name)
         found.append(replace(own, env={**own.env, "op_kind": one.row.kind}))
     return found
-
-
-def now() -> str:
-    """Return the time in UTC, as records have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def step_record(

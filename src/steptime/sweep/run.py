@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from steptime import catalog, store
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
-from steptime.core.record import Method, Quantity, Record, record_from_json
+from steptime.core.record import Method, Quantity, Record, now, record_from_json
 from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
@@ -134,7 +133,7 @@ def unmeasured(
         quantities={},
         **picked(failure, "status cause note"),
         env=env,
-        taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        taken_at=now(),
     )
 
 

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from steptime.build import Choice, make_workload
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import one_of
 from steptime.core.graph import Graph
+from steptime.core.record import now
 from steptime.layers.dense import mean_loss
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
@@ -96,7 +96,7 @@ def probe(
         "load": load,
         "budget_s": budget_s,
         "wall_s": time.perf_counter() - started,
-        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "taken_at": now(),
         "curves": curves,
         "skipped": skipped,
     }

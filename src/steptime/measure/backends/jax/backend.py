@@ -11,7 +11,9 @@ sharded and weights are replicated; the step is one program of all.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,10 +26,10 @@ from jax import numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
-from steptime.measure import contract, synthetic
-from steptime.measure.backends.jax import device as jax_device
+from steptime.measure import contract, machine, synthetic
 from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
@@ -37,13 +39,51 @@ from steptime.measure.initial import initial_values
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
 
 STRATEGIES = ("allreduce", "independent")
+PLATFORMS = {"cpu": "cpu", "cuda": "cuda,cpu", "tpu": "tpu,cpu"}  # what is started for a device
+_PEAK = "peak_bytes_in_use"
 SAME = P()  # on every device
 jax.config.update("jax_enable_x64", True)  # else 64-bit types become 32-bit without a word
 
 
+def find(name: str, count: int = 1) -> list[jax.Device]:
+    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`, or the first `count` of its kind.
+
+    A CPU is as many devices as are asked for before it is first used. Raises `InputError` for less.
+    """
+    kind, colon, number = name.partition(":")
+    if colon and count > 1:
+        raise InputError(f"{shorten(name)} is one device; replicas run on '{kind}', one on each")
+    if kind in PLATFORMS:
+        jax.config.update("jax_platforms", PLATFORMS[kind])  # what was started stays
+    if kind == "cpu" and count > 1:
+        with contextlib.suppress(RuntimeError):  # it is in use, as so many devices as it has
+            jax.config.update("jax_num_cpu_devices", count)
+    try:
+        found = jax.devices(kind) if kind in PLATFORMS else []
+    except RuntimeError:
+        found = []
+    if kind == "cpu":
+        found = found[: 0 if colon else count]
+    first = int(number) if re.fullmatch(r"\d{1,6}", number) else 0 if not colon else len(found)
+    if first + count <= len(found):
+        return found[first : first + count]
+    jax.config.update("jax_platforms", "cpu")
+    here = ["cpu", *(f"{kind}:{n}" for n in range(len(found)) if kind != "cpu")]
+    many = f"{count} x " if count > 1 else ""
+    raise InputError(f"{many}{shorten(name)} is not available to jax; there is: {', '.join(here)}")
+
+
 def device_facts(device: str) -> contract.DeviceFacts:
     """Return what is known of a device."""
-    return jax_device.facts(jax_device.find(device)[0])
+    found = find(device)[0]
+    if found.platform == "cpu":
+        return machine.host_facts()
+    stats = found.memory_stats() or {}
+    limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+    capability = re.match(r"\d+", str(getattr(found, "compute_capability", "")))
+    has_tf32 = found.platform == "tpu" or (capability is not None and int(capability[0]) >= 8)
+    product = str(found.device_kind)
+    return contract.DeviceFacts(product, limit, limit and limit - used, None, True, has_tf32)
 
 
 def meant(error: Exception) -> Exception | None:
@@ -104,7 +144,7 @@ class Running:
         self, compiled: Any, carry: program.Carry, inputs: dict[str, Any], trains: bool, waits: bool
     ) -> None:
         self.compiled, self.carry, self.inputs, self.trains = compiled, carry, inputs, trains
-        self.waits, self.compile_s = waits, 0.0
+        self.waits = waits
         self.results: list[Any] = []  # the last loss, or all outputs since they were waited for
 
     def step(self) -> None:
@@ -130,7 +170,7 @@ def prepare(
 ) -> contract.Prepared:
     """Return the step of a forward graph, compiled for its devices, with its values there."""
     replicas = workload.plan.data
-    devices = jax_device.find(options.device, replicas)
+    devices = find(options.device, replicas)
     contract.check_plan("jax", STRATEGIES, workload, options)
     contract.refuse(
         {
@@ -148,33 +188,29 @@ def prepare(
     spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
     given = _inputs(graph, options.seed, replicas)
 
-    def start(how: str) -> Running:
-        values = initial_values(graph, options.seed, jnp.dtype)
-        carry = spread.put(program.carry_of(graph, workload.optimizer, values, scaled))
-        inputs, specs = spread.put_inputs(given), spread.specs(given)
-        began = perf_counter()
-        if trains:
-            step = program.training_step(graph, workload.optimizer, options.seed, how)
-            jitted = spread.jit(step, (SAME, specs), donate_argnums=0)
-        else:
-            jitted = spread.jit(program.output_of(graph, options.seed, how), (SAME, specs))
-        made = Running(
-            jitted.lower(carry, inputs).compile(), carry, inputs, trains, replicas > 1 and on_cpu
-        )
-        made.compile_s = perf_counter() - began
-        return made
-
-    running = start(strategy)
+    values = initial_values(graph, options.seed, jnp.dtype)
+    carry = spread.put(program.carry_of(graph, workload.optimizer, values, scaled))
+    inputs, specs = spread.put_inputs(given), spread.specs(given)
+    if trains:
+        step: Any = program.training_step(graph, workload.optimizer, options.seed, strategy)
+    else:
+        step = program.output_of(graph, options.seed, strategy)
+    began = perf_counter()
+    jitted = spread.jit(step, (SAME, specs), donate_argnums=(0,) if trains else ())
+    compiled = jitted.lower(carry, inputs).compile()
+    compile_s = perf_counter() - began
+    running = Running(compiled, carry, inputs, trains, replicas > 1 and on_cpu)
     running.sync()
-    others: list[Running] = []
+    syncs = [running.sync]
 
     def alone() -> Callable[[], None]:
-        others.append(start("independent"))
-        return others[0].step
+        apart = prepare(graph, workload, replace(options, strategy="independent"), feed)
+        syncs.append(apart.sync)
+        return apart.step
 
     def sync() -> None:
-        for one in (running, *others):
-            one.sync()
+        for one in syncs:
+            one()
 
     def take() -> None:
         arrays = feed.next() if feed else given
@@ -183,12 +219,12 @@ def prepare(
         jax.block_until_ready(running.inputs)
 
     timed, waited = (None, None) if options.input == "device" else clocked(take)
-    memory, reset_memory = jax_device.memory_meter(devices[0], running.compiled)
+    memory, reset_memory = memory_meter(devices[0], compiled)
 
     facts = {
         "jax": jax.__version__,
         "compile": "XLA, the whole step as one program",
-        "compile_s": running.compile_s,
+        "compile_s": compile_s,
         "platform_version": str(devices[0].client.platform_version).partition("\n")[0],
         "matmul_precision": products,
         "xla_flags": os.environ.get("XLA_FLAGS"),
@@ -224,6 +260,35 @@ def prepare(
         group=group,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
     )
+
+
+def memory_meter(device: jax.Device, compiled: Any) -> tuple[contract.Peak, Callable[[], None]]:
+    """Return what reads the peak bytes of a step and names the meter, and what starts it again.
+
+    On a CPU, and on a device whose peak another network has made (JAX cannot set it back), the peak
+    is what XLA has planned; None where it tells no plan.
+    """
+    before = 0
+
+    def peak() -> int:
+        return int((device.memory_stats() or {}).get(_PEAK, 0))
+
+    def reset() -> None:
+        nonlocal before
+        before = peak()
+
+    def read() -> tuple[int | None, str]:
+        if (most := peak()) > before:
+            return most, f"memory_stats, {_PEAK}"
+        plan = compiled.memory_analysis()
+        if plan is None:
+            return None, "XLA tells no plan of its memory"
+        made = plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes
+        meter = "XLA's plan: arguments, outputs and temporaries, what is donated once"
+        return int(plan.argument_size_in_bytes + made), meter
+
+    reset()
+    return read, reset
 
 
 def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from steptime.importers.code import LIBRARIES, about_of
 from steptime.measure import contract
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.torch import backend as torch_backend
-from steptime.measure.backends.torch import device as torch_device
 from steptime.measure.backends.torch.backend import device_facts, meant
 from steptime.ops.loss import IGNORED_LABEL
 
@@ -79,7 +78,7 @@ def prepare(
         raise contract.UnsupportedError(f"{where} has changed since it was converted")
     torch.manual_seed(options.seed)
     module, _ = module_of(where, name, "cpu")
-    device, types = torch_device.find(options.device), precision(workload.dtype)
+    device, types = torch_backend.find(options.device), precision(workload.dtype)
     module = module.to(device, getattr(torch, types.weights))
     trains = workload.phase == "train"
     module.train(trains and bool(workload.params.get("dropout")))

@@ -8,8 +8,8 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,16 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from steptime.core.dtypes import Precision, precision
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
+from steptime.core.record import now
 from steptime.core.workload import Workload
-from steptime.measure import contract, ranks, synthetic
-from steptime.measure.backends.torch import device as torch_device
+from steptime.measure import contract, machine, ranks, synthetic
+from steptime.measure.backends.torch import module as torch_module
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
-from steptime.measure.backends.torch.module import annotate
-from steptime.measure.backends.torch.parallel import STRATEGIES
-from steptime.measure.backends.torch.step import assemble, outputs_of
-from steptime.measure.infeed import HOST_CLOCK, Stopwatch, loader_death
+from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
+from steptime.measure.infeed import HOST_CLOCK, Stopwatch, clocked, in_turn, loader_death
 from steptime.measure.trace import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
@@ -37,6 +36,7 @@ NO_COMPILER = (
     "torch.compile needs a C++ compiler and found none that works: install your system's package "
     "'g++', or name one in CXX"
 )
+EVENTS = "CUDA events: from the end of the work before to the end of the copy"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 BY_THE_HOST = "host clock around every exchange of a rank, waiting for others included; mean"
 WITHOUT_SYNC = "exposed: step with exchange less step without (no_sync), in turns; rank 0 leads"
@@ -45,24 +45,48 @@ _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of oneDNN, of PyTorch
 
 
+def find(name: str) -> torch.device:
+    """Return the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
+    here = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        here.append("mps")
+    full = "cuda:0" if name == "cuda" else name
+    if full not in here:
+        raise InputError(f"{shorten(name)} is not available here; there is: {', '.join(here)}")
+    return torch.device(full)
+
+
 def device_facts(device: str) -> contract.DeviceFacts:
     """Return what is known of a device."""
-    return torch_device.facts(torch_device.find(device))
+    found = find(device)
+    if found.type == "cuda":
+        properties = torch.cuda.get_device_properties(found)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(found)
+        cache_bytes = getattr(properties, "L2_cache_size", None) or None
+        has_tf32 = torch.version.hip is None and properties.major >= 8  # Ampere was the first
+        product = torch.cuda.get_device_name(found)
+        return contract.DeviceFacts(product, total_bytes, free_bytes, cache_bytes, True, has_tf32)
+    if found.type == "mps":
+        total_bytes = int(torch.mps.recommended_max_memory())
+        room_bytes = total_bytes - torch.mps.driver_allocated_memory()
+        chip = machine.cpu_model()  # which an Apple GPU is part of
+        return contract.DeviceFacts(chip, total_bytes, room_bytes, None, True)
+    return machine.host_facts()
 
 
 def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float) -> dict[str, Any]:
     """Return the seconds of all-reduces among the processes of this worker, by bytes."""
-    device = torch_device.find(options.device)
+    device = find(options.device)
     _settings(options)
     group = torch_parallel.join(ranks.here(), device)
-    sync = torch_device.sync(device)
+    sync = _sync(device)
     return {
         "processes": group.size,
         "hosts": group.gather(platform.node()),
         "comm_backend": group.backend,
         "version": torch.__version__.partition("+")[0],
         "threads": torch.get_num_threads(),
-        "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "taken_at": now(),
         "all_reduce_s": torch_parallel.all_reduce_s(device, sizes, sync, budget_s),
     }
 
@@ -75,51 +99,146 @@ def prepare(
     own: nn.Module | None = None,
 ) -> contract.Prepared:
     """Return the step of a forward graph, or of a module of its `own`, ready on its device."""
-    device = torch_device.find(options.device)
+    device = find(options.device)
     types = precision(workload.dtype)
     _check(workload, options, types, device)
     _settings(options)
     group = torch_parallel.join(ranks.here(), device) if workload.plan.data > 1 else None
-    sync = torch_device.sync(device)
-    watch = Stopwatch(sync)
-    make = partial(assemble, graph, workload, group=group, watch=watch, feed=feed)
-    found = make(options, own=own)
+    sync = _sync(device)
+    watch, trains = Stopwatch(sync), workload.phase == "train"
+    values = torch_module.values_of(
+        graph, device, options.seed, group.rank if group else 0, own is None
+    )
+    take, waited = None, None
+    if options.input != "device":
+        copy = torch_module.copying(graph, values, device, feed)
+        take, waited = _clocked_input(copy, device)
+    module: Any = own or torch_module.module_of(graph, values, types, options.compile)
+    spread = Spread(module, list(module.parameters()))
+    if group and trains:
+        spread = STRATEGIES[options.strategy](module, group, watch, options.overlap)
+    network: torch_module.Network = spread.network
+    if options.compile:
+        network = torch.compile(network, dynamic=False)
+    network = torch_module.under_autocast(network, types, device)
+    inputs = [values[name] for name in graph.inputs]
+    parts, loss = torch_module.parts_of(network, inputs, workload, types, device, spread)
+    run = in_turn(take, *parts.values())
 
     def trace(steps: int) -> str:
         if not (options.compile or own):  # compiled ops do not say their names
-            annotate(found.module)
-        found.step()
-        return _trace_of(found.step, sync, steps)
+            torch_module.annotate(module)
+        run()
+        return _trace_of(run, sync, steps)
 
-    def alone() -> Callable[[], None]:  # what is sharded cannot leave it out: a copy that is not
-        apart = found if found.spread.quiet else make(replace(options, strategy="independent"))
-        return apart.step_alone
+    def alone() -> Callable[[], None]:
+        if spread.quiet:
+            return spread.quiet(run)
+        # what is sharded cannot leave it out: a copy that is not
+        return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
-    memory, reset_memory = torch_device.memory_meter(device)
-    if group and found.spread.timed:
+    memory, reset_memory = _memory_meter(device)
+    if group and spread.timed:
         group = replace(group, comm_meter=BY_THE_HOST, comm_s=watch.read)
     elif group:
-        meter = WITHOUT_SYNC if found.spread.quiet else BESIDE_A_COPY
+        meter = WITHOUT_SYNC if spread.quiet else BESIDE_A_COPY
         group = replace(group, comm_meter=meter, alone=alone)
     facts = _facts(options, device)
-    if workload.phase == "train":
+    if trains:
         scaling = "torch.amp.GradScaler" if workload.dtype == "float16-mixed" else None
         facts |= {"learning_rate": synthetic.LEARNING_RATE, "loss_scaling": scaling}
     return contract.Prepared(
-        step=found.step,
+        step=run,
         sync=sync,
         memory=memory,
         reset_memory=reset_memory,
-        parts=found.parts,
-        timer=torch_device.timer(device),
-        waited=found.waited,
-        loss=found.loss,
-        inference=None if own else lambda one: outputs_of(one, found.values, types, device),
+        parts=parts,
+        timer=_timer(device),
+        waited=waited,
+        loss=loss,
+        inference=None if own else lambda one: torch_module.outputs_of(one, values, types, device),
         facts=facts,
         afterwards=_compiled if options.compile else dict,
         group=group,
         trace=trace,
     )
+
+
+def _sync(device: torch.device) -> Callable[[], None]:
+    """Return what returns when the device has finished its work."""
+    if device.type == "cuda":
+        return partial(torch.cuda.synchronize, device)
+    if device.type == "mps":
+        return torch.mps.synchronize
+    return lambda: None
+
+
+def _timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
+    """Return a timer of n steps by the device's own clock, in seconds; None where it has none."""
+    if device.type != "cuda":
+        return None
+
+    def seconds_of(step: Callable[[], None], steps: int) -> float:
+        with torch.cuda.device(device):
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize(device)
+            first.record()
+            for _ in repeat(None, steps):
+                step()
+            last.record()
+            last.synchronize()
+        return float(first.elapsed_time(last)) / 1e3
+
+    return seconds_of
+
+
+def _clocked_input(
+    take: torch_module.Part, device: torch.device
+) -> tuple[torch_module.Part, Callable[[], float]]:
+    """Return `take` on a clock, and what gives the seconds spent in it since last asked.
+
+    A CUDA device has an event before and one after: the first comes when the work before is done,
+    so time in which the host reads while the device still computes is not waited for.
+    """
+    if device.type != "cuda":
+        return clocked(take)
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+    taken = 0
+
+    def timed() -> None:
+        nonlocal taken
+        if taken == len(events):  # they are used again in the next sample
+            events.append(
+                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            )
+        before, after = events[taken]
+        taken += 1
+        stream = torch.cuda.current_stream(device)
+        before.record(stream)
+        take()
+        after.record(stream)
+
+    def waited() -> float:
+        nonlocal taken
+        torch.cuda.synchronize(device)
+        total_ms = sum(float(before.elapsed_time(after)) for before, after in events[:taken])
+        taken = 0
+        return total_ms / 1e3
+
+    return timed, waited
+
+
+def _memory_meter(device: torch.device) -> tuple[contract.Peak, Callable[[], None]]:
+    """Return what reads the peak bytes and names the meter, and what sets the peak back."""
+    if device.type == "cuda":
+        return (
+            lambda: (torch.cuda.max_memory_allocated(device), "torch.cuda.max_memory_allocated"),
+            partial(torch.cuda.reset_peak_memory_stats, device),
+        )
+    if device.type == "mps":  # has no high-water mark: what the pool has grown to
+        meter = "torch.mps.driver_allocated_memory"
+        return lambda: (torch.mps.driver_allocated_memory(), meter), torch.mps.empty_cache
+    return lambda: (None, "resident set, by the worker"), lambda: None
 
 
 def _check(
@@ -221,7 +340,7 @@ def _facts(options: contract.Options, device: torch.device) -> dict[str, object]
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
     if options.input != "device":
-        facts["input_clock"] = torch_device.EVENTS if device.type == "cuda" else HOST_CLOCK
+        facts["input_clock"] = EVENTS if device.type == "cuda" else HOST_CLOCK
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         facts |= {

@@ -1,11 +1,12 @@
-"""From a forward graph to a PyTorch module: one generated function, one line an op."""
+"""A network and its step in PyTorch: a function with a line an op, its values, and its parts."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,11 +15,17 @@ from torch.profiler import record_function
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
+from steptime.core.workload import Workload
+from steptime.measure import synthetic
 from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.backends.torch.parallel import Spread
+from steptime.measure.contract import Arrays, Feed
 from steptime.measure.initial import angles
 from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, fills
 
+Part = Callable[[], None]  # of a step
+Network = Callable[..., Tensor]
 OP = "steptime_op"  # in the `meta` of a node: the name of its op
 
 
@@ -129,3 +136,133 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
         layer.weight_ih_l0, layer.weight_hh_l0 = w_ih, w_hh
         layer.bias_ih_l0, layer.bias_hh_l0 = b_ih, b_hh
         layer.flatten_parameters()
+
+
+def values_of(
+    graph: Graph, device: torch.device, seed: int, rank: int, with_weights: bool
+) -> dict[str, Tensor]:
+    """Return values on the device by name; replicas share weights, not inputs or draws."""
+    torch.manual_seed(seed + rank)  # dropout draws from it
+    inputs_alone = replace(graph, weights=(), buffers=())
+    values = initial_values(graph if with_weights else inputs_alone, device, seed)
+    if rank:
+        values |= initial_values(inputs_alone, device, seed + rank)
+    if device.type == "cuda" and with_weights:
+        join_recurrent_weights(graph, values)
+    return values
+
+
+def copying(
+    graph: Graph, values: Mapping[str, Tensor], device: torch.device, feed: Feed | None
+) -> Part:
+    """Return what copies a step's input to where the step reads it.
+
+    Synthetic input lies on the host, in pages that a CUDA device can read by itself; batches of a
+    data set are put into such pages first.
+    """
+    on_gpu = device.type == "cuda"
+
+    def placed(tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if on_gpu else tensor
+
+    made = {n: placed(values[n].to("cpu", copy=True)) for n in graph.inputs if not feed}
+
+    def take() -> None:
+        arrays = feed.next() if feed else {}
+        given = {name: placed(torch.from_numpy(array)) for name, array in arrays.items()}
+        for name, tensor in (made or given).items():
+            values[name].copy_(tensor, non_blocking=on_gpu)
+
+    return take
+
+
+def under_autocast(network: Network, types: Precision, device: torch.device) -> Network:
+    """Return a network that runs under autocast, or as it is where all of it has one type."""
+    if not types.mixed:
+        return network
+    dtype = getattr(torch, types.compute)
+
+    def mixed(*inputs: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype=dtype):
+            return network(*inputs)
+
+    return mixed
+
+
+def parts_of(
+    network: Network,
+    inputs: list[Tensor],
+    workload: Workload,
+    types: Precision,
+    device: torch.device,
+    spread: Spread,
+) -> tuple[dict[str, Part], Callable[[], float] | None]:
+    """Return forward, backward and update by name, and what gives the last loss; or forward alone.
+
+    Gradients are dropped after they have been used, and the loss keeps none of what it is from.
+    """
+
+    @torch.inference_mode()
+    def infer() -> None:
+        network(*inputs)
+
+    if workload.phase != "train":
+        return {"forward": infer}, None
+    scaled = workload.dtype == "float16-mixed"
+    scaler = torch.amp.GradScaler(device.type, enabled=scaled)
+    optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
+    losses: list[Tensor] = []
+    last: list[Tensor] = []
+
+    def forward() -> None:
+        losses.append(network(*inputs))
+
+    def backward() -> None:
+        loss = losses.pop()
+        last[:] = (loss.detach(),)
+        scaler.scale(loss).backward()
+        spread.exchange()
+
+    def update() -> None:
+        if spread.updates:
+            scaler.step(optimizer)
+            scaler.update()
+        spread.publish()
+        optimizer.zero_grad(set_to_none=True)
+
+    parts = {"forward": forward, "backward": backward, "update": update}
+    return parts, lambda: float(last[0])
+
+
+def outputs_of(
+    graph: Graph, values: Mapping[str, Tensor], types: Precision, device: torch.device
+) -> Callable[[Arrays], Any]:
+    """Return the function of an inference graph over the weights in `values`, eager."""
+    network = under_autocast(module_of(graph, values, types), types, device)
+    dtypes = {name: getattr(torch, graph.tensors[name].dtype) for name in graph.inputs}
+
+    @torch.inference_mode()
+    def outputs(inputs: Arrays) -> Any:
+        tensors = [
+            torch.from_numpy(inputs[name]).to(device, dtype, copy=True)
+            for name, dtype in dtypes.items()
+        ]
+        return network(*tensors).float().cpu().numpy()
+
+    return outputs
+
+
+def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.optim.Optimizer:
+    """Return torch's optimizer of that name over `weights` of type `dtype`."""
+    kind, settings = _OPTIMIZERS[name]
+    if kind is not torch.optim.SGD:
+        settings = {**settings, "eps": synthetic.optimizer_epsilon(dtype)}
+    return kind(weights, lr=synthetic.LEARNING_RATE, **settings)
+
+
+_OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {}),
+    "momentum": (torch.optim.SGD, {"momentum": synthetic.MOMENTUM}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": synthetic.RMSPROP_DECAY}),
+    "adam": (torch.optim.Adam, {"betas": synthetic.ADAM_DECAYS}),
+}

@@ -7,7 +7,6 @@ Statistics of batch norm are each replica's own. NCCL is used as PyTorch's docum
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -77,7 +76,7 @@ class Spread:
 
     `network` runs forward, `weights` are what the optimizer updates. `exchange` comes after the
     backward pass, `publish` after the update, which only those run of whom `updates` is true.
-    `quiet` opens a step that exchanges nothing, None where there is none. `timed` says that
+    `quiet` makes of a step one that exchanges nothing, None where it cannot. `timed` says that
     `watch` has seen every exchange.
     """
 
@@ -86,7 +85,7 @@ class Spread:
     exchange: Call = lambda: None
     publish: Call = lambda: None
     updates: bool = True
-    quiet: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    quiet: Callable[[Call], Call] | None = None
     timed: bool = True
 
 
@@ -99,7 +98,7 @@ def _allreduce(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
-        return Spread(ddp, weights, quiet=ddp.no_sync, timed=False)
+        return Spread(ddp, weights, quiet=ddp.no_sync(), timed=False)
     buckets = _buckets(weights)
 
     def exchange() -> None:
