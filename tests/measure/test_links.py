@@ -19,7 +19,7 @@ from steptime.core.record import Quantity, Record
 from steptime.core.workload import Workload
 from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
-from steptime.measure.probe.link_file import SIZES_BYTES, fit, link_table, ring_s
+from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.predict.collectives import COLLECTIVES, Fabric
 from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
 from steptime.predict.records import records

@@ -49,7 +49,7 @@ def prepared(work: Workload, options: Options | None = None) -> Prepared:
 )
 def test_a_step_gives_what_numpy_gives_of_the_same_values(network: str) -> None:
     from steptime.measure.backends.onnxruntime import backend
-    from steptime.measure.initial import initial_values
+    from steptime.measure.synthetic import initial_values
 
     work = workload(network)
     graph = build(work)

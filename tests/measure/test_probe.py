@@ -16,7 +16,7 @@ from steptime.core.hardware import device_from_table
 from steptime.launch.local import Worker
 from steptime.measure import machine
 from steptime.measure.contract import Options
-from steptime.measure.probe import ceilings, device_file, sampling
+from steptime.measure.probe import ceilings, files, sampling
 
 MEGA = 1 << 20
 
@@ -192,7 +192,7 @@ def test_gemm_work() -> None:
 
 
 def test_device_table_of_a_recorded_answer() -> None:
-    table = device_file.device_table(ANSWER)
+    table = files.device_table(ANSWER)
     device = device_from_table(table, "here")
     assert device.name == "cpu-amd-epyc-9r14-2t"
     assert device.peak_flop_per_s == {"float32": pytest.approx(2 * 1024**3 / 0.01)}
@@ -208,14 +208,14 @@ def test_device_table_of_a_recorded_answer() -> None:
 
 
 def test_device_table_is_written_and_found_as_local() -> None:
-    table = device_file.device_table(ANSWER)
+    table = files.device_table(ANSWER)
     catalog.write_user_device(table, table["name"])
     assert catalog.device("local") == device_from_table(table, "here")
 
 
 def test_a_probed_shipped_device_keeps_the_shipped_name_free() -> None:
     facts = {"device": "cuda:0", "kind": "gpu", "product": "NVIDIA H200", "cache_bytes": None}
-    table = device_file.device_table(ANSWER | facts)
+    table = files.device_table(ANSWER | facts)
     assert table["name"] == "h200-sxm-probed"
     assert table["measured"]["platform"] == "h200-sxm"
     assert table["products"] == ["NVIDIA H200"]
@@ -228,14 +228,14 @@ def test_a_busy_machine_and_small_matrices_are_doubted() -> None:
     few = {"m": [64], "k": [64], "n": [64], "work": [2 * 64**3]}
     times = {"min_s": [1e-3], "median_s": [1e-3], "samples": [3]}
     curves = ANSWER["curves"] | {"gemm.float16": few | times}
-    table = device_file.device_table(ANSWER | {"load": 0.8, "curves": curves})
+    table = files.device_table(ANSWER | {"load": 0.8, "curves": curves})
     assert "its load was 80% of its CPUs" in table["note"]
     assert "gemm.float16 is of small matrices only" in table["note"]
-    assert "busy" not in device_file.device_table(ANSWER)["note"]
+    assert "busy" not in files.device_table(ANSWER)["note"]
 
 
 def test_arrays_that_stay_in_the_cache_are_doubted() -> None:
-    table = device_file.device_table(ANSWER | {"cache_bytes": 100_000_000})
+    table = files.device_table(ANSWER | {"cache_bytes": 100_000_000})
     assert "arrays of 1.3 last-level caches" in table["note"]
     assert table["memory_GB_per_s"] == pytest.approx(32.0)  # the largest arrays
 
@@ -244,11 +244,11 @@ def test_arrays_that_stay_in_the_cache_are_doubted() -> None:
 def test_no_roof_without_a_measurement(group: str) -> None:
     curves = {name: {} if name.startswith(group) else c for name, c in ANSWER["curves"].items()}
     with pytest.raises(InputError, match="larger budget"):
-        device_file.device_table(ANSWER | {"curves": curves})
+        files.device_table(ANSWER | {"curves": curves})
 
 
 def check_real(answer: Mapping[str, Any], dtypes: Sequence[str]) -> None:
-    device = device_from_table(device_file.device_table(answer), "here")
+    device = device_from_table(files.device_table(answer), "here")
     assert set(device.peak_flop_per_s) == set(dtypes)
     assert all(1e7 < peak < 1e15 for peak in device.peak_flop_per_s.values())
     assert 1e8 < device.memory_bytes_per_s < 1e13

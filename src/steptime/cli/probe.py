@@ -14,8 +14,7 @@ from steptime.core.units import seconds, shown
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
-from steptime.measure.probe.device_file import device_table
-from steptime.measure.probe.link_file import SIZES_BYTES, link_table
+from steptime.measure.probe.files import SIZES_BYTES, device_table, link_table
 from steptime.sweep.workers import Workers
 
 PROCESSES = 2

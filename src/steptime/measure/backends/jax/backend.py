@@ -34,7 +34,7 @@ from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
 from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
-from steptime.measure.initial import initial_values
+from steptime.measure.synthetic import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
 

@@ -25,7 +25,7 @@ from steptime.exporters.onnx_kinds import KINDS
 from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
 from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
-from steptime.measure.initial import initial_values
+from steptime.measure.synthetic import initial_values
 from steptime.measure.trace import STEP, event
 from steptime.ops import OPS
 

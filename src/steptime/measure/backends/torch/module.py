@@ -20,9 +20,8 @@ from steptime.measure import synthetic
 from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
-from steptime.measure.initial import angles
 from steptime.measure.interpreter import Call, calls_of, interpret
-from steptime.measure.synthetic import Fill, fills
+from steptime.measure.synthetic import Fill, angles, fills
 
 Part = Callable[[], None]  # of a step
 Network = Callable[..., Tensor]
