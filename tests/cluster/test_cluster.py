@@ -185,7 +185,7 @@ def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
 def test_what_is_submitted_can_be_read_again(out: Path) -> None:
     submission = files.compose(out, How(runs=2), _trials(), 1001)
     assert files.submissions(out) == []
-    files.write(submission, fake_scheduler.SCHEDULER, "python3")
+    files.write(submission)
     assert files.submissions(out) == [submission]
     follower = files.compose(out, How(runs=2), _trials(), 1001)
     assert follower.folder.name == submission.folder.name.replace("001", "002")

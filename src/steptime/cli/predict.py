@@ -169,13 +169,13 @@ def _of_folder(
     link: str | None,
     ops: bool,
 ) -> Answer:
-    from steptime.sweep.predict_folder import Asked, predict_folder
+    from steptime.sweep.predict_folder import predict_folder
 
     names = (name.strip() for name in device.split(",")) if device is not None else ()
     devices = tuple(map(catalog.device, names)) or None
     cost_model(method).under(given)
     joined = None if link is None else catalog.link(link)
-    found = predict_folder(folder, Asked(devices, method, given, joined, ops), note)
+    found = predict_folder(folder, note, devices, method, given, joined, ops)
     return grid.written(folder, method, found)
 
 

@@ -1,13 +1,12 @@
 """What a submission would take: predicted time, memory and node-hours, and what will not fit."""
 
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from steptime.cluster.resources import Memory, device_of, memories
-from steptime.cluster.scheduler import Need, scheduler_of
+from steptime.cluster.scheduler import Need
 from steptime.cluster.status import Warn, snapshot
 from steptime.cluster.submission import Job, Trial, compose, row_of
 from steptime.cluster.submit import counts, missing
@@ -82,7 +81,6 @@ def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
 
 def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
     """Return what would be submitted, with the scripts and what it would take, as JSON values."""
-    row = scheduler_of(scheduler)
     lacks = missing(request, snapshot(request.out, warn))
     submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)
     jobs, not_fitting = [], []
@@ -93,7 +91,7 @@ def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str,
         made, too_large = estimate(job, request.how)
         if need.request.node:
             made["nodes"] = len(alike)
-        jobs.append({**made, "script": submission.script(need, row, sys.executable)})
+        jobs.append({**made, "script": submission.script(need)})
         not_fitting += [row_of(trial) | asdict(memory) for trial, memory in too_large]
         if made["node_has_bytes"] is None:
             needs = f"a node needs at least {size(made['node_needs_bytes'])}"

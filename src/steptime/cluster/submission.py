@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.cluster.resources import need_of
-from steptime.cluster.scheduler import Array, Need, Scheduler, TaskJob, TaskName, scheduler_of
+from steptime.cluster.scheduler import Array, Need, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import replacing
 from steptime.core.record import now
@@ -148,9 +149,10 @@ class Submission:
         times = (line["at"] for line in read_lines(self.folder / SUBMITTED))
         return datetime.fromisoformat(min(times))
 
-    def script(self, need: Need, scheduler: Scheduler, python: str) -> str:
+    def script(self, need: Need) -> str:
         """Return the batch script of the job with a need."""
-        return scheduler.script(need, self.name, str(self.folder), need.request.python or python)
+        python = need.request.python or sys.executable
+        return scheduler_of(self.scheduler).script(need, self.name, str(self.folder), python)
 
     def progress_file(self, task: int, restart: int) -> Path:
         """Return the file in which one start of a task tells of itself."""
@@ -206,7 +208,7 @@ def compose(
     return replace(plain, folder=folder, token=secrets.token_hex(6))
 
 
-def write(submission: Submission, scheduler: Scheduler, python: str) -> None:
+def write(submission: Submission) -> None:
     """Write the folder of a submission."""
     folder = submission.folder
     for part in ("logs", "progress"):
@@ -224,7 +226,7 @@ def write(submission: Submission, scheduler: Scheduler, python: str) -> None:
     )  # fmt: skip
     (folder / CELLS).write_text(lines, encoding="utf-8")
     for first, *_ in submission.jobs:
-        text = submission.script(first.need, scheduler, python)
+        text = submission.script(first.need)
         (folder / f"job-{first.job}.sh").write_text(text, encoding="utf-8")
     (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
 

@@ -5,7 +5,6 @@ those that wait or run.
 """
 
 import shutil
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from steptime import store
 from steptime.cluster import submission as files
 from steptime.cluster.resources import fits, unseen_data
-from steptime.cluster.scheduler import Scheduler, scheduler_of
+from steptime.cluster.scheduler import scheduler_of
 from steptime.cluster.status import Snapshot, Warn, collect, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
@@ -60,9 +59,11 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
     Raises `InputError` where all is refused, and for a data set that this machine does not see,
     `SchedulerError` where nobody answers; then nothing is left of it.
     """
-    out, row = request.out, scheduler_of(scheduler)
+    out = request.out
     with store.exclusive(out):
-        largest = row.limits()  # first: where nobody answers, nothing is written
+        largest = scheduler_of(
+            scheduler
+        ).limits()  # first: where nobody answers, nothing is written
         seen = snapshot(out, warn)
         lost = collect(out, warn, seen)
         if other := {one.submission.scheduler for one in seen.states} - {scheduler}:
@@ -79,7 +80,7 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
                 return document | nothing
             try:
                 submission = files.compose(out, request.how, lacks.trials, largest, scheduler)
-                submit(submission, row, warn)
+                submit(submission, warn)
             except InputError:
                 writer.discard()
                 raise
@@ -113,14 +114,14 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
     }
 
 
-def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
+def submit(submission: Submission, warn: Warn) -> None:
     """Write the submission and send its arrays.
 
     The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
     is refused (what it asks for is not there, or the site limits how much may wait) is told to
     `warn`, and stays for the next time. Raises `InputError` where all are refused.
     """
-    files.write(submission, scheduler, sys.executable)
+    files.write(submission)
     before: dict[int, str] = {}
     refused: dict[int, str] = {}
     for array in submission.arrays:
@@ -128,7 +129,8 @@ def submit(submission: Submission, scheduler: Scheduler, warn: Warn) -> None:
         if task.job in refused:
             continue
         try:
-            before[task.job] = scheduler.submit(replace(array, after=before.get(task.job, "")))
+            after = replace(array, after=before.get(task.job, ""))
+            before[task.job] = scheduler_of(submission.scheduler).submit(after)
             files.note_sent(submission, array, before[task.job])
         except InputError as error:
             refused[task.job] = f"{task.need.text}: {error}"

@@ -37,27 +37,25 @@ class Predicted:
         return type(self)(self.written + other.written, self.there + other.there, refused)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What to predict: on which devices (None: each record's own), how; `by_op` keeps every op."""
-
-    devices: tuple[Device, ...] | None = None
-    method: str = DEFAULT
-    options: Mapping[str, str] = field(default_factory=dict)
-    link: Link | None = None
-    by_op: bool = False
-
-
-def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> Predicted:
+def predict_folder(
+    folder: Path,
+    warn: Callable[[str], None],
+    devices: Sequence[Device] | None = None,
+    method: str = DEFAULT,
+    options: Mapping[str, str] = MappingProxyType({}),
+    link: Link | None = None,
+    by_op: bool = False,
+) -> Predicted:
     """Write predictions of all steps in a folder, measured or published, that it lacks.
 
-    Raises `InputError` for a folder that is no store, in use or without steps, an unknown method.
+    They are on `devices`, else on that of each record; `by_op` keeps those of every op. Raises
+    `InputError` for a folder that is no store, in use or without steps, an unknown method.
     """
     found = Predicted()
     known = store.load(folder, warn)
     there = store.done_keys(known)
-    by_op = {store.done_key(one) for one in known if one.scope and one.origin == "predicted"}
-    done = there & by_op if asked.by_op else set(there)
+    ops_there = {store.done_key(one) for one in known if one.scope and one.origin == "predicted"}
+    done = there & ops_there if by_op else set(there)
     steps: dict[tuple[object, ...], Record] = {}
     for one in known:
         if one.origin != "predicted" and not one.scope:
@@ -66,11 +64,20 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
             steps.setdefault((one.workload.key, one.platform, *how), one)
     if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
+
+    def predicted_on(device: Device, record: Record) -> Sequence[Record]:
+        workload, told, given = record.workload, record.method.options, options
+        if "stack" in cost_model(method).options:
+            given = {**stack_option(stack_of(record)), **given}
+        how = told.get("strategy", "allreduce"), told.get("overlap", True)
+        cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
+        return predict_replicas(workload, cluster, *how, method, given)
+
     with store.exclusive(folder), store.open_writer(folder) as writer:
         for record in watched(list(steps.values()), "networks"):
-            for device in _devices(record, asked, found):
+            for device in devices or _own_device(record, found):
                 try:
-                    head, *ops = _records(record, device, asked)
+                    head, *ops = predicted_on(device, record)
                 except InputError as error:
                     found.refused[str(error)] += 1
                     continue
@@ -78,7 +85,7 @@ def predict_folder(folder: Path, asked: Asked, warn: Callable[[str], None]) -> P
                     found.there += 1
                     continue
                 done.add(key)
-                kept = ops if asked.by_op else []  # a step that is there gets its ops beside it
+                kept = ops if by_op else []  # a step that is there gets its ops beside it
                 writer.append_all([*kept, *([] if key in there else [head])])
                 found.written += 1
     return found
@@ -118,21 +125,9 @@ def predict_space(
     return found
 
 
-def _devices(record: Record, asked: Asked, found: Predicted) -> tuple[Device, ...]:
-    if asked.devices is not None:
-        return asked.devices
+def _own_device(record: Record, found: Predicted) -> Sequence[Device]:
     try:
         return (catalog.device(record.platform),)
     except InputError:
         found.refused[f"no device file has the name of platform '{record.platform}'"] += 1
         return ()
-
-
-def _records(record: Record, device: Device, asked: Asked) -> list[Record]:
-    workload, given = record.workload, asked.options
-    if "stack" in cost_model(asked.method).options:
-        given = {**stack_option(stack_of(record)), **given}
-    options = record.method.options
-    how = options.get("strategy", "allreduce"), options.get("overlap", True)
-    cluster = Cluster(device, ((workload.plan.data, asked.link),) if asked.link else ())
-    return list(predict_replicas(workload, cluster, *how, asked.method, given))
