@@ -15,15 +15,13 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -126,9 +124,9 @@ class Options:
     allocation: str = ""
 
     @property
-    def of_process(self) -> Options:
+    def of_process(self) -> Self:
         """What a worker must know when it starts; the rest may differ from cell to cell."""
-        return Options(self.device, self.threads, self.compile, self.tf32, self.seed)
+        return type(self)(self.device, self.threads, self.compile, self.tf32, self.seed)
 
 
 def refuse(reasons: Mapping[str, object]) -> None:

@@ -8,6 +8,7 @@ None with a reason in `Watch.absent`, never 0. What happens on an accelerator is
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 SHARE = 0.05  # of a sample's time, lost to others
@@ -38,23 +39,32 @@ def involuntary_switches() -> Read:
     return read
 
 
-def waited_s() -> Read:
-    """Return a reader of the seconds that this thread was ready and had no CPU."""
-    return _field("/proc/thread-self/schedstat", 1, 1e-9)
+def field(path: str, index: int, unit: float) -> Read:
+    """Return a reader of one number in the first line of a kernel file, times `unit`."""
+    path = path.format(cpu=min(_cpus()))
+    if not Path(path).exists():
+        raise AbsentError(f"no {path}")
+    file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading
+
+    def read() -> float:
+        return int(os.pread(file, 256, 0).split(b"\n", 1)[0].split()[index]) * unit
+
+    try:
+        read()
+    except (OSError, ValueError, IndexError) as error:
+        os.close(file)
+        raise AbsentError(f"cannot read {path}") from error
+    weakref.finalize(read, os.close, file)
+    return read
 
 
-def steal_s() -> Read:
-    """Return a reader of the seconds, over all CPUs, that a virtual machine was not run."""
-    return _field("/proc/stat", 8, 1.0 / os.sysconf("SC_CLK_TCK"))
-
-
-def throttles() -> Read:
-    """Return a reader of how often the processor package was slowed to cool down."""
-    cpu = min(_cpus())
-    return _field(f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count", 0, 1)
-
-
-COUNTERS = {one.__name__: one for one in (involuntary_switches, waited_s, steal_s, throttles)}
+_THROTTLES = "/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count"
+COUNTERS: Mapping[str, Callable[[], Read]] = {
+    "involuntary_switches": involuntary_switches,
+    "waited_s": partial(field, "/proc/thread-self/schedstat", 1, 1e-9),  # ready, without a CPU
+    "steal_s": partial(field, "/proc/stat", 8, 1 / os.sysconf("SC_CLK_TCK")),  # of all CPUs
+    "throttles": partial(field, _THROTTLES, 0, 1),  # of the package, to cool down
+}
 
 
 class Watch:
@@ -100,21 +110,3 @@ def changes(
 def _cpus() -> set[int]:
     allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     return allowed(0) if allowed else set(range(os.cpu_count() or 1))
-
-
-def _field(path: str, index: int, unit: float) -> Read:
-    """Return a reader of one number in the first line of a kernel file, times `unit`."""
-    if not Path(path).exists():
-        raise AbsentError(f"no {path}")
-    file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading
-
-    def read() -> float:
-        return int(os.pread(file, 256, 0).split(b"\n", 1)[0].split()[index]) * unit
-
-    try:
-        read()
-    except (OSError, ValueError, IndexError) as error:
-        os.close(file)
-        raise AbsentError(f"cannot read {path}") from error
-    weakref.finalize(read, os.close, file)
-    return read

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
@@ -22,11 +22,11 @@ PATIENCE = 10  # samples of a case at whose pace the next would not fit
 SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
     """One thing to time. `work` is what a call does (FLOP, bytes, ops), `columns` say what it is.
 
-    `prepare` makes its data, of about `data_bytes`, and gives its timer.
+    `prepare` makes its data, of about `data_bytes`, and gives its timer. A sample has `calls`.
     """
 
     group: str
@@ -34,25 +34,21 @@ class Case:
     work: float
     data_bytes: int
     prepare: Callable[[], Timer]
-
-
-@dataclass
-class _Visited:
-    case: Case
-    timer: Timer
-    calls: int = 0
-    samples: list[float] = field(default_factory=list)  # seconds a call
-
-    def __post_init__(self) -> None:
-        self.timer(1)  # warms up
-        enough = 1
-        while self.calls != enough:
-            self.calls, enough = enough, _enough(enough, self.timer(enough))
+    timer: Timer = field(init=False)
+    calls: int = field(init=False, default=0)
+    samples: list[float] = field(init=False, default_factory=list)  # seconds a call
 
     @property
     def sample_s(self) -> float:
         """Seconds that one more sample takes."""
         return self.calls * min(self.samples)
+
+    def warm_up(self) -> None:
+        """Run until a sample has as many calls as it needs."""
+        self.timer(1)
+        enough = 1
+        while self.calls != enough:
+            self.calls, enough = enough, _enough(enough, self.timer(enough))
 
     def visit(self) -> None:
         """Take a sample."""
@@ -95,7 +91,7 @@ def sample(
         name: budget_s * SHARES[kind] / kinds.count(kind)
         for name, kind in zip(groups, kinds, strict=True)
     }
-    visited: dict[str, list[_Visited]] = {}
+    visited: dict[str, list[Case]] = {}
     skipped: dict[str, list[str]] = {}
     for name, members in groups.items():
         visited[name], left_s[name], why = _admit(members, left_s[name], clock)
@@ -103,32 +99,31 @@ def sample(
             skipped[name] = [why]
     while clock() - started < budget_s:
         ready = [
-            (len(one.samples), name, one)
-            for name, admitted in visited.items()
-            for one in admitted
-            if len(one.samples) < MAX_SAMPLES and one.sample_s <= left_s[name]
+            one
+            for one in chain(*visited.values())
+            if len(one.samples) < MAX_SAMPLES and one.sample_s <= left_s[one.group]
         ]
         if not ready:
             break
-        began, (_, name, least) = clock(), min(ready, key=itemgetter(0))
+        began, least = clock(), min(ready, key=lambda one: len(one.samples))
         least.visit()
-        left_s[name] -= clock() - began
+        left_s[least.group] -= clock() - began
     return {name: _curve(admitted) for name, admitted in visited.items()}, skipped
 
 
 def _admit(
     cases: Iterable[Case], left_s: float, clock: Callable[[], float]
-) -> tuple[list[_Visited], float, str]:
+) -> tuple[list[Case], float, str]:
     """Prepare, warm up and sample once each case that fits; return them, what is left, and a lack.
 
     Before larger cases are given up the last gets more samples, if these are cheap: neighbours slow
     a few.
     """
-    admitted: list[_Visited] = []
+    admitted: list[Case] = []
     end, prepare_s = clock() + left_s, 0.0
     for case in cases:
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())
-        if len(admitted) >= SMALLEST and case.work > admitted[0].case.work:
+        if len(admitted) >= SMALLEST and case.work > admitted[0].work:
             last = admitted[-1]
             while (needs_s := _expected_s(case, admitted, prepare_s)) > (left_s := end - clock()):
                 if len(last.samples) >= PATIENCE or last.sample_s >= left_s / PATIENCE:
@@ -137,37 +132,38 @@ def _admit(
                 last.visit()
         started = clock()
         try:
-            timer = case.prepare()
+            case.timer = case.prepare()
             prepare_s = clock() - started
-            admitted.append(_Visited(case, timer))
+            case.warm_up()
         except RefusedError as refusal:
             return admitted, end - clock(), f"{name} and larger: {refusal}"
-        admitted[-1].visit()
+        case.visit()
+        admitted.append(case)
     return admitted, end - clock(), ""
 
 
-def _expected_s(case: Case, admitted: Sequence[_Visited], prepare_s: float) -> float:
+def _expected_s(case: Case, admitted: Sequence[Case], prepare_s: float) -> float:
     """Return the seconds of a case's visits, and those that the cases before it still need.
 
     A call is expected to grow as it did between the last two cases, so that the cost of a call as
     such is not taken for work, but at least at a quarter of the last one's mean pace.
     """
     before, last = admitted[-2:]
-    work, call_s = last.case.work, min(last.samples)
+    work, call_s = last.work, min(last.samples)
     pace = call_s / work / 4
-    if work > before.case.work:
-        pace = max(pace, (call_s - min(before.samples)) / (work - before.case.work))
+    if work > before.work:
+        pace = max(pace, (call_s - min(before.samples)) / (work - before.work))
     promised_s = sum(v.sample_s * max(0, MIN_SAMPLES - len(v.samples)) for v in admitted)
     grown_s = call_s + (case.work - work) * pace
-    larger = case.data_bytes / last.case.data_bytes
+    larger = case.data_bytes / last.data_bytes
     return promised_s + prepare_s * larger + grown_s * (2 + MIN_SAMPLES)
 
 
-def _curve(visited: Iterable[_Visited]) -> dict[str, list[Any]]:
+def _curve(visited: Iterable[Case]) -> dict[str, list[Any]]:
     rows = [
         {
-            **one.case.columns,
-            "work": one.case.work,
+            **one.columns,
+            "work": one.work,
             "min_s": min(one.samples),
             "median_s": statistics.median(one.samples),
             "samples": len(one.samples),

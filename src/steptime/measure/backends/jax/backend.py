@@ -9,8 +9,6 @@ Several replicas are devices of this process (`Spread`), a mesh of one axis over
 sharded and weights are replicated; the step is one program of all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

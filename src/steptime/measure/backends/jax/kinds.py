@@ -5,8 +5,6 @@ takes a key of random numbers after its inputs; one of `KEEPS` gives the new val
 inputs after its output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import sqrt
 from typing import Any

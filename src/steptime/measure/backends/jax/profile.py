@@ -5,8 +5,6 @@ of the backward pass of `fc1`. The instructions of a trace carry their names in 
 program, whose text has the scopes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """A step as one pure function: weights and input in, loss and new weights out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

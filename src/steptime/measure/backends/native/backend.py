@@ -3,8 +3,6 @@
 It takes the `.pt2` file that `steptime convert` made of code, and runs that code again, here.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ It reads a request from its standard input: the code, and where the file goes. T
 code and is run here. Nothing is computed: weights and inputs lie on the meta device.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A user's module: found in a file or a package, and put on the meta device."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib

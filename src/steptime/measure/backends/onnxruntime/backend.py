@@ -4,8 +4,6 @@ Inputs lie on the device and are bound once, weights are given beside the file, 
 protocol buffers cannot have more than 2 GB.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping

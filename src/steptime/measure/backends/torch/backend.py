@@ -1,7 +1,5 @@
 """PyTorch: the network as one generated function, autograd, and torch.optim, eager or compiled."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

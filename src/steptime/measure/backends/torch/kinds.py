@@ -3,8 +3,6 @@
 Shapes and attributes are those of the op table; gradients are left to autograd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf
 from typing import Any

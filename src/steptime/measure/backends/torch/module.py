@@ -1,7 +1,5 @@
 """A network and its step in PyTorch: a function with a line an op, its values, and its parts."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import re

@@ -5,8 +5,6 @@ Statistics of batch norm are each replica's own. NCCL is used as PyTorch's docum
 (torch.distributed, "Which backend to use?"): one process a GPU.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Sequence
