@@ -553,6 +553,7 @@ LINES = [
     ("breakdown records --model fcc", "no network with ops here has 'fcc' in its name"),
     ("breakdown records -o kinds.doc", "unknown picture format '.doc'"),
     ("run fc --trace absent/t.json", "absent/t.json: is a folder, or is in a folder that does"),
+    ("run fc --budget 1_000", "--budget: must be a number from 0.001 on, at most 86,400, not '1_0"),
     ("run fc --replicas 2 --profile", "--profile is of one device, not of replicas"),
     (
         "run fc --backend jax --compile",
