@@ -186,10 +186,10 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "convolution.matrix_share": 1.1,
             "convolution.matrix_turned": 0.18,
             "convolution.gradients_turned": 1.1,
+            "convolution.groups_share": 0.1,
             "convolution.depthwise_share": 0.32,
         },
-        # gradients of groups in channels last took cuDNN of 2022 ten times as long
-        lambda data: (one for one in timm.op_by_op(data) if one.kind != "train nhwc"),
+        timm.op_by_op,
         "networks of timm, op by op under autocast",
     ),
     "described": Stage(

@@ -344,15 +344,15 @@ def cases(
     """Return the cases of rows, of a table, or of a folder of records or tables.
 
     `device` is that of rows that name none, `most` the number of rows of each kind on each device
-    that are drawn from tables with a mapping. `warn` is told of records that cannot be used. Raises
-    `InputError`.
+    that are drawn from tables with a mapping. `warn` is told of records that cannot be used, and of
+    networks that cannot be built. Raises `InputError`.
     """
     from steptime.calibration.mapping import cases_of, plain_case, plain_cases, read_mapping
 
     if isinstance(rows, str | Path):
         path = Path(rows)
         if mapping is not None:
-            return list(cases_of(path, read_mapping(Path(mapping)), most))
+            return list(cases_of(path, read_mapping(Path(mapping)), most, warn))
         if most is not None:
             raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
         if path.is_dir():

@@ -1,3 +1,5 @@
+from importlib import metadata
+
 import pytest
 
 from places import ROOT
@@ -10,6 +12,11 @@ TABLES = {
     },
     "networks": {
         "table.csv": "network,batch,precision,card,images_per_s\nresnet18,32,amp,v100,1500\n"
+    },
+    "images": {
+        "table.csv": "network,image,batch,layout,mode,card,images_per_s,gmac,mact,parameters_M\n"
+        "resnet18,160,8,nhwc,train,v100,900,0.93,1.27,11.7\n"
+        "resnet18,160,8,nchw,infer,v100,2900,0.93,1.27,11.7\n"
     },
     "listed": {
         "runs.csv": "network,card,ms\nsmall,t4,0.4\n",
@@ -49,3 +56,33 @@ def test_networks_by_name(tmp_path):
 def test_networks_listed_op_by_op(tmp_path):
     (case,) = cases("listed", tmp_path)
     assert [one.kind for one in case.kernels] == ["linear"] * 2 + ["add"] * 3
+
+
+def test_networks_that_cannot_be_built_are_described_and_counted(tmp_path, monkeypatch):
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    words = "2 networks are known by their sums alone: timm:resnet18: timm is not installed"
+    with pytest.warns(UserWarning, match=words):
+        first, second = cases("images", tmp_path)
+    assert first.kernels[0].kind == "described-train-channels_last"
+    assert second.kernels[0].flop == 2 * 0.93e9 * 8
+    assert (first.described, first.kind, first.workload) == ("resnet18", "train nhwc", None)
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+def test_networks_of_timm_are_built_at_the_size_and_in_the_layout_of_the_table(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("timm")
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    first, second = cases("images", tmp_path)
+    convolutions = [one for one in first.kernels if one.kind == "conv2d"]
+    assert sum(one.flop for one in convolutions) == pytest.approx(2 * 0.93e9 * 8, rel=0.01)
+    assert {one.channels_last for one in convolutions} == {True}
+    assert not any(one.channels_last for one in second.kernels)
+    assert [path.name for path in (tmp_path / "networks").iterdir()] == [
+        "timm.resnet18-2x3x160x160.pt2"
+    ]

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from steptime.ops import OPS
 from steptime.ops.builder import Builder
 from steptime.ops.execution import Launch, executed, execution_of
 from steptime.ops.training import training_graph
+from steptime.predict.kernel import Settings
+from steptime.predict.lower import lower
 
 EAGER = catalog.stack("torch-eager")
 PLAIN = Stack("plain", "a test")
@@ -358,6 +361,36 @@ def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(
     _, code = code_of(product)
     assert "extern_kernels.addmm" in code  # the bias within, what follows in a kernel of its own
     assert len(re.findall(r"(cpp_fused_relu\w*) = async_compile", code)) == 1
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("groups", [1, 4, 32, 64])
+@pytest.mark.parametrize("filters", [32, 64, 256])
+def test_a_compiled_network_has_the_layout_that_inductor_decides(groups: int, filters: int) -> None:
+    import torch
+    from torch._inductor.graph import GraphLowering
+
+    for training in (False, True):
+        b, theirs = builder(training), torch.fx.Graph()
+        x = b.input("x", (8, 64, 28, 28))
+        for i, (made, each) in enumerate(((filters, 1), (64 * groups, 1), (64 * groups, groups))):
+            w = b.weight(f"w{i}", (made, b.shape(x)[1] // each, 3, 3))
+            x = b.op("conv2d", x, w, name=f"conv{i}", padding=(1, 1, 1, 1), groups=each)
+        loss = b.op("mean", x, name="loss") if training else x
+        graph = b.graph(loss)
+        for op in graph.ops[:3]:
+            read = [theirs.placeholder(f"{op.name}_{i}") for i in range(2)]
+            how = None, (1, 1), (1, 1), (1, 1), False, (0, 0), op.attrs.get("groups", 1)
+            node = theirs.call_function(torch.ops.aten.convolution.default, (*read, *how))
+            for one, tensor in zip((*read, node), (*op.inputs, *op.outputs), strict=True):
+                shape = graph.tensors[tensor].shape
+                one.meta["val"] = torch.empty(shape, device="meta")
+        network: Any = SimpleNamespace(graph=theirs)
+        decided = GraphLowering.decide_layout_opt(network, is_inference=not training)
+        step = training_graph(graph, "sgd") if training else graph
+        kernels = lower(step, "float32", Settings(stack="torch-compile")).kernels
+        last = {one.channels_last for one in kernels if one.kind.startswith("conv")}
+        assert last == {decided}
 
 
 def test_attention_that_is_not_one_kernel_moves_its_scores() -> None:

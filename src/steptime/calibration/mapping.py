@@ -6,8 +6,9 @@ themselves, as JSON lines that name kind, shapes, device and seconds do.
 """
 
 import random
+import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from steptime.core.formula import filled, formula
 from steptime.core.hardware import Device
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import shown
-from steptime.core.workload import OPTIMIZERS
+from steptime.core.workload import OPTIMIZERS, Workload
 from steptime.ops.table import ShapeError
 from steptime.predict.described import NAME, described
 from steptime.predict.kernel import Kernel
@@ -33,6 +34,7 @@ from steptime.predict.kernel import Kernel
 Size = int | str
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Row = Mapping[str, Any]
+Unbuilt = dict[str, list[str]]  # why networks are not built, for each row, by their text
 
 
 class OpOf(BaseModel):
@@ -78,7 +80,11 @@ class Described(BaseModel):
 
 
 class Rows(OpOf):
-    """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`."""
+    """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`.
+
+    A `model` that cannot be built is the one that is `described` beside it. Its images lie as
+    `channels_last` says, else as they do in the stack.
+    """
 
     file: str = ""
     device: str = "{device}"
@@ -95,6 +101,7 @@ class Rows(OpOf):
     phase: str = "train"
     optimizer: str = "sgd"
     stack: str = ""
+    channels_last: str = ""
     rivals: dict[str, str] = {}
     calibrates: bool = True
     copies: int = Field(COPIES, ge=1)
@@ -132,7 +139,7 @@ def mapping(table: Mapping[str, Any], where: str = "mapping") -> Table:
     common = {name: value for name, value in table.items() if name in _COMMON}
     rows = tuple(_valid(Rows, common | one, f"{where}: rows") for one in keys.rows or ({},))
     for one in rows:
-        said = [one.kind, one.ops, one.parts, one.model, one.described]
+        said = [one.kind, one.ops, one.parts, one.model or one.described]
         if sum(map(bool, said)) != 1:
             raise InputError(f"{where}: rows are one of kind, ops, parts, model or described")
     return Table(rows, keys.words, where)
@@ -193,12 +200,19 @@ def _quoted(value: object) -> object:
     return repr(value) if isinstance(value, str) else value
 
 
-def cases_of(path: Path, said: Table, most: int | None = None) -> Iterator[Case]:
+def cases_of(
+    path: Path,
+    said: Table,
+    most: int | None = None,
+    warn: Callable[[str], object] = warnings.warn,
+) -> Iterator[Case]:
     """Yield the cases of a table, or of the files of a folder that the mapping names.
 
-    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. Raises
-    `InputError`, naming the line, for a row that is not what the mapping says.
+    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. `warn`
+    is told how many networks are known by their sums alone, and why. Raises `InputError`, naming
+    the line, for a row that is not what the mapping says.
     """
+    unbuilt: Unbuilt = {}
     if path.is_dir() and not all(one.file for one in said.rows):
         raise InputError(f"{said.where}: rows of a folder need 'file'")
     for file in dict.fromkeys(one.file for one in said.rows):
@@ -207,11 +221,16 @@ def cases_of(path: Path, said: Table, most: int | None = None) -> Iterator[Case]
         parts = [_Parts(at.parent, one.parts, said.words) if one.parts else None for one in entries]
         for line, row, i in _drawn(at, entries, said.words, most):
             try:
-                case = _case(entries[i], row, parts[i], f"{at.name}:{line}")
+                case = _case(entries[i], row, parts[i], f"{at.name}:{line}", unbuilt=unbuilt)
             except InputError as error:
                 raise InputError(f"{shown(at)}:{line}: {error}") from None
             if case is not None:
                 yield case
+    every = [reason for each in unbuilt.values() for reason in each]
+    if every:
+        others = len({*every}) - 1
+        words = f"{len(every):,} networks are known by their sums alone: {every[0]}"
+        warn(words + (f"; {others:,} other reasons" if others else ""))
 
 
 def _drawn(
@@ -262,7 +281,12 @@ class _Parts:
 
 
 def _case(
-    said: Rows, row: Row, parts: _Parts | None, place: str, device: Device | None = None
+    said: Rows,
+    row: Row,
+    parts: _Parts | None,
+    place: str,
+    device: Device | None = None,
+    unbuilt: Unbuilt | None = None,
 ) -> Case | None:
     """Return the case of a row, None where its seconds are empty."""
     seconds = formula(said.seconds)(row)
@@ -277,29 +301,7 @@ def _case(
         for name, text in said.rivals.items()
         if isinstance(value := formula(text)(row), int | float) and value > 0
     }
-    workload = None
-    if said.model:
-        batch = formula(said.batch)(row) if said.batch else None
-        choice = read_model(filled(said.model, row))
-        optimizer = filled(said.optimizer, row)
-        one_of("optimizer", optimizer, OPTIMIZERS)
-        workload = make_workload(choice, batch, dtype, filled(said.phase, row), optimizer)
-        kernels = step_kernels(workload, filled(said.stack, row))
-    elif said.described is not None:
-        attrs = said.described.model_dump() | {"batch": _size(said.batch or 1, row)}
-        words = {"phase": said.phase, "attention": said.described.attention}
-        attrs |= {name: repr(filled(text, row)) for name, text in words.items()}
-        kernels = _kernels(OpOf(kind=NAME, attrs=attrs), row, dtype)
-    elif parts is not None:
-        kernels = parts.kernels(row, dtype)
-    else:
-        ops = said.ops or (said,)
-        kernels = tuple(
-            kernel
-            for op in ops
-            if said.kind or not op.where or formula(op.where)(row)
-            for kernel in _kernels(op, row, dtype)
-        )
+    workload, kernels = _network(said, row, parts, dtype, unbuilt)
     group = filled(said.group, row) if said.group else ""
     return Case(
         kernels,
@@ -315,6 +317,44 @@ def _case(
         said.calibrates,
         said.copies,
     )
+
+
+def _network(
+    said: Rows, row: Row, parts: _Parts | None, dtype: str, unbuilt: Unbuilt | None
+) -> tuple[Workload | None, tuple[Kernel, ...]]:
+    """Return the workload of a row that names a model that can be built, and a row's kernels."""
+    if said.model:
+        text = filled(said.model, row)
+        if said.described is None or unbuilt is None:
+            return _step(said, row, text, dtype)
+        reasons = unbuilt.setdefault(text, [])
+        if not reasons:
+            try:
+                return _step(said, row, text, dtype)
+            except InputError as error:
+                reasons.append(str(error))
+        else:
+            reasons.append(reasons[0])
+    if said.described is not None:
+        attrs = said.described.model_dump() | {"batch": _size(said.batch or 1, row)}
+        words = {"phase": said.phase, "attention": said.described.attention}
+        attrs |= {name: repr(filled(text, row)) for name, text in words.items()}
+        return None, _kernels(OpOf(kind=NAME, attrs=attrs), row, dtype)
+    if parts is not None:
+        return None, parts.kernels(row, dtype)
+    listed = [one for one in said.ops if not one.where or formula(one.where)(row)]
+    ops = listed if said.ops else [said]
+    return None, tuple([kernel for op in ops for kernel in _kernels(op, row, dtype)])
+
+
+def _step(said: Rows, row: Row, text: str, dtype: str) -> tuple[Workload, tuple[Kernel, ...]]:
+    """Return the step of a row's model, named by a text, and its kernels."""
+    batch = _size(said.batch, row) if said.batch else None
+    optimizer = filled(said.optimizer, row)
+    one_of("optimizer", optimizer, OPTIMIZERS)
+    workload = make_workload(read_model(text), batch, dtype, filled(said.phase, row), optimizer)
+    last = bool(formula(said.channels_last)(row)) if said.channels_last else None
+    return workload, step_kernels(workload, filled(said.stack, row), last)
 
 
 def _dtype(text: str, row: Row) -> str:

@@ -57,7 +57,12 @@ def _stack(record: Record) -> str:
     return "" if named == catalog.DEFAULT_STACK else named
 
 
-def step_kernels(workload: Workload, stack: str = "") -> tuple[Kernel, ...]:
-    """Return the kernels of a workload's step as a stack runs it."""
+def step_kernels(
+    workload: Workload, stack: str = "", channels_last: bool | None = None
+) -> tuple[Kernel, ...]:
+    """Return the kernels of a workload's step as a stack runs it, in its layout or another one."""
     settings = replace(SETTINGS, stack=stack) if stack else SETTINGS
-    return lower(build_step(workload), workload.dtype, settings).kernels
+    kernels = lower(build_step(workload), workload.dtype, settings).kernels
+    if channels_last is None:
+        return kernels
+    return tuple([one._replace(channels_last=channels_last) for one in kernels])

@@ -43,7 +43,9 @@ class Code:
     def kept(self) -> Path:
         """The file that it is exported to: beside the code, or in the user's own folder."""
         if self.where in LIBRARIES:
-            return user_folder("networks") / f"{self.where}.{self.name}.pt2"
+            sizes = ["x".join(map(str, shape)) for shape, _ in self.inputs.values()]
+            name = "-".join([f"{self.where}.{self.name}", *sizes])
+            return user_folder("networks") / f"{name}.pt2"
         path = Path(self.where)
         return path.with_name(f"{path.stem}.{self.name}.pt2")
 

@@ -95,6 +95,42 @@ def test_gradients_are_turned_more_often_than_what_is_made_forward() -> None:
     assert forward - still == pytest.approx(turned / 4)
 
 
+def test_channels_last_that_are_no_multiple_of_8_are_copied() -> None:
+    def gap_s(**sizes: int) -> float:
+        kernel = convolved(**sizes)._replace(dtype="float16", channels_last=True)
+        return float(convolution(kernel, A100, A100.constants, max).gap_s)
+
+    places, rate = 8 * 28 * 28, A100.memory_bytes_per_s * A100.constants["stream.share_hbm"]
+    copied = 2 * 2 * places * (60 + 124) / rate + A100.constants["stream.latency_s"]
+    assert gap_s(channels=60, filters=124) - gap_s() == pytest.approx(copied, rel=0.1)
+    assert gap_s(channels=3) == gap_s()  # of a first layer
+
+
+def test_gradients_of_groups_leave_tensor_cores_in_channels_last() -> None:
+    """32 groups at once of 4 to 32 channels have quick kernels; others run 32 by 32 channels."""
+
+    def compute_s(groups: int, channels: int, last: bool = True, forward: bool = False) -> float:
+        x, w = (64, groups * channels, 14, 14), (groups * channels, channels, 3, 3)
+        how: dict[str, Attr] = {"padding": (1, 1, 1, 1), "groups": groups}
+        if not forward:
+            how |= {"output_size": (14, 14)}
+        kind = "conv2d" if forward else "conv_transpose2d"
+        (kernel,) = op_kernels(kind, (x, w), how, "float16")
+        kernel = kernel._replace(channels_last=last)
+        return float(convolution(kernel, A100, A100.constants, max).compute_s)
+
+    def slow_s(groups: int, channels: int) -> float:
+        flop = 2 * 64 * 14 * 14 * groups * channels**2 * 9
+        return flop / (A100.constants["convolution.groups_share"] * 19.49e12)
+
+    for groups, channels, times in ((2, 112, 8 / 7), (16, 16, 2), (3, 64, 1)):
+        more = compute_s(groups, channels) - compute_s(groups, channels, last=False)
+        assert more == pytest.approx(times * slow_s(groups, channels), rel=1e-3)
+    for groups, channels in ((32, 4), (64, 32), (1, 64)):
+        assert compute_s(groups, channels) == compute_s(groups, channels, last=False)
+    assert compute_s(3, 64, forward=True) == compute_s(3, 64, last=False, forward=True)
+
+
 def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile() -> None:
     how = {"padding": (1, 1, 1, 1), "groups": 32}
     (kernel,) = op_kernels("conv2d", ((64, 256, 28, 28), (256, 8, 3, 3)), how, "float16")

@@ -25,6 +25,7 @@ from steptime.predict.kernel import Kernel, Larger
 PLACES = 128  # of the result that a block of threads makes
 FILTERS = (128, 64, 32)  # that it may make of each
 CHANNELS = 8  # whose multiple tensor cores need
+FEW = 4  # channels of images as they come
 LEAST_PART = 200  # length of the contraction below which it is not split
 
 
@@ -241,18 +242,51 @@ def _on_matrix_units(
     """Return the seconds of an implicit product on tensor cores, whose images are channels last.
 
     Images that are not are turned around on the way in and out, where the quickest kernel asks for
-    it: on average `convolution.matrix_turned` of them.
+    it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
+    are copied to one that is.
     """
     shape = _padded(kernel.kind, layer, larger)
     arithmetic, _ = product_s(device, constants, dtype, shape, larger)
+    arithmetic = arithmetic / constants["convolution.matrix_share"]
     gap = constants["launch.gap_s"] * kernel.launches
+    forward = kernel.kind == "conv2d" and kernel.pass_ == "forward"
     if not kernel.channels_last:
         turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
-        forward = kernel.kind == "conv2d" and kernel.pass_ == "forward"
         name = "convolution.matrix_turned" if forward else "convolution.gradients_turned"
         gap = gap + turning * constants[name]
+    else:
+        copied = 2 * SIZE_BYTES[kernel.dtype] * _uneven(layer)
+        gap = gap + streamed_s(copied, device, constants)
+        if not forward:
+            vector = device.vector_peak("float32") or device.peak_flop_per_s[kernel.dtype]
+            slow = _without_matrix_units(layer, larger) * kernel.flop
+            arithmetic = arithmetic + slow / (vector * constants["convolution.groups_share"])
     moving = streamed_s(kernel.bytes, device, constants)
-    return Parts(arithmetic / constants["convolution.matrix_share"], moving, gap, kernel.flop)
+    return Parts(arithmetic, moving, gap, kernel.flop)
+
+
+@remembered
+def _uneven(layer: Layer) -> Any:
+    """Return the elements of a layer's images whose channels tensor cores do not take as they are.
+
+    First layers have kernels of their own.
+    """
+    read = layer.read * ((layer.read % CHANNELS > 0) * (layer.read > FEW))
+    made = layer.made * (layer.made % CHANNELS > 0)
+    return (layer.groups == 1) * layer.places * (layer.strides * read + made)
+
+
+@remembered
+def _without_matrix_units(layer: Layer, larger: Larger) -> Any:
+    """Return FLOP on vector units for each that is counted, of a gradient of groups; 0 for others.
+
+    With channels last cuDNN has quick kernels for 32 groups at once of 4 to 32 channels that make
+    as many; what it has for others computes blocks of 32 channels.
+    """
+    groups, _, made, read, *_ = layer
+    quick = (groups % 32 == 0) * (made == read) * (read >= 4) * (read <= FILTERS[-1])
+    widest = larger(made, read)
+    return (groups > 1) * (1 - quick) * ceil(widest, FILTERS[-1]) * FILTERS[-1] / widest
 
 
 @remembered

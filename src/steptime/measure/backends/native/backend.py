@@ -75,7 +75,7 @@ def prepare(
     ):
         raise contract.UnsupportedError(f"{where} has changed since it was converted")
     torch.manual_seed(options.seed)
-    module, _ = module_of(where, name, "cpu")
+    module, _ = module_of(where, name, "cpu", about["inputs"])
     device, types = torch_backend.find(options.device), precision(workload.dtype)
     module = module.to(device, getattr(torch, types.weights))
     trains = workload.phase == "train"

@@ -89,7 +89,7 @@ def _lacking(module: nn.Module, inputs: Mapping[str, Any]) -> str:
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     where, name = request["where"], request["name"]
-    module, known = module_of(where, name)
+    module, known = module_of(where, name, inputs=request["inputs"])
     inputs = request["inputs"] or known or request.get("before")
     if not inputs:
         raise InputError(

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from steptime.core.errors import InputError, shorten, unknown
 META = "meta"
 
 
-def module_of(where: str, name: str, device: str = META) -> tuple[nn.Module, Any]:
+def module_of(
+    where: str, name: str, device: str = META, inputs: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, Any]:
     """Return the module that a name stands for, and what says its inputs (None: nothing does).
 
     `where` is a Python file, whose code is run, or one of `LIBRARIES`. A class or a function is
-    called without arguments. Raises `InputError` for what is not there or is no module.
+    called without arguments; a network of timm is made for images of the size of its `inputs`.
+    Raises `InputError` for what is not there or is no module.
     """
     if where in LIBRARIES:
         try:
@@ -30,7 +34,7 @@ def module_of(where: str, name: str, device: str = META) -> tuple[nn.Module, Any
         except ImportError as error:
             what = f"{where}:{shorten(name)[1:-1]}"
             raise InputError(f"{what}: {where} is not installed ({error})") from None
-        return LIBRARIES[where](library, name, device)
+        return LIBRARIES[where](library, name, device, inputs)
     found: Any = _run(Path(where))
     inputs = getattr(found, "INPUTS", None)
     for part in name.split("."):
@@ -95,7 +99,9 @@ def without_operators() -> Iterator[None]:
         torch.library.register_fake = register
 
 
-def _of_torchvision(library: Any, name: str, device: str) -> tuple[nn.Module, Any]:
+def _of_torchvision(
+    library: Any, name: str, device: str, _: Mapping[str, Any] | None
+) -> tuple[nn.Module, Any]:
     models = library.models
     if name not in models.list_models():
         raise unknown("network of torchvision", name, models.list_models())
@@ -108,10 +114,21 @@ def _of_torchvision(library: Any, name: str, device: str) -> tuple[nn.Module, An
     return made, {"": ((2, 3, *frames, size, size), "float32")}
 
 
-def _of_timm(library: Any, name: str, device: str) -> tuple[nn.Module, Any]:
+def _of_timm(
+    library: Any, name: str, device: str, inputs: Mapping[str, Any] | None
+) -> tuple[nn.Module, Any]:
     if not library.is_model(name):
         raise unknown("network of timm", name, library.list_models())
-    made = _made(lambda: library.create_model(name, pretrained=False), device, f"timm:{name}")
+    make = partial(library.create_model, name, pretrained=False)
+
+    def sized() -> Any:
+        (shape, _), *_ = (inputs or {}).values()
+        try:
+            return make(img_size=shape[-1])
+        except TypeError:  # of a network that takes any
+            return make()
+
+    made = _made(sized if inputs else make, device, f"timm:{name}")
     return made, {"": ((2, *made.default_cfg["input_size"]), "float32")}
 
 
