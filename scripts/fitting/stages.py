@@ -186,11 +186,16 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "convolution.matrix_share": 1.1,
             "convolution.matrix_turned": 0.18,
             "convolution.gradients_turned": 1.1,
-            "convolution.groups_share": 0.1,
             "convolution.depthwise_share": 0.32,
         },
-        timm.op_by_op,
+        lambda data: (one for one in timm.op_by_op(data) if one.kind != "train nhwc"),
         "networks of timm, op by op under autocast",
+    ),
+    "groups": Stage(
+        "gpu",
+        {"convolution.groups_share": 0.1},
+        lambda data: (one for one in timm.op_by_op(data) if one.kind == "train nhwc"),
+        "networks of timm in training with channels last, op by op under autocast",
     ),
     "described": Stage(
         "gpu",
