@@ -20,7 +20,7 @@ SLOW = "n5"
 FIRST = (  # before what else runs here, where that is allowed: cells and busy loops alike
     "{ renice -n -20 -p $$; echo -20 > /proc/$$/autogroup; } > /dev/null 2>&1 || true"
 )
-BUSY = "(while :; do :; done) 9>&- &"  # until its job ends; it does not hold the lock
+BUSY = "(while kill -0 $$; do :; done) 2> /dev/null 9>&- &"  # as long as its job, without the lock
 WORK_BYTES = 4_000_000  # hashed in each step: some milliseconds
 
 
