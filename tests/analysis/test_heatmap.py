@@ -169,3 +169,5 @@ def test_platforms_are_panels_and_never_one_cell() -> None:
         answer([*here, *there], x="nodes", y="batch", over="layers")
     only = answer([*here, *there], x="nodes", y="batch", over="layers", only=["platform=other"])
     assert {row["panel"] for row in only.rows} == {2, 4}
+    assert "other" in only.source
+    assert here[0].platform not in only.source

@@ -84,7 +84,11 @@ def test_choose(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     known = [cost for cost in costs if cost is not None]
     assert costs == [*sorted(known), *[None] * (len(costs) - len(known))]
     assert run(words) == 0
-    assert "cost in USD" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "cost in USD" in said
+    assert "step, at least" not in said
+    assert run([*words, "--method", "roofline"]) == 0
+    assert "step, at least" in capsys.readouterr().out
 
 
 def test_choose_of_intervals_and_kinds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,8 @@ class Analysis:
         known = {one.name: one.default for one in self.settings}
         for name in settings:
             one_of("setting", name, known)
-        return replace(self.table(data, **known | settings), source=data.source)
+        found = self.table(data, **known | settings)
+        return replace(found, source=found.source or data.source)
 
     def draw(self, table: Table) -> dict[str, Any]:
         """Return the Vega-Lite of a table; raises `InputError` where there is nothing to draw."""

@@ -208,9 +208,10 @@ class Data:
         """One line for captions: how measured, predicted or published, where, and when."""
         return self.source_of(*ORIGINS)
 
-    def source_of(self, *origins: str) -> str:
-        """Return that line of the records of these origins."""
-        return _line([row for row in self._told if row["origin"] in origins])
+    def source_of(self, *origins: str, on: Collection[str] = ()) -> str:
+        """Return that line of the records of these origins, on these platforms or on all."""
+        told = [row for row in self._told if not on or row["platform"] in on]
+        return _line([row for row in told if row["origin"] in origins])
 
     @cached_property
     def origins(self) -> set[str]:

@@ -9,6 +9,7 @@ from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row
 from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.record import ORIGINS
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, shown
 
@@ -101,7 +102,8 @@ def heatmap(
     summary["binned"] = [n for n, s in zip(axes, steps, strict=True) if s != f'"{n}"']
     keys = [Column(key, key) for key in (rows[0] if rows else ("x", "y"))]
     shown_columns += [Column(key, key, spare=True) for key in more]
-    return Table(shown_columns, rows, most=40, full=keys, summary=summary)
+    source = data.source_of(*ORIGINS, on=places)
+    return Table(shown_columns, rows, most=40, full=keys, summary=summary, source=source)
 
 
 def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:

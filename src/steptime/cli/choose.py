@@ -10,7 +10,7 @@ from steptime.cli.grid import names
 from steptime.cli.options import Text, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import KINDS, Device
-from steptime.core.table import Answer, Table, columns, picked
+from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import shown
 from steptime.predict import DEFAULT
 from steptime.predict.choose import SORTS, choices, ordered
@@ -109,17 +109,15 @@ _COLUMNS = columns(
 
 def _table(document: dict[str, Any]) -> Table:
     rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]
-    unknown_end = all(row["high_s"] is None for row in fitting)
     for row in fitting:
         energy, most, said = row["energy_j"], row["energy_at_most_j"], None
         if energy is not None or most is not None:
             kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
             said = f"at most {kwh}" if energy is None else kwh
-        low_s = None if unknown_end else row["low_s"]  # the step itself is the bound
         mark = "extrapolated" if row["extrapolates"] else ""
-        more = {"low_s": low_s, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark}
-        rows.append(row | more)
-    heads = [one for one in _COLUMNS if any(row[one.key] not in (None, "") for row in rows)]
+        rows.append(row | {"train_h": row["train_s"] / 3600, "energy": said, "mark": mark})
+    steps = of_steps(_COLUMNS, rows)
+    heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
     epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
     title = (
         f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "

@@ -4,7 +4,7 @@ from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.core.table import Answer, Table, columns, facts, picked
+from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import seconds, size
 from steptime.predict import DEFAULT
 from steptime.predict.fit import KNEE, doubling, knee, largest_batch
@@ -113,6 +113,4 @@ def _tables(document: dict[str, Any]) -> list[Table]:
     for row in document["rows"]:
         what = ", ".join(what for batch, what in marks if batch == row["batch"])
         rows.append({**row, "what": what if row["fits"] else "does not fit"})
-    bound = all(row["high_s"] is None for row in rows)  # then the step itself is the lower one
-    heads = [one for one in _COLUMNS if not (bound and one.key in ("low_s", "high_s"))]
-    return [facts(title, "", short), Table(heads, rows)]
+    return [facts(title, "", short), Table(of_steps(_COLUMNS, rows), rows)]

@@ -14,7 +14,7 @@ from steptime.cli.command import note, unmodelled
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
 
 if TYPE_CHECKING:
@@ -196,7 +196,9 @@ def _table(cells: Sequence[Cell], found: Axes, first: Workload, method: str) -> 
     )  # fmt: skip
     more = len(cells) - len(rows)
     below = [f"... and {more:,} more; --json has all"] if more else []
-    return Table(heads, rows, f"{len(cells)} cells, {first.phase}, {dtype}({method})", below)
+    return Table(
+        of_steps(heads, rows), rows, f"{len(cells)} cells, {first.phase}, {dtype}({method})", below
+    )
 
 
 def _memory(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from steptime.cli.command import command
 from steptime.cli.options import Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Column, Table, columns, picked
+from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
 from steptime.core.units import counted, seconds, size
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import Mode, layer_rows
@@ -232,7 +232,8 @@ def _table(document: Mapping[str, Any]) -> Table:
     kind = {"data": f"{scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}[parallel]
     exchange = "" if parallel == "model" else f", {document['collective']}"
     rows = [_shown(row) for row in document["rows"]]
-    heads = [one for one in _COLUMNS[parallel] if any(row.get(one.key) is not None for row in rows)]
+    steps = of_steps(_COLUMNS[parallel], rows)
+    heads = [one for one in steps if any(row.get(one.key) is not None for row in rows)]
     how = f"{batch}, {kind} ({document['method']}{exchange})"
     title = f"{document['model']} on {document['device']}{over}, {how}"
     return Table(heads, rows, title, _remarks(document))
@@ -254,8 +255,6 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     more: dict[str, Any] = {"hidden_s": row.get("overlap_s") or None}
-    if row["high_s"] is None:
-        more["low_s"] = None  # the step itself is the bound
     if row.get("train_s") is not None:
         more["training_h"] = row["train_s"] / 3600
     for part in ("data", "model"):

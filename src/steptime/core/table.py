@@ -6,7 +6,7 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -97,6 +97,18 @@ def columns(*said: str) -> tuple[Column, ...]:
         key, _, form = told.partition(":")
         found.append(Column(key, heading if equals else key, text.startswith("?"), form))
     return tuple(found)
+
+
+def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
+    """Return the columns of steps: of bounds, which have no upper end, the step is `at least`."""
+    known = [row for row in rows if row["step_s"] is not None]
+    if not known or any(row["high_s"] is not None for row in known):
+        return [*heads]
+    return [
+        replace(one, heading=f"{one.heading}, at least") if one.key == "step_s" else one
+        for one in heads
+        if one.key not in ("low_s", "high_s")
+    ]
 
 
 def picked(one: object, names: str) -> dict[str, Any]:
