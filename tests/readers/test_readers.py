@@ -14,7 +14,7 @@ from steptime.core.errors import InputError
 from steptime.plots import draw
 from steptime.readers import READERS, read_path
 from steptime.readers.csv_mapping import read_mapping
-from steptime.readers.paradnn_json import network, split_label
+from steptime.readers.paradnn_json import network
 from told import device_rows, two_platforms
 
 LABEL = "layer_4-node_32-input_2000-output_1000-bs_64"
@@ -117,9 +117,11 @@ def test_operations_of_a_tpu_are_scopes(shared: Path) -> None:
 
 
 def test_labels() -> None:
-    assert split_label(f"{LABEL}-non-fusion elementwise") == (LABEL, "non-fusion elementwise")
-    assert split_label(LABEL) == (LABEL, "")
-    choice, batch = network("block_2-filtersz_16-input_100-output_500-batchsize_64", "bottleneck_x")
+    assert network(f"{LABEL}-non-fusion elementwise")[2] == "non-fusion elementwise"
+    assert network(LABEL)[2] == ""
+    choice, batch, _ = network(
+        "block_2-filtersz_16-input_100-output_500-batchsize_64", "bottleneck_x"
+    )
     assert (choice.given, batch) == (
         {"blocks": "2", "filters": "16", "image": "100", "classes": "500", "block": "bottleneck"},
         64,

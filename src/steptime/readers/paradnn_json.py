@@ -5,7 +5,6 @@ where a file is from; `fl` over `params` x `intensity`, the bytes of a parameter
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -64,8 +63,11 @@ LABELS = {  # a label: model text, and the words that the file's name says of it
         ("lstm", "gru", "rnn"),
     ),
 }
-_FIELD = re.compile(r"\{(\w+)\}")
-PATTERNS = {form: re.compile(_FIELD.sub(r"(?P<\1>\\d{1,15})", form)) for form in LABELS}
+_BEHIND = r"(?:-(?P<scope>.+))?"  # names of operations hold hyphens and blanks
+PATTERNS = {
+    re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\d{1,15})", form) + _BEHIND, re.DOTALL): row
+    for form, row in LABELS.items()
+}
 
 
 def recognises(source: Source) -> bool:
@@ -122,36 +124,29 @@ def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]
             for name, (ours, unit) in amounts.items()
             if name in lists
         }
-        steps = _scaled(lists, "step_per_sec", index, 1.0) if timed else None
-        if steps is not None and steps > 0:
-            held["step_s"] = Quantity(1 / steps)
-        if timed and "step_s" not in held:
+        steps = _number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
+        if timed and not (steps and steps > 0):
             yield str(label), "has no positive step_per_sec"
-        else:
-            yield _point(label, machine, method, held)
+            continue
+        if timed and steps:
+            held["step_s"] = Quantity(1 / steps)
+        yield _point(label, machine, method, held)
     for label, state in zip(lists["err_jobs"], lists["states"], strict=True):
         status = STATES.get(str(state), "failed")
         yield _point(label, machine, method, {}, status=status, cause=str(state))
 
 
+def _number(value: Any, unit: float = 1.0) -> float | None:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return value * unit if plain and abs(value) < 1e300 else None
+
+
 def _quantity(value: Any, unit: float) -> Quantity | None:
-    if isinstance(value, list) and value and all(map(_is_number, value)):
-        return Quantity(samples=tuple(one * unit for one in value))
-    return Quantity(value * unit) if _is_number(value) else None
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) < 1e300
-        and math.isfinite(value)
-    )
-
-
-def _scaled(lists: Lists, name: str, index: int, unit: float) -> float | None:
-    value: Any = lists[name][index] if name in lists else None
-    return value * unit if _is_number(value) else None
+    if not isinstance(value, list):
+        number = _number(value, unit)
+        return None if number is None else Quantity(number)
+    numbers = [n for one in value if (n := _number(one, unit)) is not None]
+    return Quantity(samples=tuple(numbers)) if numbers and len(numbers) == len(value) else None
 
 
 def _point(
@@ -165,8 +160,7 @@ def _point(
 ) -> tuple[str, Record | str]:
     text = str(label)
     try:
-        run, scope = split_label(text)
-        choice, batch = network(run, machine.file)
+        choice, batch, scope = network(text, machine.file)
         workload = make_workload(choice, batch=batch, dtype=machine.dtype, optimizer="rmsprop")
     except InputError as error:
         return text[:200], str(error)
@@ -194,9 +188,10 @@ def _machine(lists: Lists, file: str) -> _Machine:
     """
     shares, sizes = [], []
     for index, label in enumerate(lists["labels"]):
-        flop = _scaled(lists, "fl", index, 1e9)
-        params = _scaled(lists, "params", index, 1.0)
-        intensity = _scaled(lists, "intensity", index, 1.0)
+        flop, params, intensity = (
+            _number(lists[name][index] if name in lists else None, SPEEDS[name][1]) or 0.0
+            for name in ("fl", "params", "intensity")
+        )
         if flop and params and intensity:
             sizes.append(flop / (params * intensity))
         with suppress(InputError):
@@ -216,32 +211,21 @@ def _machine(lists: Lists, file: str) -> _Machine:
     return _Machine(TPU, "float32" if wide else "bfloat16-mixed", CORES, file)
 
 
-def split_label(text: str) -> tuple[str, str]:
-    """Return the label, and the name of an operation behind it: `...-bs_512-all-reduce`.
+def network(text: str, file: str = "") -> tuple[Choice, int, str]:
+    """Return the network of a label, its batch, and the operation behind it: `...-bs_512-infeed`.
 
-    Names hold hyphens and blanks, so the label ends where its last number does.
+    The `file` names the kind of block or cell. Raises `InputError` for what is no label.
     """
-    for pattern in PATTERNS.values():
-        found = pattern.match(text)
-        if found and text[found.end() : found.end() + 1] in {"", "-"}:
-            return found[0], text[found.end() + 1 :]
-    raise InputError(f"is no label of ParaDnn's: {shorten(text)}")
-
-
-def network(label: str, file: str = "") -> tuple[Choice, int]:
-    """Return the network of a label and its batch; the `file` names the kind of block or cell.
-
-    Raises `InputError` for what is no label.
-    """
-    for form, (model, detail, words) in LABELS.items():
-        found = PATTERNS[form].fullmatch(label)
+    for pattern, (model, detail, words) in PATTERNS.items():
+        found = pattern.fullmatch(text)
         if not found:
             continue
-        text = model.format(**found.groupdict())
+        said = model.format(**found.groupdict())
         if detail:
             named = [word for word in words if word in re.split(r"[_/.-]", file.lower())]
             if not named:
+                label = text[: found.end("batch")]
                 raise InputError(f"{label}: the file's name does not say the {detail}")
-            text += f",{detail}={named[0]}"
-        return read_model(text), int(found["batch"])
-    raise InputError(f"is no label of ParaDnn's: {shorten(label)}")
+            said += f",{detail}={named[0]}"
+        return read_model(said), int(found["batch"]), found["scope"] or ""
+    raise InputError(f"is no label of ParaDnn's: {shorten(text)}")
