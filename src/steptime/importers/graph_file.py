@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from steptime import ops
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, check
@@ -12,16 +13,6 @@ from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.ranges import LARGEST
 from steptime.importers import WRONG, Source, line_of
 from steptime.models.family import Family
-from steptime.ops import (
-    OPS,
-    cost_of,
-    kind_row,
-    outputs_of,
-    products_of,
-    saved_of,
-    scratch_of,
-    serial_of,
-)
 from steptime.ops.builder import MOST_OPS, Builder
 from steptime.ops.training import training_graph
 
@@ -118,7 +109,7 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
     except GraphError as error:
         raise InputError(f"{place}: {line_of(error)}") from None
     for op in graph.ops:
-        kind_row(op.kind)
+        ops.kind_row(op.kind)
         where = f"{place}: op {shorten(op.name)}"
         try:
             problem = _misfit(graph, op)
@@ -141,21 +132,21 @@ def _verify(graph: Graph, trains: bool, place: str) -> None:
 
 def _misfit(graph: Graph, op: Op) -> str:
     """Return what does not fit about an op, "" if all does."""
-    example = OPS[op.kind].example.attrs
+    example = ops.OPS[op.kind].example.attrs
     for name, value in op.attrs.items():
         if name in example and type(value) is not type(example[name]):
             return f"{shorten(name)} is a {type(example[name]).__name__}, not {shorten(value)}"
     specs = tuple(graph.tensors[name] for name in op.inputs)
     written = tuple(graph.tensors[name] for name in op.outputs)
-    made = outputs_of(op.kind, specs, op.settings)
+    case = op.kind, specs, op.settings
+    made = ops.outputs_of(*case)
     if made != written:
         follow, said = ([[one.dtype, list(one.shape)] for one in ones] for ones in (made, written))
         return f"{op.kind} makes {shorten(follow)}, not {shorten(said)}"
     if not all(type(size) is int and 0 < size <= LARGEST for one in made for size in one.shape):
         return f"{op.kind} makes a tensor without a size"
-    numbers = [*cost_of(op.kind, specs, op.settings, written)]
-    numbers += [scratch_of(op.kind, specs, op.settings), serial_of(op.kind, specs, op.settings)]
-    numbers += [n for product in products_of(op.kind, specs, op.settings) for n in product]
-    saved_of(op.kind, specs, op.settings)
+    numbers = [*ops.cost_of(*case, written), ops.scratch_of(*case), ops.serial_of(*case)]
+    numbers += [n for product in ops.products_of(*case) for n in product]
+    ops.saved_of(*case)
     right = all(type(number) is int and number >= 0 for number in numbers)
     return "" if right else f"{op.kind} has attributes without a cost"

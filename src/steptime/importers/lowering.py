@@ -11,22 +11,7 @@ from typing import Any, Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
-from steptime.importers.elements import (
-    axis_of,
-    concat,
-    dropout,
-    free_name,
-    is_kept,
-    op,
-    pad,
-    pointwise,
-    reduce,
-    reshape,
-    slice_,
-    softmax,
-    transpose,
-    with_axes,
-)
+from steptime.importers import elements as el
 from steptime.importers.heads import heads_joined, heads_repeated, heads_shared
 from steptime.importers.windows import sides_of, windows
 from steptime.ops.builder import Builder
@@ -36,15 +21,15 @@ from steptime.ops.table import require
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`, and `bias [width]` added."""
-    whole = with_axes(b, x)
+    whole = el.with_axes(b, x)
     if whole != x:
         y = linear(b, whole, w, name, bias)
-        return reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
-    rows = x if len(b.shape(x)) > 1 else reshape(b, x, (1, -1), f"{name}/row")
-    y = op(b, "linear", rows, w, name=name)
+        return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
+    rows = x if len(b.shape(x)) > 1 else el.reshape(b, x, (1, -1), f"{name}/row")
+    y = el.op(b, "linear", rows, w, name=name)
     if bias:
-        y = op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
-    return y if rows == x else reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
+        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
+    return y if rows == x else el.reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
 
 
 def matmul(b: Builder, x: str, y: str, name: str) -> str:
@@ -54,30 +39,30 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     """
     before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
     require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
-    if len(b.shape(y)) == 2 and is_kept(b, y):
-        return linear(b, x, transpose(b, y, (1, 0), f"{name}/transpose"), name)
+    if len(b.shape(y)) == 2 and el.is_kept(b, y):
+        return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
     if before:
-        x = reshape(b, x, (1, -1), f"{name}/row")
+        x = el.reshape(b, x, (1, -1), f"{name}/row")
     if after:
-        y = reshape(b, y, (-1, 1), f"{name}/column")
-    made = op(b, "matmul", x, y, name=name)
+        y = el.reshape(b, y, (-1, 1), f"{name}/column")
+    made = el.op(b, "matmul", x, y, name=name)
     shape = b.shape(made)
     kept = (*shape[:-2], *(() if before else shape[-2:-1]), *(() if after else shape[-1:]))
-    return reshape(b, made, kept, f"{name}/reshape")
+    return el.reshape(b, made, kept, f"{name}/reshape")
 
 
 def _image(b: Builder, x: str, name: str) -> str:
     """Return `[n, c, l]` seen as an image of height 1, `[n, c, 1, l]`, an image as it is."""
     shape = b.shape(x)
     require(len(shape) in (3, 4), f"{name}: over {len(shape) - 2} axes: there are kinds for 1 or 2")
-    return x if len(shape) == 4 else reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+    return x if len(shape) == 4 else el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
 
 
 def _as_before(b: Builder, y: str, x: str, name: str) -> str:
     """Return an image of height 1 as the sequence that `x` was."""
     shape = b.shape(y)
     flat = len(b.shape(x)) == 3
-    return reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape") if flat else y
+    return el.reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape") if flat else y
 
 
 def _pair(sizes: Sequence[int]) -> tuple[int, int]:
@@ -127,9 +112,9 @@ def convolution(
         made = (whole[0] - sides[0] - sides[1], whole[1] - sides[2] - sides[3])
         how["output_size"] = _pair(size) if size else made
     kind = "conv_transpose2d" if transposed else "conv2d"
-    y = op(b, kind, image, filters, name=name, padding=sides, **how)
+    y = el.op(b, kind, image, filters, name=name, padding=sides, **how)
     if bias:
-        y = op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
+        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
     return _as_before(b, y, x, name)
 
 
@@ -139,19 +124,19 @@ def _deep_convolution(
     """Return a convolution of `x [n, c, d, h, w]`: windows of the depth are channels of images."""
     (n, channels), (filters, inside, depth, *kernel) = b.shape(x)[:2], b.shape(w)
     pads = (0, 0, 0, 0, *sizes["padding"][:2], 0, 0, 0, 0)
-    x = pad(b, x, pads, f"{name}/pad")
+    x = el.pad(b, x, pads, f"{name}/pad")
     step, apart = sizes["stride"][0], sizes["dilation"][0]
     x = windows(b, x, 2, depth, f"{name}/depth", step, apart)
     count, height, width = b.shape(x)[2], *b.shape(x)[4:]
-    x = transpose(b, x, (0, 2, 1, 3, 4, 5), f"{name}/depth_first")
-    x = reshape(b, x, (n * count, channels * depth, height, width), f"{name}/images")
-    w = reshape(b, w, (filters, inside * depth, *kernel), f"{name}/filters")
+    x = el.transpose(b, x, (0, 2, 1, 3, 4, 5), f"{name}/depth_first")
+    x = el.reshape(b, x, (n * count, channels * depth, height, width), f"{name}/images")
+    w = el.reshape(b, w, (filters, inside * depth, *kernel), f"{name}/filters")
     flat: dict[str, Any] = {
         key: given[2 if key == "padding" else 1 :] for key, given in sizes.items()
     }
     y = convolution(b, x, w, name, bias, groups=groups, **flat)
-    y = reshape(b, y, (n, count, *b.shape(y)[1:]), f"{name}/volume")
-    return transpose(b, y, (0, 2, 1, 3, 4), f"{name}/channels_first")
+    y = el.reshape(b, y, (n, count, *b.shape(y)[1:]), f"{name}/volume")
+    return el.transpose(b, y, (0, 2, 1, 3, 4), f"{name}/channels_first")
 
 
 def pool(
@@ -173,21 +158,19 @@ def pool(
     padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
     if len(b.shape(x)) == 5:
         n, c, depth, h, w = b.shape(x)
-        y = reshape(b, x, (n, c * depth, h, w), f"{name}/images")
-        sizes: dict[str, Any] = {
-            "kernel": kernel[1:], "stride": stride[1:], "padding": padding[2:], "ceil": ceil
-        }  # fmt: skip
-        y = pool(b, y, kind, f"{name}/images/pool", **sizes)
+        y = el.reshape(b, x, (n, c * depth, h, w), f"{name}/images")
+        sizes: dict[str, Any] = {"kernel": kernel[1:], "stride": stride[1:], "ceil": ceil}
+        y = pool(b, y, kind, f"{name}/images/pool", padding=padding[2:], **sizes)
         size = b.shape(y)[2:]
-        y = reshape(b, y, (n, c, depth, math.prod(size)), f"{name}/depth")
+        y = el.reshape(b, y, (n, c, depth, math.prod(size)), f"{name}/depth")
         sides = (*padding[:2], 0, 0)
         y = pool(
             b, y, kind, name, kernel=(kernel[0], 1), stride=(stride[0], 1), padding=sides, ceil=ceil
         )
-        return reshape(b, y, (*b.shape(y)[:3], *size), f"{name}/volume")
+        return el.reshape(b, y, (*b.shape(y)[:3], *size), f"{name}/volume")
     how: dict[str, Attr] = {"ceil": True} if ceil else {}
     how |= {"kernel": _pair(kernel), "stride": _pair(stride), "padding": _sides(padding)}
-    return _as_before(b, op(b, f"{kind}_pool2d", _image(b, x, name), name=name, **how), x, name)
+    return _as_before(b, el.op(b, f"{kind}_pool2d", _image(b, x, name), name=name, **how), x, name)
 
 
 def adaptive_pool(
@@ -195,14 +178,14 @@ def adaptive_pool(
 ) -> str:
     """Return pooling to a size, which must divide that of `x`, or be a multiple of it."""
     if len(b.shape(x)) == 5 and set(size) == {1}:
-        return reduce(b, "mean" if kind == "avg" else kind, x, (2, 3, 4), name, keep=True)
+        return el.reduce(b, "mean" if kind == "avg" else kind, x, (2, 3, 4), name, keep=True)
     image = _image(b, x, name)
     inner, wanted = b.shape(image)[2:], _pair(size)
     if wanted == inner:
         return x
     if wanted == (1, 1):
         function = "mean" if kind == "avg" else kind
-        return _as_before(b, reduce(b, function, image, (2, 3), name, keep=True), x, name)
+        return _as_before(b, el.reduce(b, function, image, (2, 3), name, keep=True), x, name)
     if all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
         return resize(b, x, size, "nearest", name)
     # where it does not divide, windows differ by one element; these are all as long as the longest
@@ -210,7 +193,7 @@ def adaptive_pool(
     kernel = tuple(n - (m - 1) * s for n, m, s in zip(inner, wanted, stride, strict=True))
     require(min(kernel) >= 1, f"{name}: pooling of {list(inner)} to {list(wanted)}")
     how: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0, 0, 0)}
-    return _as_before(b, op(b, f"{kind}_pool2d", image, name=name, **how), x, name)
+    return _as_before(b, el.op(b, f"{kind}_pool2d", image, name=name, **how), x, name)
 
 
 def resize(
@@ -223,15 +206,15 @@ def resize(
         return x
     if mode == "nearest" and all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
         scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
-        return _as_before(b, op(b, "upsample2d", image, name=name, scale=scale), x, name)
+        return _as_before(b, el.op(b, "upsample2d", image, name=name, scale=scale), x, name)
     how: dict[str, Attr] = {"align_corners": True} if align_corners else {}
-    y = op(b, "resize2d", image, name=name, size=wanted, mode=mode, **how)
+    y = el.op(b, "resize2d", image, name=name, size=wanted, mode=mode, **how)
     return _as_before(b, y, x, name)
 
 
 def _kept(b: Builder, tensor: str, width: int, name: str) -> str:
     """Return a weight of a norm, a buffer where it has none."""
-    return tensor or b.buffer(free_name(b, name), (width,))
+    return tensor or b.buffer(el.free_name(b, name), (width,))
 
 
 def batch_norm(
@@ -249,7 +232,7 @@ def batch_norm(
     given = (("w", weight), ("b", bias), ("running_mean", mean), ("running_variance", variance))
     inputs = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in given]
     by_batch = b.training if training is None else training
-    return op(b, "batch_norm", x, *inputs, name=name, training=by_batch)
+    return el.op(b, "batch_norm", x, *inputs, name=name, training=by_batch)
 
 
 def layer_norm(
@@ -270,16 +253,16 @@ def _last_axes(
     shape = b.shape(x)
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
-    seen = reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
+    seen = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
     kept = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in weights]
-    flat = [reshape(b, tensor, (width,), f"{name}/vector") for tensor in kept]
-    return reshape(b, op(b, kind, seen, *flat, name=name), shape, f"{name}/reshape")
+    flat = [el.reshape(b, tensor, (width,), f"{name}/vector") for tensor in kept]
+    return el.reshape(b, el.op(b, kind, seen, *flat, name=name), shape, f"{name}/reshape")
 
 
 def group_norm(b: Builder, x: str, groups: int, name: str, weight: str = "", bias: str = "") -> str:
     """Return group norm of `x [n, c, ...]`; instance norm has as many groups as channels."""
     kept = [_kept(b, t, b.shape(x)[1], f"{name}/{s}") for s, t in (("w", weight), ("b", bias))]
-    return op(b, "group_norm", x, *kept, name=name, groups=groups)
+    return el.op(b, "group_norm", x, *kept, name=name, groups=groups)
 
 
 def attention(
@@ -310,24 +293,24 @@ def attention(
     scores = (heads, length, keys)
     if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
         joined = [heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
-        joined += [reshape(b, mask, scores, f"{name}/mask")] if mask else []
+        joined += [el.reshape(b, mask, scores, f"{name}/mask")] if mask else []
         how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
         how |= {"window": window} if window else {}
-        y = op(b, "attention", *joined, name=name, **how)
-        y = reshape(b, y, (n, length, heads, width), f"{name}/heads")
-        return transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
+        y = el.op(b, "attention", *joined, name=name, **how)
+        y = el.reshape(b, y, (n, length, heads, width), f"{name}/heads")
+        return el.transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
     if groups != heads:
         k, v = (
             heads_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v))
         )
-    turned = transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
+    turned = el.transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
     y = matmul(b, q, turned, f"{name}/scores")
-    y = pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
+    y = el.pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
     if causal or window:
-        own = b.buffer(free_name(b, f"{name}/causal"), (length, keys))
-        y = pointwise(b, "add", y, own, name=f"{name}/mask")
-    y = pointwise(b, "add", y, mask, name=f"{name}/mask")
-    return matmul(b, softmax(b, y, -1, f"{name}/softmax"), v, name)
+        own = b.buffer(el.free_name(b, f"{name}/causal"), (length, keys))
+        y = el.pointwise(b, "add", y, own, name=f"{name}/mask")
+    y = el.pointwise(b, "add", y, mask, name=f"{name}/mask")
+    return matmul(b, el.softmax(b, y, -1, f"{name}/softmax"), v, name)
 
 
 def recurrent(
@@ -350,7 +333,7 @@ def recurrent(
     ways = 2 if bidirectional else 1
     require(bool(weights) and len(weights) % ways == 0, f"{name}: weights of {len(weights)} layers")
     if not batch_first:
-        x = transpose(b, x, (1, 0, 2), f"{name}/batch_first")
+        x = el.transpose(b, x, (1, 0, 2), f"{name}/batch_first")
     last: list[str] = []
     for layer in range(len(weights) // ways):
         place = f"{name}/layer{layer + 1}" if len(weights) > ways else name
@@ -359,21 +342,23 @@ def recurrent(
             own = list(weights[layer * ways + way])
             rows = b.shape(own[0])[0]
             while len(own) < 4:
-                own.append(b.buffer(free_name(b, f"{place}/no_bias"), (rows,)))
+                own.append(b.buffer(el.free_name(b, f"{place}/no_bias"), (rows,)))
             at = f"{place}/back" if way else place
-            seen = op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
-            y = op(b, cell, seen, *own, name=at)
-            last.append(slice_(b, y, 1, -1, b.shape(y)[1], f"{at}/last"))
-            made.append(op(b, "flip", y, name=f"{at}/flip_back", axes=(1,)) if way else y)
-        x = concat(b, made, 2, f"{place}/join")
+            seen = el.op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
+            y = el.op(b, cell, seen, *own, name=at)
+            last.append(el.slice_(b, y, 1, -1, b.shape(y)[1], f"{at}/last"))
+            made.append(el.op(b, "flip", y, name=f"{at}/flip_back", axes=(1,)) if way else y)
+        x = el.concat(b, made, 2, f"{place}/join")
         if layer < len(weights) // ways - 1:
-            x = dropout(b, x, p, f"{place}/dropout")
-    state = transpose(b, concat(b, last, 1, f"{name}/state"), (1, 0, 2), f"{name}/layers_first")
-    return x if batch_first else transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
+            x = el.dropout(b, x, p, f"{place}/dropout")
+    state = el.transpose(
+        b, el.concat(b, last, 1, f"{name}/state"), (1, 0, 2), f"{name}/layers_first"
+    )
+    return x if batch_first else el.transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
 
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
     """Return the `k` largest or smallest along an axis, in order, and their places."""
-    how: dict[str, Attr] = {"k": k, "axis": axis_of(b, x, axis), "largest": largest}
-    values, places = b.append(b.named(free_name(b, name)), "topk", (x,), **how)
+    how: dict[str, Attr] = {"k": k, "axis": el.axis_of(b, x, axis), "largest": largest}
+    values, places = b.append(b.named(el.free_name(b, name)), "topk", (x,), **how)
     return values, places

@@ -4,17 +4,7 @@ import math
 from collections.abc import Sequence
 
 from steptime.core.windows import positions, same_padding
-from steptime.importers.elements import (
-    axis_of,
-    free_name,
-    gather,
-    op,
-    pad,
-    reduce,
-    reshape,
-    slice_,
-    transpose,
-)
+from steptime.importers import elements as el
 from steptime.ops.builder import Builder
 from steptime.ops.table import require
 
@@ -44,18 +34,18 @@ def windows(
     b: Builder, x: str, axis: int, size: int, name: str, step: int = 1, dilation: int = 1
 ) -> str:
     """Return `x` with `[count, size]` in place of `axis`: windows that begin `step` apart."""
-    axis, shape = axis_of(b, x, axis), b.shape(x)
+    axis, shape = el.axis_of(b, x, axis), b.shape(x)
     count = positions(shape[axis], size, step, dilation=dilation)
     require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
     apart = (*shape[:axis], count, size, *shape[axis + 1 :])
     if dilation == 1 and size == step:
-        x = slice_(b, x, axis, 0, count * size, f"{name}/whole")
+        x = el.slice_(b, x, axis, 0, count * size, f"{name}/whole")
     elif size == 1:
-        x = slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
+        x = el.slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
     else:
-        places = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
-        return op(b, "gather", x, places, name=name, axis=axis)
-    return reshape(b, x, apart, name)
+        places = b.buffer(el.free_name(b, f"{name}/places"), (count, size), "int64")
+        return el.op(b, "gather", x, places, name=name, axis=axis)
+    return el.reshape(b, x, apart, name)
 
 
 def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, name: str) -> str:
@@ -64,8 +54,8 @@ def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, na
     for i, suffix in enumerate(("rows", "columns")):
         how = {"step": stride[i], "dilation": dilation[i]}
         x = windows(b, x, 2 + 2 * i, kernel[i], f"{name}/{suffix}", **how)
-    x = transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
-    return reshape(b, x, (n, c * kernel[0] * kernel[1], -1), name)
+    x = el.transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
+    return el.reshape(b, x, (n, c * kernel[0] * kernel[1], -1), name)
 
 
 def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: str) -> str:
@@ -76,7 +66,8 @@ def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: st
     n, rows, columns = b.shape(x)
     most = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
     flat = (n, rows // math.prod(kernel), math.prod(kernel) * columns)
-    x = pad(b, reshape(b, x, flat, f"{name}/flat"), (0, 0, 0, 0, 0, 1), f"{name}/nothing")
-    places = b.buffer(free_name(b, f"{name}/places"), (math.prod(size), most), "int64")
-    parts = gather(b, x, places, 2, f"{name}/windows")
-    return reshape(b, reduce(b, "sum", parts, (3,), name), (*flat[:2], *size), f"{name}/image")
+    x = el.pad(b, el.reshape(b, x, flat, f"{name}/flat"), (0, 0, 0, 0, 0, 1), f"{name}/nothing")
+    places = b.buffer(el.free_name(b, f"{name}/places"), (math.prod(size), most), "int64")
+    parts = el.gather(b, x, places, 2, f"{name}/windows")
+    summed = el.reduce(b, "sum", parts, (3,), name)
+    return el.reshape(b, summed, (*flat[:2], *size), f"{name}/image")
