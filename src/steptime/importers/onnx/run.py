@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.importers import WRONG, constants, elements, line_of
+from steptime.importers.batches import reseen
 from steptime.importers.constants import Array
 from steptime.importers.onnx.model import Model, Node, Subgraph
 from steptime.importers.onnx.values import (
@@ -51,7 +52,6 @@ class Run:
         self.node = Node("", "", (), (), {}, 0)
         self.kept: set[str] = set()  # tensors that are outputs
         self.scaled: set[str] = set()  # what grows with the batch
-        self.inner: dict[str, int] = {}  # elements before the batch within its axis, if not 1
         self._roots: dict[str, tuple[str, tuple[Step, ...]]] = {}
         self.outputs = frozenset(model.graph.outputs)
         self._name_constants(model.graph)
@@ -306,40 +306,11 @@ class Run:
         fits = size % known == 0 if known and -1 in copied else known == size
         shape = tuple(size // known if n == -1 and known else n for n in copied)
         if self.before and isinstance(x, str) and self.node.outputs:
-            shape, fits = self._mended(own, shape, fits)
+            old_in, old = self.old(self.node.inputs[0]), self.old(self.node.outputs[0])
+            seen = reseen(old_in, own, old, self.before.batch) if old_in and old else None
+            shape, fits = (seen, True) if seen else (shape, fits)
         require(fits, f"reshape {list(own)} to {list(wanted)}: written for another batch or size")
         return self.view(x, "reshape", shape)
-
-    def _mended(self, own: Shape, shape: Shape, fits: bool) -> tuple[Shape, bool]:
-        """Return a shape that is as large as it must be where the batch is, and whether it fits.
-
-        A reshape keeps the order of elements, so what lies before the batch and after it stays.
-        """
-        old_in, old = self.old(self.node.inputs[0]), self.old(self.node.outputs[0])
-        before = self.before
-        moved = _moved(old_in, own)
-        if before is None or old_in is None or old is None or moved is None:
-            return shape, fits
-        at = math.prod(old_in[:moved]) * self.inner.get(self.node.inputs[0], 1)
-        found = []
-        for i, size in enumerate(old):
-            lead = math.prod(old[:i])
-            part = at // lead if at % lead == 0 else 0
-            if part and size % (part * before.batch) == 0:
-                clean = part == 1 and size == before.batch
-                found.append((not clean, part, i))
-        is_clean = old_in[moved] == before.batch and at == math.prod(old_in[:moved])
-        found.sort()
-        now = _moved(old, shape) if fits else None
-        chosen = next((one for one in found if one[2] == now), None)
-        if chosen is None or (is_clean and not found[0][0]):
-            if not found:
-                return shape, fits
-            chosen = found[0]
-        _, part, place = chosen
-        self.inner[self.node.outputs[0]] = part
-        size = old[place] // before.batch * self.batch
-        return (*old[:place], size, *old[place + 1 :]), True
 
     def old(self, name: str) -> Shape | None:
         """Return the shape that a tensor has with the file's own batch."""
@@ -351,7 +322,6 @@ class Run:
         if self.before is None or self.scaled.isdisjoint(node.inputs):
             return
         own = self.before.batch
-        inner = {self.inner[name]: name for name in node.inputs if name in self.inner}
         for name in node.outputs:
             value, old = self.env.get(name), self.old(name)
             if not name or not isinstance(value, str) or old is None:
@@ -363,15 +333,6 @@ class Run:
                     f" written for one batch (--batch {own})"
                 )
             self.scaled.add(name)
-            moved = _moved(old, shape)
-            for part, source in inner.items():
-                above = self.old(source)
-                where = _moved(above, self.shape(self.env[source]))
-                same = (
-                    above and where is not None and moved is not None and old[moved] == above[where]
-                )
-                if same:
-                    self.inner.setdefault(name, part)
 
     def grown(self, shape: Shape, value: Value, name: str) -> Shape:
         """Return the shape that a value is repeated to, with this batch in place of the file's."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
 from steptime.importers import elements as el
+from steptime.importers.batches import reseen
 from steptime.importers.patterns import recognised
 from steptime.importers.pytorch.program import Node, Program, Ref, Size, Sym
 from steptime.importers.pytorch.symbols import value_of
@@ -310,36 +311,13 @@ class Walk:
             )
 
     def reseen(self, source: Ref, x: str, told: Shape) -> Shape:
-        """Return the shape of a view whose file says `told`, for the batch that is built.
-
-        Sizes are matched in groups of equal products; what a group has grown by, the size that is
-        the batch of the file does, or its first.
-        """
+        """Return the shape of a view whose file says `told`, for the batch that is built."""
         if not self.is_rebound:
             return told
-        before, actual = self.told(source), self.b.shape(x)
-        found: list[int] = []
-        i = j = 0
-        while i < len(before) or j < len(told):
-            start, mine, theirs, grown = j, 1, 1, 1
-            while mine != theirs or (i, j) == (i, start):
-                if i < len(before) and (mine < theirs or j == start or j == len(told)):
-                    mine, grown, i = mine * before[i], grown * actual[i], i + 1
-                elif j == len(told):
-                    break
-                if mine > theirs or j == start:
-                    if j == len(told):
-                        break
-                    theirs, j = theirs * told[j], j + 1
-            group = list(told[start:j])
-            exact = [i for i, n in enumerate(group) if n == self.own_batch]
-            at = exact[0] if len(exact) == 1 else 0
-            if mine != theirs or (group and group[at] * grown % mine):
-                raise ShapeError(f"a view made for batch {self.own_batch} fits no other batch")
-            if group:
-                group[at] = group[at] * grown // mine
-            found += group
-        return tuple(found)
+        found = reseen(self.told(source), self.b.shape(x), told, self.own_batch)
+        if found is None:
+            raise ShapeError(f"a view made for batch {self.own_batch} fits no other batch")
+        return found
 
     def adapted(self, operands: Sequence[Any]) -> tuple[Any, ...]:
         """Return operands, constants among them with the batch that the others have."""
