@@ -218,10 +218,8 @@ TYPES: Mapping[str, Lower] = {
     "Elementwise": partial(_passing, lower=_sum),
     "Reshape": _reshape,
     "Softmax": _softmax,
-    # [n, 1], whatever the input: the file's rule
-    "Sigmoid": lambda at: (
-        at.layer("other", (at.shapes[0][0], 1)),
-        at.op("sigmoid", at.x[0]),
+    "Sigmoid": lambda at: (  # [n, 1], whatever the input: the file's rule
+        (at.layer("other", (at.shapes[0][0], 1)), at.op("sigmoid", at.x[0]))
     ),
     "ReLU": partial(_passing, lower=lambda at: at.op("relu", at.x[0])),
     "BatchNorm": partial(
