@@ -143,11 +143,14 @@ def _gather_nd(r: Run, x: Value, indices: Value) -> Value:
 
 
 def _expand(r: Run, x: Value, shape: Value) -> Value:
-    asked = r.grown(r.of(shape).whole(), x, r.node.inputs[0])
-    wanted = constants.broadcast(r.shape(x), asked)
+    own, asked = r.shape(x), r.of(shape).whole()
+    if r.before and asked:  # a size that the file says may be that of its batch
+        full = (*(1,) * (len(asked) - len(own)), *own)[-len(asked) :]
+        asked = tuple(n if m == 1 else m for m, n in zip(full, asked, strict=True))
+    wanted = constants.broadcast(own, asked)
     if isinstance(x, Constant) and not is_weight(x):
         return r.constant(constants.expand(x.array, wanted), x)
-    return x if wanted == r.shape(x) else r.do(elements.expand, x, wanted)
+    return x if wanted == own else r.do(elements.expand, x, wanted)
 
 
 def _tile(r: Run, x: Value, times: Value) -> Value:

@@ -334,23 +334,6 @@ class Run:
                 )
             self.scaled.add(name)
 
-    def grown(self, shape: Shape, value: Value, name: str) -> Shape:
-        """Return the shape that a value is repeated to, with this batch in place of the file's."""
-        old, own = self.old(name), self.shape(value)
-        moved = _moved(old, own)
-        place = len(shape) - len(own) + (moved or 0)
-        if old is None or moved is None or place < 0 or shape[place] != old[moved]:
-            return shape
-        return (*shape[:place], own[moved], *shape[place + 1 :])
-
 
 def _listed(made: Value | Sequence[Value]) -> list[Value]:
     return list(made) if isinstance(made, list | tuple) else [made]  # type: ignore[list-item]
-
-
-def _moved(old: Shape | None, new: Shape) -> int | None:
-    """Return the only axis in which two shapes differ, None for none or several."""
-    if old is None or len(old) != len(new):
-        return None
-    axes = [i for i, (n, m) in enumerate(zip(old, new, strict=True)) if n != m]
-    return axes[0] if len(axes) == 1 else None
