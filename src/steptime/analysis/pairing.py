@@ -219,8 +219,7 @@ class Pairing:
         row |= {side: flat.struct(_side(side)) for side in "ab"}
         row |= {"quantity": flat.text(self.sides.quantity), "ratio": "ratio"}
         if self.column:
-            levels = ", ".join(map(flat.text, self.sides.levels))
-            row |= {"level": f"[{levels}][level + 1]", "against": flat.text(self.against)}
+            row |= {"level": f"{self.sides.texts}[level + 1]", "against": flat.text(self.against)}
         row |= _JUDGED
         yield from self.sides.data.texts(
             f"SELECT CASE WHEN a.origin = 'predicted' AND a.origin <> b.origin AND b.scope = '' "

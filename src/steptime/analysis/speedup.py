@@ -7,6 +7,7 @@ them are columns; rows are made of those that are shown.
 import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,21 +15,21 @@ from numpy.typing import NDArray
 
 from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import AT_ONCE, Data
+from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held
-from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, known_number, said
-from steptime.analysis.sides import APART, Sides, cell_of, level_of, value_of
+from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, said
+from steptime.analysis.sides import APART, Columns, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.statistics import rank_correlation
 from steptime.analysis.ups import (
     MOST_DRAWN,
+    OUTCOMES,
     Ups,
     distribution,
     in_order,
     medians,
     plain_column,
-    rows_of,
     saturations,
     speedups,
     worst_of,
@@ -81,35 +82,31 @@ def speedup_table(
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
     hosts = _hosts(ups, np.r_[order[:n], order[::-1][:n], shown_])
-    low, high = (_rows(ups, some, by, there, hosts) for some in (order[:n], order[::-1][:n]))
-
-    def texts() -> Iterator[list[str]]:
-        encode = json.JSONEncoder(allow_nan=False).encode
-        for at in range(0, len(shown_), AT_ONCE):
-            yield [*map(encode, _rows(ups, shown_[at : at + AT_ONCE], by, there, hosts))]
-
-    rows = held(len(shown_), texts)
+    low, high, rows = (
+        held(len(some), partial(_rows, ups, some, by, there, hosts))
+        for some in (order[:n], order[::-1][:n], shown_)
+    )
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
         "by": medians(ups, x),
         "extremes": {
             name: [{key: row[key] for key in (*OF_END, f"against_{quantity}", quantity)}
-                   for row in held]
-            for name, held in (("lowest", low), ("highest", high))
+                   for row in ends]
+            for name, ends in (("lowest", low), ("highest", high))
         },
         "saturation": saturated,
         "tree": _tree(ups),
         "levels": [
             {"level": one, **distribution(mine), "by": medians(mine, x)}
             for one in ups.levels
-            for mine in [ups.only(ups.level == one)]
+            for mine in [ups.only(ups.place == ups.sides.place(one))]
         ],
         "failed": _failed(data, level, ups.sides.levels),
     }  # fmt: skip
     more = len(ups) - len(rows)
     several = ["level"] if len(ups.levels) > 1 else []
     differ = ["?differ=a | b"] if _differ(ups, shown_, by, hosts) else []
-    verdict = ["verdict"] if any(ups.verdict[shown_]) else []
+    verdict = ["verdict"] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
     own = "its own" if several else ups.levels[0]
     told = (f"against_{quantity}={first}", f"{quantity}={own}")
     return Table(
@@ -149,11 +146,19 @@ def _hosts(ups: Ups, which: NDArray[np.int64]) -> NDArray[Any]:
     return hosts
 
 
-def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) -> bool:
-    """Whether the two of some pair differ in how they ran, beside the column."""
-    told = {"host": hosts} | {name: ups.features[name] for name in HOW if name in ups.features}
-    pairs = ((one[ups.a[which]], one[ups.b[which]]) for n, one in told.items() if n != by)
-    return any(not np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) -> Columns:
+    """Return in words how the two of pairs ran otherwise, beside `by`; None where they did not."""
+    found = {}
+    for name, of in {"host": hosts, **{n: ups.features.get(n, hosts) for n in HOW}}.items():
+        a, b = (of[side[which]] for side in (ups.a, ups.b))
+        neither = np.isnan(a) & np.isnan(b) if of.dtype.kind == "f" else False
+        apart = (a != b) & ~np.asarray(neither)
+        if name != by and apart.any():
+            pairs = list(zip(plain_column(a[apart]), plain_column(b[apart]), strict=True))
+            words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
+            found[f"differ {name}"] = np.full(len(which), None, object)
+            found[f"differ {name}"][apart] = [words[pair] for pair in pairs]
+    return found
 
 
 def _rows(
@@ -162,54 +167,71 @@ def _rows(
     by: str,
     there: NDArray[np.bool_],
     hosts: NDArray[Any],
-) -> list[Row]:
-    """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
+) -> Iterator[list[str]]:
+    """Yield pairs as JSON: both sides, name, verdict, outcome, and what differs inside them."""
     a, b, of = ups.a[which], ups.b[which], ups.sides.groups
-    found = _points(ups, which, there)
+    told, row = _points(ups, which, there)
     for side, ids in (("", b), ("against_", a)):
-        for name in ("low", "high"):
-            found[side + name] = [known_number(one) for one in of[name][ids].tolist()]
-        found[f"{side}host"] = hosts[ids].tolist()
-    features = ups.features
-    found |= {f"against_{n}": plain_column(features[n][a]) for n in HOW if n in features}
-    found |= {name: plain_column(column[b]) for name, column in features.items()}
-    found["against"] = [ups.against] * len(which)
-    texts = []
-    for name in ("host", *HOW):
-        if name != by:
-            pairs = list(zip(found[f"against_{name}"], found[name], strict=True))
-            words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
-            texts.append(["" if x[0] == x[1] else words[x] for x in pairs])
-    found["differ"] = [", ".join(filter(None, one)) for one in zip(*texts, strict=True)]
-    found[f"against_{ups.sides.quantity}"] = of["value"][a].tolist()
-    found[ups.sides.quantity] = of["value"][b].tolist()
-    found["outcome"] = ups.outcome[which].tolist()
-    return rows_of(found)
+        told |= {f"{side}low": of["low"][ids], f"{side}high": of["high"][ids]}
+        told[f"{side}host"] = hosts[ids]
+        row |= {f"{side}{end}": flat.number(f"{side}{end}") for end in ("low", "high")}
+        row[f"{side}host"] = flat.quoted(f"{side}host")
+    for name in (f"against_{one}" for one in HOW if one in ups.features):
+        told[f"of {name}"] = ups.features[name.removeprefix("against_")][a]
+        row[name] = _feature(name, told)
+    row |= {name: _feature(name, told) for name in ups.features}
+    differ = _differ(ups, which, by, hosts)
+    told |= differ | {"a value": of["value"][a], "b value": of["value"][b]}
+    told["outcome"] = ups.outcome[which]
+    row["against"] = flat.text(json.dumps(ups.against))
+    row["differ"] = flat.quoted(f"concat_ws(', ', {', '.join(['NULL', *map(flat.name, differ)])})")
+    row |= {f"against_{ups.sides.quantity}": '"a value"::VARCHAR'}
+    row |= {ups.sides.quantity: '"b value"::VARCHAR'}
+    row["outcome"] = flat.quoted(f"{[*OUTCOMES]}[outcome + 1]")
+    ups.sides.data.lend("ups", told)
+    yield from ups.sides.data.texts(f"SELECT {flat.json_object(row)} FROM ups")
 
 
-def _points(ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]) -> dict[str, list[Any]]:
-    """Return of pairs their name, level, speed-up, verdict, and what is in saturation: columns."""
-    a, b, level = ups.a[which], ups.b[which], ups.level[which].tolist()
+def _feature(name: str, told: Columns) -> str:
+    """Return the SQL of the JSON of a feature among columns."""
+    column = flat.name(f"of {name}")
+    return (flat.whole if told[f"of {name}"].dtype.kind == "f" else flat.quoted)(column)
+
+
+def _points(
+    ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]
+) -> tuple[Columns, dict[str, str]]:
+    """Return columns of pairs, and the SQL of the JSON of what a picture shows of each.
+
+    That is its name, level, speed-up, verdict, and what is in saturation.
+    """
+    a, b = ups.a[which], ups.b[which]
+    told: Columns = {f"of {name}": column[b] for name, column in ups.features.items()}
+    told |= {"level": ups.place[which], "up": ups.up[which], "verdict": ups.verdict[which]}
+    for side, ids in (("a", a), ("b", b)):
+        told[f"capped_{side}"] = there[ids] if len(there) else np.zeros(len(ids), bool)
+    words = []
     names = [name for name in ups.varying if name != "family"]
-    words = [ups.features["family"][b].tolist()]
     for name in sorted(names, key=lambda name: name == "batch"):  # last
-        column = plain_column(ups.features[name][b])
-        texts = {one: None if one is None else said(name, one) for one in set(column)}
-        words.append([texts[one] for one in column])
-    named = [
-        f"{family or ''} {', '.join(filter(None, one))}".strip()
-        for family, *one in zip(*words, strict=True)
-    ]
-    capped = ((there[side] if len(there) else np.zeros(len(a), bool)).tolist() for side in (a, b))
-    return {
-        "name": named,
-        "level": level,
-        "speedup": ups.up[which].tolist(),
-        "verdict": ups.verdict[which].tolist(),
-        "saturated": [
-            [one for one, is_so in ((ups.against, left), (other, right)) if is_so]
-            for other, left, right in zip(level, *capped, strict=True)
-        ],
+        column = told[f"of {name}"]
+        word = flat.name(f"of {name}")
+        if column.dtype.kind == "f":
+            words.append(f"if(isnan({word}), NULL, {flat.text(name)} || ' ' || {flat.whole(word)})")
+            continue
+        texts = {one: None if one is None else said(name, one) for one in set(column.tolist())}
+        told[f"said {name}"] = np.array([texts[one] for one in column.tolist()], object)
+        words.append(flat.name(f"said {name}"))
+    family = "coalesce(\"of family\", '')"
+    level, against = f"{ups.sides.texts}[level + 1]", flat.text(ups.against)
+    saturated = f"[if(capped_a, {against}, NULL), if(capped_b, {level}, NULL)]"
+    return told, {
+        "name": flat.quoted(
+            f"trim({family} || ' ' || concat_ws(', ', {', '.join(['NULL', *words])}))"
+        ),
+        "level": flat.quoted(level),
+        "speedup": "up::VARCHAR",
+        "verdict": flat.quoted("verdict"),
+        "saturated": flat.quoted(f"list_filter({saturated}, lambda one: one IS NOT NULL)"),
     }
 
 
@@ -221,9 +243,13 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     """
     order = np.argsort(ups.up, kind="stable")
     which = order[:: -(-len(order) // MOST_POINTS)]
-    told = _points(ups, which, there)
-    for axis, name in (("x", x), ("color", color)):
-        told[axis] = plain_column(ups.of(name)[which]) if name else [None] * len(which)
+    told, row = _points(ups, which, there)
+    row |= {
+        axis: _feature(name, told) if name else "'null'"
+        for axis, name in (("x", x), ("color", color))
+    }
+    ups.sides.data.lend("ups", told)
+    points = [*ups.sides.data.texts(f"SELECT {flat.json_object(row)} FROM ups")]
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
@@ -231,7 +257,8 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     for level in ups.levels:
         below = np.zeros(len(edges) - 1, int)
         for state in (False, True):
-            counts = np.histogram(logs[(ups.level == level) & (capped == state)], edges)[0]
+            mine = (ups.place == ups.sides.place(level)) & (capped == state)
+            counts = np.histogram(logs[mine], edges)[0]
             bars += [
                 {"level": level, "low": math.exp(edges[at]), "high": math.exp(edges[at + 1])}
                 | {"bottom": int(below[at]), "top": int(below[at] + counts[at])}
@@ -239,7 +266,7 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
                 for at in np.flatnonzero(counts)
             ]
             below += counts
-    return [*rows_of(told), *bars]
+    return [*(json.loads(one) for part in points for one in part), *bars]
 
 
 def _ends_first(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -267,14 +294,14 @@ def _tree(ups: Ups) -> list[Row]:
     starts = np.flatnonzero(np.r_[True, np.diff(cell[order]) > 0])
     many = np.diff(np.r_[starts, len(order)]) >= len(ups.levels)
     best = order[starts[many]]
-    clear = best[np.isin(ups.outcome[best], ("won", "lost"))]
+    clear = best[ups.outcome[best] <= OUTCOMES.index("lost")]
     clear = clear[:: -(-len(clear) // MOST_DRAWN) or 1]
     of = {name: plain_column(ups.of(name)[clear]) for name in ups.varying}
     told = [str([column[at] for column in of.values()]) for at in range(len(clear))]
     place = sorted(range(len(clear)), key=told.__getitem__)  # in whatever order they were recorded
     clear = clear[place]
-    won = ups.outcome[clear] == "won"
-    names = np.where(won, ups.level[clear], ups.against).tolist()
+    won = ups.outcome[clear] == OUTCOMES.index("won")
+    names = np.where(won, ups.sides.level_of(ups.b[clear]), ups.against).tolist()
     features = {name: [column[at] for at in place] for name, column in of.items()}
     return [vars(leaf) | {"rows": sum(leaf.wins.values())} for leaf in leaves(features, names)]
 

@@ -21,6 +21,7 @@ from steptime.analysis.warmup import Floats
 
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
+OUTCOMES = ("won", "lost", "same", "unsure")
 WORK = ("flop_", "examples_")
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 
@@ -46,31 +47,36 @@ class Ups:
         return len(self.up)
 
     @cached_property
-    def level(self) -> NDArray[Any]:
-        """The level of each pair."""
-        return np.asarray(self.sides.level_of(self.b))
+    def place(self) -> NDArray[np.int64]:
+        """The level of each pair, as its place among those of the sides."""
+        return np.asarray(self.sides.groups["level"][self.b])
 
     @cached_property
     def levels(self) -> list[str]:
         """The levels that stand against the first."""
-        known = set(self.level.tolist())
-        return [level for level in in_order(self.sides.levels) if level in known]
+        number = np.bincount(self.place, minlength=len(self.sides.levels))
+        return [level for level in in_order(self.sides.levels) if number[self.sides.place(level)]]
 
     @cached_property
-    def outcome(self) -> NDArray[Any]:
-        """How each pair ended: won, lost, same or unsure."""
-        found = np.where(self.up > 1, "won", "lost").astype(object)
+    def outcome(self) -> NDArray[np.int8]:
+        """How each pair ended, as its place in `OUTCOMES`."""
         near = np.abs(np.log(self.up)) <= math.log(1 + MARGIN)
-        untold = np.array([word is None for word in self.verdict], bool)
-        found[self.verdict == "unsure"] = "unsure"
-        found[(untold & near) | (self.verdict == "same")] = "same"
-        return found
+        untold = self.verdict == None  # noqa: E711  # of each
+        found = np.where(self.up > 1, OUTCOMES.index("won"), OUTCOMES.index("lost"))
+        found[self.verdict == "unsure"] = OUTCOMES.index("unsure")
+        found[(untold & near) | (self.verdict == "same")] = OUTCOMES.index("same")
+        return found.astype(np.int8)
+
+    def share(self, outcome: str, mine: Any = slice(None)) -> float:
+        """Return the share of pairs, or of some, that ended so."""
+        return float((self.outcome[mine] == OUTCOMES.index(outcome)).mean())
 
     @cached_property
     def varying(self) -> list[str]:
         """The features in which pairs differ."""
         told = (name for name in self.features if name not in self.sides.same)
-        return [name for name in told if len(values_of(self.of(name))) > 1]
+        known = ((name, known_of(self.of(name))[1]) for name in told)
+        return [name for name, held in known if (held != held[:1]).any()]
 
     def of(self, name: str) -> NDArray[Any]:
         """Return a feature of each pair."""
@@ -79,7 +85,7 @@ class Ups:
     def only(self, mine: NDArray[np.bool_]) -> Ups:
         """Return some of the pairs."""
         found = replace(self, **{n: getattr(self, n)[mine] for n in ("a", "b", "up", "verdict")})
-        vars(found).update(level=self.level[mine], outcome=self.outcome[mine])  # not made anew
+        vars(found).update(place=self.place[mine], outcome=self.outcome[mine])  # not made anew
         return found
 
 
@@ -138,24 +144,26 @@ def distribution(ups: Ups) -> Row:
         "geometric_mean": math.exp(mean),
         "low": math.exp(ends[0]) if n > 1 else None,
         "high": math.exp(ends[1]) if n > 1 else None,
-        "wins_share": float((ups.outcome == "won").mean()),
-        "same_share": float((ups.outcome == "same").mean()),
-        "unsure_share": float((ups.outcome == "unsure").mean()),
+        "wins_share": ups.share("won"),
+        **{f"{one}_share": ups.share(one) for one in ("same", "unsure")},
     }
 
 
 def medians(ups: Ups, x: str | None) -> Row:
     """Return pairs, median and share of wins by value of a hyperparameter, in its order."""
-    held = ups.of(x) if x else np.empty(0)
-    found = {}
-    for value in sorted(values_of(held)):
-        mine = held == value
-        found[str(plain(value))] = {
-            "pairs": int(mine.sum()),
-            "median": float(np.median(ups.up[mine])),
-            "wins_share": float((ups.outcome[mine] == "won").mean()),
+    if not x:
+        return {}
+    places, held = known_of(ups.of(x))
+    values, of, count = np.unique(held, return_inverse=True, return_counts=True)
+    mine = np.split(places[np.argsort(of, kind="stable")], count.cumsum())
+    return {
+        str(plain(value)): {
+            "pairs": len(some),
+            "median": float(np.median(ups.up[some])),
+            "wins_share": ups.share("won", some),
         }
-    return found
+        for value, some in zip(values.tolist(), mine[:-1], strict=True)
+    }
 
 
 def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
@@ -171,7 +179,8 @@ def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
         mine = np.flatnonzero((of["level"] == ups.sides.place(level)) & (of["value"] > 0))
         features = {name: ups.features[name][mine] for name in ups.varying}
         side = ups.a if level == ups.against else ups.b
-        above = (ups.up > large) & ((level == ups.against) | (ups.level == level))
+        mine_too = (level == ups.against) | (ups.place == ups.sides.place(level))
+        above = (ups.up > large) & mine_too
         for kind, per_s, work in (
             ("examples_per_s", speed[mine], (flop / batch)[mine]),
             ("steps_per_s", (speed / examples)[mine], flop[mine]),
@@ -201,10 +210,11 @@ def in_order(levels: Sequence[str]) -> list[str]:
     return sorted(levels, key=place)
 
 
-def values_of(column: NDArray[Any]) -> set[Any]:
-    """Return what occurs in a column, but what is unknown."""
-    known = column[~np.isnan(column)] if column.dtype.kind == "f" else column
-    return set(known.tolist()) - {None}
+def known_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the places in a column that are known, and what stands there."""
+    known = ~np.isnan(column) if column.dtype.kind == "f" else column != None  # noqa: E711  # of each
+    places = np.flatnonzero(known)
+    return places, column[places]
 
 
 def plain(value: Any) -> Any:
@@ -220,8 +230,3 @@ def plain_column(column: NDArray[Any]) -> list[Any]:
         known, at = np.unique(column, return_inverse=True)
         column = np.array([*map(plain, known.tolist()), None], object)[at]
     return list(column.tolist())
-
-
-def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
-    """Return columns as rows."""
-    return [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)]
