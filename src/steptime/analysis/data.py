@@ -169,10 +169,19 @@ class Data:
         return dict(zip(of["id"].tolist(), of["name"].tolist(), strict=True))
 
     def texts(self, sql: str) -> Iterator[list[str]]:
-        """Yield the answer to a statement for one column of texts, some of them at a time."""
-        answer = self._asked(sql, ())
+        """Yield the answer to a statement for turns (0, 1, ...) and texts: texts in their turn.
+
+        Some are yielded at a time: to sort long texts takes a database longer than to make them.
+        """
+        answer, waiting, turn = self._asked(sql, ()), dict[int, str](), 0
         while part := answer.fetchmany(AT_ONCE):
-            yield [text for (text,) in part]
+            waiting.update(part)
+            ready = []
+            while (text := waiting.pop(turn, None)) is not None:
+                ready.append(text)
+                turn += 1
+            if ready:
+                yield ready
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""

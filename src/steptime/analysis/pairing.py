@@ -199,12 +199,29 @@ class Pairing:
             )
             self._names.update((one, told[one]) for one in new)
 
-    def _lend(self, table: str, told: Columns, **groups: Ids) -> None:
-        """Let statements read columns, the names of groups, and which their last records are."""
-        told = told | {f"seq_{x}": self.sides.last(ids) for x, ids in groups.items()}
+    def _written(
+        self, told: Columns, when: str, rows: Sequence[Mapping[str, str]], more: str = "", **of: Ids
+    ) -> Iterator[list[str]]:
+        """Yield JSON: the first of two rows of SQL where the condition `when` holds, or the second.
+
+        The SQL may ask for columns that are `told`, the `name` of the group `id`, what the last
+        records of groups `of` say, and what is joined by `more`.
+        """
+        told = told | {f"seq_{x}": self.sides.last(ids) for x, ids in of.items()}
         names = [self._names[one] for one in told["id"].tolist()]
         told |= {"name": np.array(names, object), "turn": np.arange(len(names))}
-        self.sides.data.lend(table, told)
+        self.sides.data.lend("paired", told)
+        last = ", ".join(f"{made} AS {name}" for name, made in TOLD.items())
+        joined = f"paired p {more}"
+        for x in of:
+            joined = (
+                f"(SELECT line, seq, {last} FROM flat) AS {x} RIGHT JOIN ({joined}) "
+                f"ON {x}.line = p.seq_{x} % {RANK} AND {x}.seq = p.seq_{x}"
+            )
+        first, second = (f"to_json({flat.struct(row)})" for row in rows)
+        yield from self.sides.data.texts(
+            f"SELECT turn, CASE WHEN {when} THEN {first} ELSE {second} END::VARCHAR FROM {joined}"
+        )
 
     def _texts(self, which: Ids) -> Iterator[list[str]]:
         """Yield pairs as JSON."""
@@ -213,7 +230,6 @@ class Pairing:
         for side, ids in (("a", a), ("b", b)):
             told |= {f"{name}_{side}": of[name][ids] for name in OF_SIDE}
         told["differs"], ways = self._ways(a, b)
-        self._lend("paired", told | {"id": b}, a=a, b=b)
         self.sides.data.lend("ways", _as_json(ways) | {"differs": np.arange(len(ways))})
         row = {"name": "p.name"} | {name: f"b.{name}" for name in ABOUT}
         row |= {side: flat.struct(_side(side)) for side in "ab"}
@@ -221,26 +237,19 @@ class Pairing:
         if self.column:
             row |= {"level": f"{self.sides.texts}[level + 1]", "against": flat.text(self.against)}
         row |= _JUDGED
-        yield from self.sides.data.texts(
-            f"SELECT CASE WHEN a.origin = 'predicted' AND a.origin <> b.origin AND b.scope = '' "
-            f"THEN to_json({flat.struct(row | _ROOF)}) ELSE to_json({flat.struct(row)}) END"
-            f"::VARCHAR FROM paired p JOIN {_last('a')} JOIN {_last('b')} JOIN ways "
-            f"USING (differs) LEFT JOIN {self.sides.pooled(b)} ON pooled.id = p.b ORDER BY turn"
-        )
+        is_roof = "a.origin = 'predicted' AND a.origin <> b.origin AND b.scope = ''"
+        more = f"JOIN ways USING (differs) LEFT JOIN {self.sides.pooled(b)} ON pooled.id = p.b"
+        yield from self._written(told | {"id": b}, is_roof, (row | _ROOF, row), more, a=a, b=b)
 
     def _unpaired_texts(self, which: Ids) -> Iterator[list[str]]:
         """Yield what has no partner as JSON."""
         told = {name: column[which] for name, column in self.unpaired.items()}
-        of = self.sides.groups
-        for side in "ab":
-            ids = told[side]
-            told |= {f"{n}_{side}": of[n][ids] for n in ("value", "held", "level")}
-        self._lend("unpaired", told, f=told["id"], a=told["a"], b=told["b"])
-        quantity = self.sides.quantity
+        of, quantity = self.sides.groups, self.sides.quantity
         words = ", ".join(flat.text(self.words.get(one, one)) for one in self.sides.levels)
         not_above = flat.text(f"{quantity} is not above 0")
         lacks, why = [], []
         for side in "ab":
+            told |= {f"{n}_{side}": of[n][told[side]] for n in ("value", "held", "level")}
             is_missing = f"coalesce({_number(f'value_{side}')}, 0) <= 0"
             missing = (
                 f"CASE WHEN {side}.status <> 'ok' THEN {side}.status || "
@@ -256,18 +265,8 @@ class Pairing:
             "lacks": f"list_filter([{', '.join(lacks)}], lambda one: one IS NOT NULL)",
             "reason": f"concat_ws('; ', {', '.join(why)})",
         }
-        yield from self.sides.data.texts(
-            f"SELECT CASE WHEN is_both THEN to_json({flat.struct(row | two)}) ELSE "
-            f"to_json({flat.struct(row | alone)}) END::VARCHAR FROM unpaired p JOIN {_last('f')} "
-            f"LEFT JOIN {_last('a')} LEFT JOIN {_last('b')} ORDER BY turn"
-        )
-
-
-def _last(x: str) -> str:
-    """Return the SQL of what `TOLD` says of the last record of a group, and where it goes."""
-    told = ", ".join(f"{made} AS {name}" for name, made in TOLD.items())
-    told = f"(SELECT line, seq, {told} FROM flat) AS {x}"
-    return f"{told} ON {x}.line = p.seq_{x} % {RANK} AND {x}.seq = p.seq_{x}"
+        groups = {"a": told["a"], "b": told["b"], "f": told["id"]}
+        yield from self._written(told, "is_both", (row | two, row | alone), **groups)
 
 
 def _number(column: str) -> str:

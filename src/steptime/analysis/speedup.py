@@ -188,8 +188,8 @@ def _rows(
     row |= {f"against_{ups.sides.quantity}": '"a value"::VARCHAR'}
     row |= {ups.sides.quantity: '"b value"::VARCHAR'}
     row["outcome"] = flat.quoted(f"{[*OUTCOMES]}[outcome + 1]")
-    ups.sides.data.lend("ups", told)
-    yield from ups.sides.data.texts(f"SELECT {flat.json_object(row)} FROM ups")
+    ups.sides.data.lend("ups", told | {"turn": np.arange(len(which))})
+    yield from ups.sides.data.texts(f"SELECT turn, {flat.json_object(row)} FROM ups")
 
 
 def _feature(name: str, told: Columns) -> str:
@@ -248,8 +248,8 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
         axis: _feature(name, told) if name else "'null'"
         for axis, name in (("x", x), ("color", color))
     }
-    ups.sides.data.lend("ups", told)
-    points = [*ups.sides.data.texts(f"SELECT {flat.json_object(row)} FROM ups")]
+    ups.sides.data.lend("ups", told | {"turn": np.arange(len(which))})
+    points = [*ups.sides.data.texts(f"SELECT turn, {flat.json_object(row)} FROM ups")]
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)

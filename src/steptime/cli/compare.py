@@ -92,7 +92,7 @@ def compare(
     judged = any(seen["verdict"])
     said = [
         f"unpaired: {row['name']} ({row['platform']}): {row['reason']}"
-        for row in found.unpaired_rows(alone[:SHOWN_UNPAIRED])
+        for row in ([] if whole else document["unpaired"])
     ]
     more = lonely - SHOWN_UNPAIRED
     said += [f"unpaired: and {more:,} more; --json has all"] if more > 0 else []
