@@ -21,9 +21,12 @@ Ranks = Any  # whole numbers, rows x columns: the place of each level among its 
 
 def standard(values: Floats, of: Any = slice(None)) -> Floats:
     """Return z-scores, with mean and population deviation of rows `of`; 0 where these are equal."""
-    middle, spread = values[of].mean(axis=0), values[of].std(axis=0)
+    off = values - values[of].mean(axis=0)
+    spread = np.sqrt((off[of] ** 2).mean(axis=0))
     varies = spread > FLAT * np.abs(values[of]).max(axis=0)
-    return np.asarray(np.where(varies, values - middle, 0) / np.where(varies, spread, 1))
+    if not varies.all():
+        off, spread = np.where(varies, off, 0), np.where(varies, spread, 1)
+    return np.asarray(off / spread)
 
 
 def terms(z: Floats, order: int) -> tuple[Floats, list[list[int]]]:

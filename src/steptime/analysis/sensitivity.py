@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from steptime.analysis import regression
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
-from steptime.analysis.row import MORE_IS_BETTER, Row
+from steptime.analysis.row import MORE_IS_BETTER, Row, grouped
 from steptime.analysis.sensitivity_words import says
 from steptime.analysis.warmup import Floats
 from steptime.core.errors import InputError, one_of, unknown
@@ -132,15 +134,23 @@ def _networks(
         platform = platform or others[0]
     chosen = {"family": family, "platform": platform, "method": method}
     steps = [name for name in dict.fromkeys((*NETWORK, *STEP)) if name in tables[table]]
-    varies = ", ".join(
-        f'min("{one}") IS DISTINCT FROM max("{one}") OR count("{one}") NOT IN (0, count(*)) '
-        f'AS "{one}"' for one in steps if one != "batch"
-    )  # fmt: skip
+    ways = ", ".join(f'"{one}"' for one in steps if one != "batch")
+    ran = data.rows(f"SELECT DISTINCT family, {ways} FROM {table} WHERE {where}")  # noqa: S608  # our names
     varying = {
-        row.pop("family"): {name for name, one in row.items() if one}
-        for row in data.rows(f"SELECT family, {varies} FROM {table} WHERE {where} GROUP BY 1")  # noqa: S608  # our names
+        one: {name for name in rows[0] if len({row[name] for row in rows}) > 1}
+        for one, rows in grouped(ran, itemgetter("family")).items()
     }
-    ratio = ("a / b" if of.endswith(MORE_IS_BETTER) else "b / a") if against else "a"
+
+    @cache
+    def alone(family: str, names: str) -> dict[str, Any]:
+        """Return the networks of a family at all places, which are asked for at once."""
+        return data.arrays(
+            f'SELECT {names}, median({value}) AS y, platform AS "at platform", "{way}" AS '  # noqa: S608  # our names
+            f'"at method" FROM {table} WHERE {where} AND family = ? GROUP BY ALL ORDER BY ALL',
+            family,
+        )
+
+    ratio = "a / b" if of.endswith(MORE_IS_BETTER) else "b / a"
     for row in places:
         if any(one not in (None, row[name]) for name, one in chosen.items()):
             continue
@@ -151,6 +161,12 @@ def _networks(
         always = {*data.hyperparameters, "batch", *wanted, *varying[row["family"]]}
         shown = (name for name in dict.fromkeys(told) if name in always and name in tables[table])
         names = ", ".join(f'"{name}"' for name in shown)
+        place = {name: row[name] for name in PLACE}
+        if not against:
+            found = alone(row["family"], names)
+            mine = np.logical_and(*(found[f"at {one}"] == row[one] for one in PLACE[1:]))
+            yield place, {n: held[mine] for n, held in found.items() if not n.startswith("at ")}
+            continue
         anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
         found = data.arrays(
             f"SELECT {names}, {ratio} AS y FROM (SELECT {names}, "  # noqa: S608  # our names
@@ -158,11 +174,11 @@ def _networks(
             f" bool_or(NOT mine) AS in_b FROM (SELECT {names}, platform = ? AS mine, {value} AS v "
             f'FROM {table} WHERE {where} AND family = ? AND (platform = ? AND "{way}" = ? '
             f'OR platform = ? AND (? OR "{way}" = ?))) GROUP BY {names}) '
-            f"WHERE in_a{' AND in_b' if against else ''} ORDER BY ALL",
+            "WHERE in_a AND in_b ORDER BY ALL",
             *(row["platform"], row["family"], row["platform"], row["method"]),
             *(against, anyhow, row["method"]),
         )
-        yield {name: row[name] for name in PLACE}, found
+        yield place, found
 
 
 class Networks:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
+from steptime.analysis.cache import RANK
 from steptime.analysis.data import Data
 from steptime.analysis.names import hashed
 from steptime.analysis.row import BESIDES, grouped
@@ -31,9 +32,15 @@ def chart(data: Data) -> style.Spec:
     found = data.rows(GROUPS, style.MOST_PANELS)
     if not found:
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    chosen = "SELECT * REPLACE (seq AS place), seq AS id, 0 AS within FROM flat WHERE seq IN ({})"
-    source = chosen.format(", ".join(str(row["seq"]) for row in found))
-    names = data.names_of(hashed(source, BESIDES), lambda ids: chosen.format(str(ids)[1:-1]))
+
+    def chosen(ids: Sequence[int]) -> str:
+        lines = str([one % RANK for one in ids])[1:-1]  # what a large file is sorted by
+        return (
+            "SELECT * REPLACE (seq AS place), seq AS id, 0 AS within FROM flat "  # noqa: S608  # numbers
+            f"WHERE line IN ({lines}) AND seq IN ({str(ids)[1:-1]})"
+        )
+
+    names = data.names_of(hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
     several = len({row["platform"] for row in found}) > 1
     full: dict[str, list[style.Row]] = {}
     every = {

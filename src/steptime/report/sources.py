@@ -10,8 +10,8 @@ from steptime.analysis.data import Data
 from steptime.report.networks import ENVIRONMENT, text_of
 
 ENVIRONMENTS = """
-    SELECT json_extract_string(env, ?::VARCHAR[]) AS told, count(*) AS n FROM flat
-    GROUP BY 1 ORDER BY 2 DESC, 1
+    SELECT json_extract_string(env, ?::VARCHAR[]) AS told, sum(n)::BIGINT AS n
+    FROM (SELECT env, count(*) AS n FROM flat GROUP BY env) GROUP BY 1 ORDER BY 2 DESC, 1
 """
 MOST = 8  # values of one thing
 
