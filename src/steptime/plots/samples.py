@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from steptime.analysis.cache import RANK
 from steptime.analysis.data import Data
-from steptime.analysis.names import hashed
+from steptime.analysis.names import TOLD, hashed
 from steptime.analysis.row import BESIDES, grouped
 from steptime.core.record import Record
 from steptime.core.units import seconds
@@ -32,11 +32,12 @@ def chart(data: Data) -> style.Spec:
     found = data.rows(GROUPS, style.MOST_PANELS)
     if not found:
         raise EmptyPlotError("samples: no record here holds samples of a step")
+    told = dict.fromkeys(one for one in (*TOLD, *BESIDES) if one != "within")
 
     def chosen(ids: Sequence[int]) -> str:
         lines = str([one % RANK for one in ids])[1:-1]  # what a large file is sorted by
         return (
-            "SELECT * REPLACE (seq AS place), seq AS id, 0 AS within FROM flat "  # noqa: S608  # numbers
+            f"SELECT seq AS place, seq AS id, 0 AS within, {', '.join(told)} FROM flat "  # noqa: S608  # ours
             f"WHERE line IN ({lines}) AND seq IN ({str(ids)[1:-1]})"
         )
 
