@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import count, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,10 +177,8 @@ class Data:
         answer, waiting, turn = self._asked(sql, ()), dict[int, str](), 0
         while part := answer.fetchmany(AT_ONCE):
             waiting.update(part)
-            ready = []
-            while (text := waiting.pop(turn, None)) is not None:
-                ready.append(text)
-                turn += 1
+            ready = [*takewhile(bool, map(waiting.pop, count(turn), repeat("")))]
+            turn += len(ready)
             if ready:
                 yield ready
 

@@ -149,10 +149,10 @@ class Pairing:
             **{word: int((words == word).sum()) for word in WORDS},
         }
 
-    def differences(self) -> Counter[str]:
-        """Return in what the two of a pair differ beside time, and how many pairs do."""
+    def differences(self, which: Any = slice(None)) -> Counter[str]:
+        """Return in what the two of a pair differ beside time, and how many pairs, or of some."""
         found: Counter[str] = Counter()
-        of, told = self._ways(self.columns["a"], self.columns["b"])
+        of, told = self._ways(self.columns["a"][which], self.columns["b"][which])
         ways, first, number = np.unique(of, return_index=True, return_counts=True)
         for at in np.argsort(first):
             found.update(dict.fromkeys(told[ways[at]]["differ"], int(number[at])))
@@ -265,8 +265,8 @@ class Pairing:
             "lacks": f"list_filter([{', '.join(lacks)}], lambda one: one IS NOT NULL)",
             "reason": f"concat_ws('; ', {', '.join(why)})",
         }
-        groups = {"a": told["a"], "b": told["b"], "f": told["id"]}
-        yield from self._written(told, "is_both", (row | two, row | alone), **groups)
+        a, b, rows = told["a"], told["b"], (row | two, row | alone)
+        yield from self._written(told, "is_both", rows, a=a, b=b, f=told["id"])
 
 
 def _number(column: str) -> str:

@@ -14,7 +14,7 @@ from typer.models import OptionInfo
 
 from steptime.cli.options import named, option
 from steptime.core.errors import one_of
-from steptime.core.printers import PRINTERS, json_parts, text
+from steptime.core.printers import PRINTERS, json_parts, text, write_csv
 from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
@@ -109,6 +109,12 @@ def show(answer: Answer, form: str) -> None:
         if answer.document is not None:
             sys.stdout.writelines(json_parts(answer.document))
             _print("\n")
+        return
+    if form == "csv":
+        for at, table in enumerate(answer.tables):
+            _print("\n" * (at > 0))
+            write_csv(table, sys.stdout)
+        _print("")
         return
     if form != "text":
         _print("\n".join(PRINTERS[form](table) for table in answer.tables))

@@ -1,6 +1,8 @@
 """The command `compare`: one side against the other, pair by pair."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +16,7 @@ from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, flag, option, optional, refuse
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import share
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, JsonRows, Table, columns
 from steptime.core.units import QUANTITIES, counted, seconds, si
 
 SHOWN_UNPAIRED = 8
@@ -96,7 +98,8 @@ def compare(
     ]
     more = lonely - SHOWN_UNPAIRED
     said += [f"unpaired: and {more:,} more; --json has all"] if more > 0 else []
-    tables = (_table(document, judged, len(found)) for _ in range(min(1, len(found))))
+    differ = bool(found.differences(shown))
+    tables = (_table(document, judged, differ, len(found)) for _ in range(min(1, len(found))))
     return Answer(document, tables, [*_notes(document, seen, judged), *said, *notes], code=code)
 
 
@@ -153,16 +156,17 @@ def _of_level(row: dict[str, Any]) -> str:
     return f"{row['level']}: {mean} ({'; '.join([counted(row['pairs'], 'pair'), *words])})"
 
 
-def _table(document: dict[str, Any], judged: bool, total: int) -> Table:
+def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> Table:
     quantity, by = document["quantity"], document["by"]
     level = [f"level={by}"] if by and len(document["levels"]) > 1 else []
-    differ = ["?differ=a | b"] if any(row["differ"] for row in document["pairs"]) else []
     verdict = ["verdict=verdict on b"] if judged else []
-    more = total - len(document["pairs"])
+    pairs, row = document["pairs"], partial(_row, quantity=quantity)
+    more = total - len(pairs)
     return Table(
-        columns("name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differ,
+        columns("name=network", *level, "replicas", "?platform", "?dtype=type", "?method",
+                *(["?differ=a | b"] if differ else []),
                 "a", "b", "ratio=b / a", "interval=95 %", *verdict),
-        [_row(row, quantity) for row in document["pairs"]],
+        replace(pairs, row=row) if isinstance(pairs, JsonRows) else [*map(row, pairs)],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
     )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TextIO
 
 from steptime.core.table import Column, JsonRows, Table
 from steptime.core.units import shown
@@ -134,11 +134,16 @@ def markdown(table: Table) -> str:
 def comma_separated(table: Table) -> str:
     """Return the table as CSV: keys above, numbers in their units, nothing where unknown."""
     made = io.StringIO()
-    writer = csv.writer(made, lineterminator="\n")
+    write_csv(table, made)
+    return made.getvalue()
+
+
+def write_csv(table: Table, file: TextIO) -> None:
+    """Write the table as CSV, row by row: a million are not in memory at once."""
+    writer = csv.writer(file, lineterminator="\n")
     keys = [column.key for column in table.full or table.columns]
     writer.writerow(keys)
     writer.writerows([row[key] for key in keys] for row in table.rows)
-    return made.getvalue()
 
 
 def json_text(document: object) -> str:

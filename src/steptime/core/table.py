@@ -16,17 +16,18 @@ Row = Mapping[str, Any]
 class JsonRows(Sequence[dict[str, Any]]):
     """Rows as JSON, made whenever they are asked for: a million are not in memory at once.
 
-    `texts` gives `number` JSON objects, some at a time.
+    `texts` gives `number` JSON objects, some at a time; `row` makes rows of them.
     """
 
     number: int
     texts: Callable[[], Iterator[Sequence[str]]]
+    row: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def __len__(self) -> int:
         return self.number
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (json.loads(text) for part in self.texts() for text in part)
+        return (self.row(json.loads(text)) for part in self.texts() for text in part)
 
     def __getitem__(self, at: Any) -> Any:
         return [*self][at]
