@@ -78,7 +78,7 @@ def test_errors_by_family_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "50 %" in capsys.readouterr().out
     text, _ = page(records, "results")
     assert "How far predictions are from measurements</h2>" in text
-    assert "The largest median error is 50%, of roofline for fc on" in text
+    assert "The largest median error is 50 %, of roofline for fc on" in text
     assert "How far predictions" not in page(records[:1], "results")[0]
 
 

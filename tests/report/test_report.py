@@ -307,12 +307,12 @@ def test_the_headline_by_hand() -> None:
     assert found["median_peak_fraction"] == pytest.approx(0.3)
     assert sentences(found) == [
         (
-            "The best network reaches 50% of the peak: a, 100 GFLOP/s of 200 GFLOP/s. "
-            "The median network reaches 30%."
+            "The best network reaches 50 % of the peak: a, 100 GFLOP/s of 200 GFLOP/s. "
+            "The median network reaches 30 %."
         ),
         # 1/2 and 7/8 off
         (
-            "Predictions have a median error of 69%; 50% of the 2 lie within a factor of 2. "
+            "Predictions have a median error of 68.8 %; 50 % of the 2 lie within a factor of 2. "
             "Farthest: b, which takes 8 times the predicted time."
         ),
         "2 of 4 networks measured; a step takes 100 ms to 300 ms.",
@@ -327,14 +327,14 @@ def test_predictions_that_miss_are_explained_where_other_work_disturbed() -> Non
         row(name=name, status="ok", measured_s=0.1, ratio=ratio, disturbed_share=share[name])
         for name, ratio in off.items()
     ]
-    said = "3 predictions off by more than 20%; of these 2 measured while other work disturbed"
+    said = "3 predictions off by more than 20 %; of these 2 measured while other work disturbed"
     assert any(line.startswith(said) for line in sentences(_numbers(rows)))
     assert _numbers(rows[:1])["far"] == {"number": 0, "disturbed": None}
 
 
 def test_more_than_the_peak_is_doubted() -> None:
     rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
-    assert "1 network above 100%" in sentences(_numbers(rows))[1]
+    assert "1 network above 100 %" in sentences(_numbers(rows))[1]
 
 
 def test_a_torn_line_is_reported_and_a_bad_place_refused(

@@ -288,7 +288,7 @@ def _says(table: Table) -> list[str]:
         told = [n for n in ("network", "platform") if len({r.get(n) for r in ranked}) > 1]
         places = [", ".join(row[name] for name in told) for row in ranked[:3]]
         parts = ", ".join(
-            row["name"] + (f" ({place})" if place else "") + f" {row[key]:.2%}"
+            row["name"] + (f" ({place})" if place else "") + f" {100 * row[key]:.2f} %"
             for row, place in zip(ranked, places, strict=False)
         )
         several = networks > 1 and "network" not in told

@@ -3,7 +3,7 @@
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import Data
 from steptime.core.table import Table, columns
-from steptime.core.units import counted
+from steptime.core.units import counted, percent
 
 WORST = ("name", "model", "batch", "ratio")
 ERRORS = """
@@ -36,7 +36,7 @@ def _says(table: Table) -> list[str]:
         return ["nothing here is both measured and predicted"]
     worst = max(table.rows, key=lambda row: float(row["median_error_share"]))
     what = f"{worst['predicted_by']} for {worst['family']} on {worst['platform']}"
-    error = f"The largest median error is {worst['median_error_share']:.0%}"
+    error = f"The largest median error is {percent(worst['median_error_share'])}"
     return [f"{error}, of {what} ({counted(worst['pairs'], 'pair')})."]
 
 

@@ -9,7 +9,7 @@ from steptime.analysis.data import WHOLE, Data
 from steptime.analysis.errors import WORST
 from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
-from steptime.core.units import counted, seconds, si
+from steptime.core.units import counted, percent, seconds, si
 
 OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
 OF_DATA = ("folder", "label", "interval_95", *results_sql.PLACES)  # for other readers
@@ -113,25 +113,25 @@ def sentences(found: Row) -> list[str]:
     if best := found["best"]:
         peak = si(best["peak_flop_per_s"], "FLOP/s", 3)
         said.append(
-            f"The best network reaches {best['peak_fraction']:.0%} of the peak: {best['name']}, "
-            f"{si(best['flop_per_s'], 'FLOP/s', 3)} of {peak}. "
-            f"The median network reaches {found['median_peak_fraction']:.0%}."
+            f"The best network reaches {percent(best['peak_fraction'])} of the peak: "
+            f"{best['name']}, {si(best['flop_per_s'], 'FLOP/s', 3)} of {peak}. "
+            f"The median network reaches {percent(found['median_peak_fraction'])}."
         )
     if found["above_peak"]:
         above = counted(found["above_peak"], "network")
-        said.append(f"{above} above 100%: the device's figures are too low; probe again.")
+        said.append(f"{above} above 100 %: the device's figures are too low; probe again.")
     predicted = found["prediction"]
     if predicted["pairs"]:
-        worst, share = predicted["worst"][0], f"{predicted['within_factor_2']:.0%}"
+        worst, share = predicted["worst"][0], percent(predicted["within_factor_2"])
         said.append(
-            f"Predictions have a median error of {predicted['median_error']:.0%}; "
+            f"Predictions have a median error of {percent(predicted['median_error'])}; "
             f"{share} of the {predicted['pairs']} lie within a factor of 2. "
             f"Farthest: {worst['name']}, which takes {worst['ratio']:.3g} times the predicted time."
         )
     far = found["far"]
     if far["number"] and far["disturbed"] is not None:
         said.append(
-            f"{counted(far['number'], 'prediction')} off by more than {FAR:.0%}; of these "
+            f"{counted(far['number'], 'prediction')} off by more than {percent(FAR)}; of these "
             f"{far['disturbed'] or 'none'} measured while other work disturbed most samples."
         )
     networks = counted(found["networks"], "network")

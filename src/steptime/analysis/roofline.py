@@ -227,7 +227,7 @@ def _ceilings(devices: Sequence[Device], roofs: Sequence[Row]) -> list[Row]:
         place = roof["platform"]
         said = {row[kind] for row in found if row["platform"] == place for kind in RATES}
         recorded = " as recorded" if place in files else ""
-        top = {"unit": "matrix", "dtype": computed_in(roof["dtype"])}
+        top = {"unit": "matrix" + recorded, "dtype": computed_in(roof["dtype"])}
         if roof["peak"] not in (None, *said):
             found.append(ceiling(place, **top, flop_per_s=roof["peak"]))
         if roof["rate"] not in (None, *said):

@@ -44,8 +44,8 @@ def _of_level(row: Row, first: str) -> str:
     even = row["low"] is None or (row["low"] <= 1 + MARGIN and row["high"] >= 1 / (1 + MARGIN))
     if even and row["same_share"] + row["unsure_share"] > 0.95:
         return f"{who}: the same within noise; {mean}."
-    rest = [f"{row[f'{n}_share']:.0%} {n}" for n in ("same", "unsure") if row[f"{n}_share"]]
-    wins = ", ".join([f"it wins {row['wins_share']:.0%}", *rest])
+    rest = [f"{percent(row[f'{n}_share'])} {n}" for n in ("same", "unsure") if row[f"{n}_share"]]
+    wins = ", ".join([f"it wins {percent(row['wins_share'])}", *rest])
     spread = f"{row['min']:.3g} to {row['max']:.3g}, median {row['median']:.3g}"
     return f"{who}: {mean}; {spread}; {wins}."
 

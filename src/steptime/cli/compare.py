@@ -17,7 +17,7 @@ from steptime.cli.options import Text, argument, flag, option, optional, refuse
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import share
 from steptime.core.table import Answer, JsonRows, Table, columns
-from steptime.core.units import QUANTITIES, counted, seconds, si
+from steptime.core.units import QUANTITIES, counted, percent, seconds, si
 
 SHOWN_UNPAIRED = 8
 
@@ -136,9 +136,9 @@ def _notes(document: dict[str, Any], seen: Mapping[str, Any], judged: bool) -> l
         notes.append(f"b / a is {mean:.3g} in the geometric mean ({count} pairs)")
     elif not judged:
         notes.append(
-            f"median error of a against b {summary['median_error']:.0%} ({count} pairs); b / a is "
-            f"{mean:.3g} in the geometric mean; {summary['within_factor_2']:.0%} lie within a "
-            "factor of 2"
+            f"median error of a against b {percent(summary['median_error'])} ({count} pairs); "
+            f"b / a is {mean:.3g} in the geometric mean; {percent(summary['within_factor_2'])} lie "
+            "within a factor of 2"
         )
     if (seen["steady"] == 0).any():
         notes.append("no steady state on a side of some pairs: their intervals are wide")

@@ -53,7 +53,7 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 
     def cell(column: Column, value: Any) -> str:
         if column.form and isinstance(value, int | float):
-            return format(value, column.form)
+            return format(value, column.form).replace("%", " %")
         text = shown(column.key if table.units else "", value)
         return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 

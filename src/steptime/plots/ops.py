@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from steptime.analysis.data import Data
 from steptime.analysis.row import facts_of, grouped, network_names, over
-from steptime.core.units import seconds, shown
+from steptime.core.units import percent, seconds, shown
 from steptime.plots import EmptyPlotError, style
 from steptime.plots.roofline import axes, box, roof_layers, roofs
 
@@ -96,7 +96,7 @@ def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
             "op": ", ".join(ops[:3]) + (f" and {len(ops) - 3} more" if len(ops) > 3 else ""),
             "ops_alike": len(group),
             "predicted_time": seconds(step) + (" each" if len(group) > 1 else ""),
-            "of_the_step": f"{share:.1%}",
+            "of_the_step": percent(share),
             "FLOP": shown("flop", flop),
             "traffic": shown("bytes", traffic),
         }
@@ -110,5 +110,5 @@ def _heading(name: str, rows: Sequence[style.Row]) -> str:
     """Return a network's line: with what its ops without FLOP take, which are not drawn."""
     idle = [row for row in rows if not row["flop"]]
     share = _total(idle) / _total(rows)
-    without = f"; {len(idle)} ops without FLOP, not drawn, take {share:.1%} of the step"
+    without = f"; {len(idle)} ops without FLOP, not drawn, take {percent(share)} of the step"
     return name + (without if idle else "")
