@@ -18,13 +18,14 @@ from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held
-from steptime.analysis.row import HOW, MORE_IS_BETTER, Row, said
+from steptime.analysis.row import HOW, MORE_IS_BETTER, Row
 from steptime.analysis.sides import APART, Columns, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.statistics import rank_correlation
 from steptime.analysis.ups import (
     MOST_DRAWN,
     OUTCOMES,
+    Cells,
     Ups,
     distribution,
     in_order,
@@ -35,7 +36,7 @@ from steptime.analysis.ups import (
     worst_of,
 )
 from steptime.core.errors import unknown
-from steptime.core.table import Table, columns
+from steptime.core.table import JsonRows, Table, columns
 from steptime.core.units import shown
 
 EXTREMES, SHOWN = 5, 12
@@ -43,6 +44,7 @@ BARS, MOST_POINTS = 24, 3000  # of a picture; beyond, points are thinned out
 OF_END = ("name", "level", "speedup", "verdict", "saturated")
 RATES = ("step_s", "speed_per_s", "published_speed_per_s")  # that say how many examples a second
 ORIGINS = ("measured", "published", "predicted")
+IDENTIFIER = r"[_\pL][_\pL\pN]*"  # a value that says what it is of
 
 
 def speedup_table(
@@ -77,7 +79,7 @@ def speedup_table(
         return Table(columns("name=network"), [], summary=summary | {"pairs": 0})
     x = _chosen(x, "--x", [*ups.features]) or next(iter(ups.varying), None)
     color = _chosen(color, "--color", [*ups.features]) or _strongest(ups, x)
-    saturated, there = saturations(data, ups) if quantity in RATES else ([], np.zeros(0, bool))
+    saturated, there = saturations(data, ups, quantity in RATES)
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
@@ -156,8 +158,8 @@ def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) ->
         if name != by and apart.any():
             pairs = list(zip(plain_column(a[apart]), plain_column(b[apart]), strict=True))
             words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
-            found[f"differ {name}"] = np.full(len(which), None, object)
-            found[f"differ {name}"][apart] = [words[pair] for pair in pairs]
+            found[f" differ {name}"] = np.full(len(which), None, object)
+            found[f" differ {name}"][apart] = [words[pair] for pair in pairs]
     return found
 
 
@@ -169,70 +171,54 @@ def _rows(
     hosts: NDArray[Any],
 ) -> Iterator[list[str]]:
     """Yield pairs as JSON: both sides, name, verdict, outcome, and what differs inside them."""
-    a, b, of = ups.a[which], ups.b[which], ups.sides.groups
-    told, row = _points(ups, which, there)
-    for side, ids in (("", b), ("against_", a)):
-        told |= {f"{side}low": of["low"][ids], f"{side}high": of["high"][ids]}
-        told[f"{side}host"] = hosts[ids]
-        row |= {f"{side}{end}": flat.number(f"{side}{end}") for end in ("low", "high")}
-        row[f"{side}host"] = flat.quoted(f"{side}host")
-    for name in (f"against_{one}" for one in HOW if one in ups.features):
-        told[f"of {name}"] = ups.features[name.removeprefix("against_")][a]
-        row[name] = _feature(name, told)
-    row |= {name: _feature(name, told) for name in ups.features}
+    of, cells = ups.sides.groups, _points(ups, which, there)
+    for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
+        cells |= {f"{side}{end}": (of[end][ids], flat.number) for end in ("low", "high")}
+        cells[f"{side}host"] = (hosts[ids], flat.quoted)
+    cells |= {f"against_{n}": ups.cell(n, ups.a[which]) for n in HOW if n in ups.features}
+    cells |= {n: ups.cell(n, ups.b[which]) for n in ups.features}
     differ = _differ(ups, which, by, hosts)
-    told |= differ | {"a value": of["value"][a], "b value": of["value"][b]}
-    told["outcome"] = ups.outcome[which]
-    row["against"] = flat.text(json.dumps(ups.against))
-    row["differ"] = flat.quoted(f"concat_ws(', ', {', '.join(['NULL', *map(flat.name, differ)])})")
-    row |= {f"against_{ups.sides.quantity}": '"a value"::VARCHAR'}
-    row |= {ups.sides.quantity: '"b value"::VARCHAR'}
-    row["outcome"] = flat.quoted(f"{[*OUTCOMES]}[outcome + 1]")
-    ups.sides.data.lend("ups", told | {"turn": np.arange(len(which))})
-    yield from ups.sides.data.texts(f"SELECT turn, {flat.json_object(row)} FROM ups")
+    cells |= {name: (column, flat.name) for name, column in differ.items()}
+    cells["against"] = flat.text(json.dumps(ups.against))
+    cells["differ"] = flat.quoted(
+        f"concat_ws(', ', {', '.join(['NULL', *map(flat.name, differ)])})"
+    )
+    for side, ids in (("against_", ups.a[which]), ("", ups.b[which])):
+        cells[f"{side}{ups.sides.quantity}"] = (of["value"][ids], flat.number)
+    outcomes = np.array(OUTCOMES, object)
+    yield from _encoded(ups, cells | {"outcome": (outcomes[ups.outcome[which]], flat.quoted)})
 
 
-def _feature(name: str, told: Columns) -> str:
-    """Return the SQL of the JSON of a feature among columns."""
-    column = flat.name(f"of {name}")
-    return (flat.whole if told[f"of {name}"].dtype.kind == "f" else flat.quoted)(column)
-
-
-def _points(
-    ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]
-) -> tuple[Columns, dict[str, str]]:
-    """Return columns of pairs, and the SQL of the JSON of what a picture shows of each.
-
-    That is its name, level, speed-up, verdict, and what is in saturation.
-    """
+def _points(ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]) -> Cells:
+    """Return of pairs their name, level, speed-up, verdict, and what is in saturation."""
     a, b = ups.a[which], ups.b[which]
-    told: Columns = {f"of {name}": column[b] for name, column in ups.features.items()}
-    told |= {"level": ups.place[which], "up": ups.up[which], "verdict": ups.verdict[which]}
-    for side, ids in (("a", a), ("b", b)):
-        told[f"capped_{side}"] = there[ids] if len(there) else np.zeros(len(ids), bool)
-    words = []
     names = [name for name in ups.varying if name != "family"]
+    parts: Cells = {f" {name}": ups.cell(name, b) for name in ("family", *names)}
+    words = ["NULL"]
     for name in sorted(names, key=lambda name: name == "batch"):  # last
-        column = told[f"of {name}"]
-        word = flat.name(f"of {name}")
-        if column.dtype.kind == "f":
-            words.append(f"if(isnan({word}), NULL, {flat.text(name)} || ' ' || {flat.whole(word)})")
-            continue
-        texts = {one: None if one is None else said(name, one) for one in set(column.tolist())}
-        told[f"said {name}"] = np.array([texts[one] for one in column.tolist()], object)
-        words.append(flat.name(f"said {name}"))
-    family = "coalesce(\"of family\", '')"
-    level, against = f"{ups.sides.texts}[level + 1]", flat.text(ups.against)
-    saturated = f"[if(capped_a, {against}, NULL), if(capped_b, {level}, NULL)]"
-    return told, {
-        "name": flat.quoted(
-            f"trim({family} || ' ' || concat_ws(', ', {', '.join(['NULL', *words])}))"
-        ),
-        "level": flat.quoted(level),
-        "speedup": "up::VARCHAR",
-        "verdict": flat.quoted("verdict"),
+        x, told = flat.name(f" {name}"), flat.text(f"{name} ")
+        texts = f"if(regexp_full_match({x}, '{IDENTIFIER}'), {x}, {told} || {x})"
+        numbers = f"if(isnan({x}), NULL, {told} || {flat.whole(x)})"
+        words.append(numbers if ups.features[name].dtype.kind == "f" else texts)
+    saturated = f'[if(" a", {flat.text(ups.against)}, NULL), if(" b", level, NULL)]'
+    return parts | {
+        **{f" {side}": (there[ids], flat.name) for side, ids in (("a", a), ("b", b))},
+        "name": flat.quoted(f"trim(concat(\" family\", ' ', concat_ws(', ', {', '.join(words)})))"),
+        "level": (ups.sides.level_of(b), flat.quoted),
+        "speedup": (ups.up[which], flat.number),
+        "verdict": (ups.verdict[which], flat.quoted),
         "saturated": flat.quoted(f"list_filter({saturated}, lambda one: one IS NOT NULL)"),
     }
+
+
+def _encoded(ups: Ups, cells: Cells) -> Iterator[list[str]]:
+    """Yield JSON of cells; those whose names begin with a blank are there for others."""
+    made = {n: one if isinstance(one, str) else one[1](flat.name(n)) for n, one in cells.items()}
+    row = flat.json_object({name: sql for name, sql in made.items() if name[0] != " "})
+    told = {name: one[0] for name, one in cells.items() if not isinstance(one, str)}
+    number = len(next(iter(told.values())))
+    ups.sides.data.lend("ups", told | {" turn": np.arange(number)})
+    yield from ups.sides.data.texts(f'SELECT " turn", {row} FROM ups')
 
 
 def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_]) -> list[Row]:
@@ -243,17 +229,14 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     """
     order = np.argsort(ups.up, kind="stable")
     which = order[:: -(-len(order) // MOST_POINTS)]
-    told, row = _points(ups, which, there)
-    row |= {
-        axis: _feature(name, told) if name else "'null'"
-        for axis, name in (("x", x), ("color", color))
-    }
-    ups.sides.data.lend("ups", told | {"turn": np.arange(len(which))})
-    points = [*ups.sides.data.texts(f"SELECT turn, {flat.json_object(row)} FROM ups")]
+    cells = _points(ups, which, there)
+    for axis, name in (("x", x), ("color", color)):
+        cells[axis] = ups.cell(name, ups.b[which]) if name else "'null'"
+    points = JsonRows(len(which), partial(_encoded, ups, cells))
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
-    capped = there[ups.a] | there[ups.b] if len(there) else np.zeros(len(ups), bool)
+    capped = there[ups.a] | there[ups.b]
     for level in ups.levels:
         below = np.zeros(len(edges) - 1, int)
         for state in (False, True):
@@ -266,7 +249,7 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
                 for at in np.flatnonzero(counts)
             ]
             below += counts
-    return [*(json.loads(one) for part in points for one in part), *bars]
+    return [*points, *bars]
 
 
 def _ends_first(order: NDArray[np.int64]) -> NDArray[np.int64]:

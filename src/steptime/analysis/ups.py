@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.analysis import flat
 from steptime.analysis.data import Data
 from steptime.analysis.row import HOW, Row
 from steptime.analysis.saturation import saturation
@@ -21,6 +22,8 @@ from steptime.analysis.warmup import Floats
 
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
+Cell = tuple[NDArray[Any], Callable[[str], str]] | str  # a column, what makes SQL of JSON; or SQL
+Cells = dict[str, Cell]
 OUTCOMES = ("won", "lost", "same", "unsure")
 WORK = ("flop_", "examples_")
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
@@ -81,6 +84,11 @@ class Ups:
     def of(self, name: str) -> NDArray[Any]:
         """Return a feature of each pair."""
         return np.asarray(self.features[name][self.b])
+
+    def cell(self, name: str, ids: NDArray[np.int64]) -> Cell:
+        """Return a feature of groups with what makes SQL of its JSON."""
+        column = self.features[name]
+        return column[ids], flat.whole if column.dtype.kind == "f" else flat.quoted
 
     def only(self, mine: NDArray[np.bool_]) -> Ups:
         """Return some of the pairs."""
@@ -166,7 +174,7 @@ def medians(ups: Ups, x: str | None) -> Row:
     }
 
 
-def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
+def saturations(data: Data, ups: Ups, is_rate: bool) -> tuple[list[Row], NDArray[np.bool_]]:
     """Return of each level whose speed saturates where, in how many speed-ups; and which groups."""
     of = ups.sides.groups
     large = LARGE if ups.up.max() > LARGE else float(np.quantile(ups.up, 0.75))
@@ -175,7 +183,7 @@ def saturations(data: Data, ups: Ups) -> tuple[list[Row], NDArray[np.bool_]]:
     batch = examples / ups.features.get("replicas", 1)
     found: list[Row] = []
     there = np.zeros(len(speed), bool)
-    for level in in_order(ups.sides.levels):
+    for level in in_order(ups.sides.levels) if is_rate else ():
         mine = np.flatnonzero((of["level"] == ups.sides.place(level)) & (of["value"] > 0))
         features = {name: ups.features[name][mine] for name in ups.varying}
         side = ups.a if level == ups.against else ups.b
