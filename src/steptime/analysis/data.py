@@ -175,12 +175,15 @@ class Data:
         Some are yielded at a time: to sort long texts takes a database longer than to make them.
         """
         answer, waiting, turn = self._asked(sql, ()), dict[int, str](), 0
-        while part := answer.fetchmany(AT_ONCE):
-            waiting.update(part)
-            ready = [*takewhile(bool, map(waiting.pop, count(turn), repeat("")))]
-            turn += len(ready)
-            if ready:
-                yield ready
+        try:
+            while part := answer.fetchmany(AT_ONCE):
+                waiting.update(part)
+                ready = [*takewhile(bool, map(waiting.pop, count(turn), repeat("")))]
+                turn += len(ready)
+                if ready:
+                    yield ready
+        finally:  # who asks need not go through all
+            answer.abort()
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""
