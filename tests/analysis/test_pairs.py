@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import synthetic
 from steptime import store
+from steptime.analysis import data, pairing
 from steptime.analysis.data import Data
 from steptime.analysis.errors import error_table
 from steptime.analysis.pairing import errors
@@ -313,3 +315,30 @@ def test_what_differs_inside_a_pair_is_said(
     said = " ".join(capsys.readouterr().out.split())
     assert "host n1 | n2, threads 1 | 2" in said
     assert "host n1 | n3, gpu p100 | -, staging - | local" in said
+
+
+@pytest.mark.parametrize("command", ["compare", "speedup"])
+def test_more_rows_than_are_held_are_written_as_few_are(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    far = Method("torch", "2.13.0", {"threads": 2, "gpu": "p\"'100"})
+    records = [
+        on_host(f"n{at}", 0.1 * batch + at, workload=replace(FC, batch_per_replica=batch))
+        for batch in (1, 2, 4)
+        for at in (1, 2, 3)
+    ]
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all([*records, on_host("n4", 0.2, method=far)])
+    asked = [[command, str(tmp_path), "--by", "host", "--format", form] for form in ("json", "csv")]
+
+    def answers() -> list[str]:
+        assert [run(words) for words in asked] == [0, 0]
+        return capsys.readouterr().out.split("\nname,")
+
+    few = answers()
+    monkeypatch.setattr(pairing, "MOST_HELD", 0)
+    monkeypatch.setattr(data, "AT_ONCE", 2)
+    many = answers()
+    assert json.loads(few[0]) == json.loads(many[0])
+    assert few[1] == many[1]
+    assert len(few[1].splitlines()) == 7  # six pairs under the names of columns
