@@ -7,7 +7,6 @@ carry their unit; None is unknown.
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import isnan
 from operator import itemgetter
 from statistics import median
 from typing import Any, TypeVar
@@ -113,11 +112,6 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 def over(a: float | None, b: float | None) -> float | None:
     """Return a / b, or None where either is unknown or b is 0."""
     return a / b if a is not None and b else None
-
-
-def known_number(value: float) -> float | None:
-    """Return a number of a column, None for NaN."""
-    return None if isnan(value) else float(value)
 
 
 def headline(quantity: Quantity) -> float | None:
