@@ -235,7 +235,8 @@ class Pairing:
         row |= {side: flat.struct(_side(side)) for side in "ab"}
         row |= {"quantity": flat.text(self.sides.quantity), "ratio": "ratio"}
         if self.column:
-            row |= {"level": f"{self.sides.texts}[level + 1]", "against": flat.text(self.against)}
+            levels = ", ".join(map(flat.text, self.sides.levels))
+            row |= {"level": f"[{levels}][level + 1]", "against": flat.text(self.against)}
         row |= _JUDGED
         is_roof = "a.origin = 'predicted' AND a.origin <> b.origin AND b.scope = ''"
         more = f"JOIN ways USING (differs) LEFT JOIN {self.sides.pooled(b)} ON pooled.id = p.b"

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -133,23 +132,19 @@ def _networks(
             raise InputError(f"--against {against}: name another with --platform ({known})")
         platform = platform or others[0]
     chosen = {"family": family, "platform": platform, "method": method}
-    steps = [name for name in dict.fromkeys((*NETWORK, *STEP)) if name in tables[table]]
-    ways = ", ".join(f'"{one}"' for one in steps if one != "batch")
+    ways = ", ".join(f'"{one}"' for one in STEP if one in tables[table] and one != "batch")
     ran = data.rows(f"SELECT DISTINCT family, {ways} FROM {table} WHERE {where}")  # noqa: S608  # our names
     varying = {
         one: {name for name in rows[0] if len({row[name] for row in rows}) > 1}
-        for one, rows in grouped(ran, itemgetter("family")).items()
+        for one, rows in grouped(ran, lambda row: row["family"]).items()
     }
-
-    @cache
-    def alone(family: str, names: str) -> dict[str, Any]:
-        """Return the networks of a family at all places, which are asked for at once."""
-        return data.arrays(
+    alone = cache(  # a family at all places
+        lambda family, names: data.arrays(
             f'SELECT {names}, median({value}) AS y, platform AS "at platform", "{way}" AS '  # noqa: S608  # our names
             f'"at method" FROM {table} WHERE {where} AND family = ? GROUP BY ALL ORDER BY ALL',
             family,
         )
-
+    )
     ratio = "a / b" if of.endswith(MORE_IS_BETTER) else "b / a"
     for row in places:
         if any(one not in (None, row[name]) for name, one in chosen.items()):

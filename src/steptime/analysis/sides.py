@@ -182,11 +182,6 @@ class Sides:
         """Return which of the `levels` this is, -1 for none."""
         return self.levels.index(level) if level in self.levels else -1
 
-    @property
-    def texts(self) -> str:
-        """The SQL of the list of `levels`."""
-        return f"[{', '.join(map(flat.text, self.levels))}]"
-
     def level_of(self, ids: Any) -> Any:
         """Return the level of groups, as text."""
         return np.array(self.levels, object)[self.groups["level"][ids]]
