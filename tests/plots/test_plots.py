@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.plots import EmptyPlotError, draw
 from steptime.plots.files import FORMATS, packed, save
-from steptime.plots.style import config, log_ticks
+from steptime.plots.style import config, log_number, log_ticks
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +152,9 @@ def test_ticks_are_round_and_inside() -> None:
     assert log_ticks(0.9, 9.0) == [1.0, 2.0, 5.0]
     assert log_ticks(3.1, 6.5) == [4.0, 5.0, 6.0]
     assert log_ticks(1.01, 1.02) == []
+    alone = log_number("bytes", [639e3, 639e3], "memory")  # no length without a domain
+    assert alone["scale"]["domain"] == pytest.approx([639e3 / 1.2, 639e3 * 1.2])
+    assert alone["axis"]["values"] == [6e5, 7e5]
 
 
 def on_gpus(*gpus: str) -> list[Record]:

@@ -158,9 +158,11 @@ def log_number(
     """Return the encoding of a number on a logarithmic axis that shows all of `values`."""
     known = [value for value in values if value]
     low, high = min(known), max(known)  # ticks beyond them may not be on the axis
-    at = log_ticks(low, high) or log_ticks(low / 1.2, high * 1.2)
+    scale: Spec = {"type": "log", "nice": False, "padding": 14}
+    if not (at := log_ticks(low, high)):
+        scale["domain"] = [low / 1.2, high * 1.2]
+        at = log_ticks(*scale["domain"])
     ticks = {"values": at} if at else {}
-    scale = {"type": "log", "nice": False, "padding": 14}
     return {**number(field, title, unit, **ticks, **axis), "scale": scale}
 
 
