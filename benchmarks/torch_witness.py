@@ -24,9 +24,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from steptime.build import build_step, make_workload, read_model
 from steptime.count import count
 from steptime.measure.backends.native.export import export
-from steptime.measure.backends.native.module import IMAGE, module_of, on_meta, specs_of
+from steptime.measure.backends.native.module import module_of, on_meta, specs_of
 from steptime.ops import OPS
 
+IMAGE = ((2, 3, 224, 224), "float32")
 NAMES = [
     f"{library}:{name}"
     for library, names in {
