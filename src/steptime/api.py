@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from steptime import catalog
 from steptime.core.errors import InputError
+from steptime.core.graph import PASSES
 from steptime.core.hardware import Device
 from steptime.core.printers import html
 from steptime.core.table import Table, columns, facts, picked
@@ -79,7 +80,7 @@ class StepTime:
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
         rows = [
             ("step", _said(self.step_s, self.low, self.high)),
-            *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in _PASSES),
+            *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in PASSES),
             ("peak memory", size(self.peak_memory_bytes) + ("" if self.fits else ": does not fit")),
             *(("note", note) for note in self.notes),
         ]
@@ -88,7 +89,6 @@ class StepTime:
         return html(facts(title, "one step", rows)) + html(ops)
 
 
-_PASSES = ("forward", "backward", "update")
 _SHOWN = 10  # ops in a notebook
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +22,10 @@ from typing import Any, Generic, TypeVar
 
 from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.files import write_whole
 from steptime.core.hardware import GB, LATER, Device, Link, device_from_table, link_from_table
 from steptime.core.stack import Stack, stack_from_table
-from steptime.core.toml_files import read_toml, shown, toml_text, write_whole
+from steptime.core.toml_files import read_toml, shown, toml_text
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
@@ -110,6 +112,8 @@ class _Shelf(Generic[_Item]):
         path = user_folder(self.folder) / f"{name}.toml"
         text = toml_text(table)
         _checked(self.read(tomllib.loads(text), shown(path)), path)
+        with suppress(OSError):  # what hinders that, the next line says
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
         return path
 

@@ -12,7 +12,7 @@ from typing import Any
 from steptime.build import build, make_workload, read_model
 from steptime.calibration.cases import SETTINGS, Case, Shape
 from steptime.core.dtypes import precision
-from steptime.core.graph import Graph
+from steptime.core.graph import PASSES, Graph
 from steptime.core.hardware import Device
 from steptime.layers.dense import mean_loss
 from steptime.layers.image import batch_norm, conv2d
@@ -20,7 +20,7 @@ from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
 from steptime.ops.training import training_graph
 from steptime.predict.kernel import Kernel
-from steptime.predict.lower import PASSES, lower
+from steptime.predict.lower import lower
 
 LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
 LEAST_SHARE = 0.1  # of its step, likewise

@@ -9,7 +9,7 @@ from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import File, Text, optional
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.files import check_folder, replacing
+from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import Graph
 from steptime.core.graph_json import graph_to_json
 from steptime.core.table import Answer, facts, picked
@@ -90,7 +90,8 @@ def write_graph(path: Path, graph: Graph, workload: Workload, option: str = "-o"
     """Write a graph as JSON; raises `InputError`, naming the option, where that is not possible."""
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
-    return _write(path, (json.dumps(table) + "\n").encode(), option)
+    write_whole(path, json.dumps(table) + "\n", f"{option} {shorten(path)}")
+    return []
 
 
 def _onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
@@ -98,28 +99,20 @@ def _onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
     from steptime.exporters.onnx_nodes import NoOnnxError
 
     try:
-        return _write(path, model_of(graph))
+        content = model_of(graph)
     except NoOnnxError as error:
         raise InputError(f"-o {shorten(path)}: {error}") from None
+    write_whole(path, content, f"-o {shorten(path)}")
+    return []
 
 
 def _topology(path: Path, graph: Graph, _: Workload) -> list[str]:
     from steptime.exporters.scale_sim import topology
 
     text, left = topology(graph)
-    _write(path, text.encode())
+    write_whole(path, text, f"-o {shorten(path)}")
     said = ", ".join(f"{kind} {count}" for kind, count in left.items())
     return [f"note: no products, so not in the file: {said}"] if left else []
-
-
-def _write(path: Path, content: bytes, option: str = "-o") -> list[str]:
-    try:
-        with replacing(path) as part:
-            part.write_bytes(content)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise InputError(f"{option} {shorten(path)}: cannot be written: {reason}") from None
-    return []
 
 
 Write = Callable[[Path, Graph, Workload], list[str]]  # returns notes

@@ -102,8 +102,7 @@ def answer(
     `whole`.
     """
     from steptime.core.dtypes import dtype_named
-    from steptime.core.files import check_folder
-    from steptime.plots.files import write_whole
+    from steptime.core.files import check_folder, write_whole
     from steptime.predict.grid import grid
 
     first = workload_of(found.models[0], None)
@@ -129,7 +128,7 @@ def answer(
     missing = _unmodelled(found, workload_of)
     kept = [] if whole and out is None else list(cells)  # a document takes them one by one
     if out is not None:
-        write_whole(Path(out), FORMATS[Path(out).suffix](kept).encode())
+        write_whole(Path(out), FORMATS[Path(out).suffix](kept))
         note(f"{len(kept)} cells in {out}")
     document = {"cells": (cell._asdict() for cell in kept or cells), "unmodelled": missing}
     tables = [_table(kept, found, first, method)] if kept and out is None else []

@@ -10,7 +10,8 @@ from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, Text, argument, flag, number, optional, whole
 from steptime.core.errors import InputError
-from steptime.core.files import check_folder, replacing
+from steptime.core.files import check_folder, write_whole
+from steptime.core.graph import PASSES
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, shown
 from steptime.core.workload import Workload
@@ -18,8 +19,6 @@ from steptime.predict import DEFAULT, cost_model
 from steptime.predict.power import Run, run_energy, step_energy
 from steptime.predict.records import record_method
 from steptime.predict.step_model import StepModel
-
-PARTS = ("forward", "backward", "update")
 
 
 @command()
@@ -114,7 +113,7 @@ def predict(
     tables = [_totals(document, asked[0].device.source if sources else None)]
     if by_op:
         heads = columns(
-            "name=op", "?kind", *(f"{part}_s={part}" for part in PARTS), "?parameters",
+            "name=op", "?kind", *(f"{part}_s={part}" for part in PASSES), "?parameters",
             "flop=forward FLOP",
         )  # fmt: skip
         tables.append(Table(heads, document["ops"]))
@@ -125,7 +124,7 @@ def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
     rows = [{"stack": name, **document} for name, document in zip(stacks, every, strict=True)]
     heads = columns(
         "stack", "step_s=step", "?low_s=from", "?high_s=to",
-        *(f"{part}_s={part}" for part in PARTS), "peak_memory_bytes=peak memory",
+        *(f"{part}_s={part}" for part in PASSES), "peak_memory_bytes=peak memory",
     )  # fmt: skip
     said = {row["stack"]: _notes(row) for row in rows}
     notes = [
@@ -150,8 +149,7 @@ def _write_trace(path: Path, beside: Path | None, asked: StepModel) -> None:
     events = list(trace_events(asked))
     if beside:
         events += host_and_device(read_events(beside), 2, f"measured: {beside.name}")
-    with replacing(path) as part:
-        part.write_text(json.dumps(document(events)), encoding="utf-8")
+    write_whole(path, json.dumps(document(events)))
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
@@ -230,7 +228,7 @@ def _totals(document: dict[str, Any], source: str | None) -> Table:
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
         ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
-        *((f"  {part}", seconds(document[f"{part}_s"])) for part in PARTS),
+        *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
         ("speed", shown("examples_per_s", document["batch"] / step) if step else None),
         ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
         ("peak memory", options.memory_shown(document)),

@@ -9,6 +9,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
+from steptime.core.graph import PASSES
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
 from steptime.core.units import counted, seconds, size
@@ -259,7 +260,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
         more["training_h"] = row["train_s"] / 3600
     for part in ("data", "model"):
         if part in row:
-            more[f"{part}_s"] = sum(row[part][f"{n}_s"] for n in ("forward", "backward", "update"))
+            more[f"{part}_s"] = sum(row[part][f"{n}_s"] for n in PASSES)
     for part in ("forward", "backward"):
         if f"{part}_lower_s" in row:
             bounds = [seconds(row[f"{part}_{bound}_s"]) for bound in ("lower", "upper")]

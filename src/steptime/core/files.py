@@ -1,12 +1,15 @@
 """Files that are written whole, or not at all."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, OutsideError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, or what a user may have of it
 
 
 @contextmanager
@@ -18,6 +21,20 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes, where: object = None) -> None:
+    """Write a file whole or not at all; `where` names it in errors, by default its path.
+
+    Raises `OutsideError` where the disk is full, `InputError` for another path that takes no file.
+    """
+    try:
+        with replacing(path) as new:
+            new.write_bytes(content.encode() if isinstance(content, str) else content)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        kind = OutsideError if getattr(error, "errno", None) in FULL else InputError
+        raise kind(f"{where or path}: cannot be written: {reason}") from error
 
 
 def own_caches() -> Path:

@@ -1,4 +1,4 @@
-"""TOML files that users own: read with one line for each fault, written whole or not at all."""
+"""TOML files that users own: read with one line for each fault, and tables as their text."""
 
 import json
 import re
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.files import replacing
 
 
 def shown(path: Path) -> str:
@@ -29,16 +28,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{shown(path)}: not TOML: nested too deeply") from None
     except ValueError as error:  # a TOMLDecodeError, a NUL in the path, an endless number
         raise InputError(f"{shown(path)}: not TOML: {error}") from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all; raises `InputError` if the folder cannot be written to."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as new:
-            new.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{shown(path)}: cannot be written: {error.strerror}") from error
 
 
 def toml_text(table: Mapping[str, Any]) -> str:

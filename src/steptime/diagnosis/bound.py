@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from steptime.core.graph import PASSES, PLACE
 from steptime.core.hardware import Device
 from steptime.predict.host import Host
 from steptime.predict.kernel import NOTHING, Interval, Kernel
-from steptime.predict.lower import PASSES, PLACE
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.price import at_peak
 from steptime.predict.step_model import StepModel

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from steptime.build import build
+from steptime.core.graph import PASSES
 from steptime.core.record import NO_OP, UNATTRIBUTED, Quantity
 from steptime.core.workload import Workload
 from steptime.measure.contract import Options, Prepared, UnsupportedError
@@ -14,7 +15,6 @@ from steptime.measure.timing import in_one_run
 from steptime.measure.trace import Profile, events_of, profile_of
 
 MOST_STEPS, LEAST_STEPS = 20, 3
-PASSES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import write_whole
+from steptime.core.files import write_whole
 from steptime.plans.pipeline import Event as Part
 from steptime.plans.step import PlanTime
 from steptime.predict.timeline import Event, document, event, names

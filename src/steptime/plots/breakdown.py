@@ -7,6 +7,7 @@ from operator import itemgetter
 
 from steptime.analysis.breakdown import REST
 from steptime.analysis.row import grouped
+from steptime.core.graph import PASSES
 from steptime.core.table import Table
 from steptime.core.units import percent, seconds
 from steptime.plots import EmptyPlotError, style
@@ -16,7 +17,6 @@ OTHERS = "others"
 GREY = (REST, OTHERS, "")
 THINNEST = 0.001  # of the width, that is drawn
 GAP = 0.001
-PASSES = ("forward", "backward", "update")
 AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 
 

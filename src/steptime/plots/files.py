@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import unknown
-from steptime.core.files import check_folder, replacing
-from steptime.store import StoreError
+from steptime.core.files import check_folder, write_whole
 
 PIXELS_PER_POINT = 2.0
 
@@ -48,17 +47,8 @@ def check_path(path: Path) -> None:
 
 
 def save(spec: dict[str, Any], path: Path) -> None:
-    """Write a chart in the format of the ending of `path`; raises `InputError`, `StoreError`."""
+    """Write a chart in the format of the ending of `path`; raises as `write_whole` does."""
     import vl_convert
 
     check_path(path)
     write_whole(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(spec)))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or as it was before; raises `StoreError`."""
-    try:
-        with replacing(path) as part:
-            part.write_bytes(content)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot write: {error.strerror}") from error

@@ -11,12 +11,12 @@ from inspect import signature
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
+from steptime.core.graph import PASSES
 from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.predict.calibrated.power import spent_j
 from steptime.predict.lines import Lines, Span, lines_of
-from steptime.predict.lower import PASSES
 from steptime.predict.memory import Needs, blocks_bytes
 from steptime.predict.step_model import StepModel
 

@@ -8,9 +8,9 @@ from itertools import accumulate
 from math import e
 from typing import Any, NamedTuple
 
+from steptime.core.graph import PASSES
 from steptime.predict.kernel import Kernel, Larger
 
-PASSES = ("forward", "backward", "update")
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
 

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from steptime.core.graph import PASSES
 from steptime.core.hardware import Device
 from steptime.count import live_bytes
 from steptime.predict.host import behind_host
 from steptime.predict.kernel import Kernel
-from steptime.predict.lower import PASSES, Lowered
+from steptime.predict.lower import Lowered
 from steptime.predict.memory import blocks_bytes
 from steptime.predict.step_model import StepModel
 from steptime.predict.sums import (

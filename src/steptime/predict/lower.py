@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from steptime import catalog
 from steptime.core.dtypes import precision
-from steptime.core.graph import Graph, Op, Part
+from steptime.core.graph import PASSES, PLACE, Graph, Op
 from steptime.core.stack import UNITS, Stack
 from steptime.count import fresh_bytes
 from steptime.ops import OPS, exchanged_of, row_of, window_of
@@ -19,8 +19,6 @@ from steptime.predict.host import Calls, calls_of
 from steptime.predict.kernel import Exchange, Kernel, Settings
 from steptime.predict.price import FLOATS
 
-PASSES: tuple[Part, ...] = ("forward", "backward", "update")
-PLACE = {name: i for i, name in enumerate(PASSES)}
 Passes = tuple[int, int, int]  # a number of each
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from steptime import __version__
 from steptime.catalog import device_hash
+from steptime.core.graph import PASSES
 from steptime.core.record import Method, Quantity, Record, now
 from steptime.core.table import picked
 from steptime.core.workload import Workload
-from steptime.predict.lower import PASSES
 from steptime.predict.step_model import StepModel
 
 

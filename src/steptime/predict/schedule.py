@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from steptime.core.graph import PLACE
 from steptime.predict.host import Host, behind_host
 from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
-from steptime.predict.lower import PLACE, Lowered, Row
+from steptime.predict.lower import Lowered, Row
 
 
 class RowTime(NamedTuple):

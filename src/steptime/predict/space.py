@@ -9,12 +9,12 @@ from dataclasses import replace
 from steptime import catalog
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
+from steptime.core.graph import PASSES
 from steptime.core.hardware import Device
 from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record, now
 from steptime.core.workload import Workload
 from steptime.predict.grid import Steps
-from steptime.predict.lower import PASSES
 from steptime.predict.records import record_method, step_record
 from steptime.predict.step_model import StepModel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError, one_of
-from steptime.core.graph import Graph, Part
+from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.ranges import whole_number
 from steptime.core.stack import Stack
@@ -24,7 +24,7 @@ from steptime.predict.calibrated.interval import bounds
 from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
 from steptime.predict.host import Host, host_of, issuing
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel
-from steptime.predict.lower import PASSES, Lowered, stack_of
+from steptime.predict.lower import Lowered, stack_of
 from steptime.predict.memory import Needs, blocks_bytes, needs_of
 from steptime.predict.method import Method
 from steptime.predict.price import issue_s

@@ -7,7 +7,7 @@ names processes and threads (Google, "Trace Event Format").
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from steptime.predict.lower import PASSES, PLACE
+from steptime.core.graph import PASSES, PLACE
 from steptime.predict.schedule import placed
 from steptime.predict.step_model import StepModel
 

@@ -16,16 +16,15 @@ def write_report(
     """Write the report on the records of `folder` to `path`, and return what it says in numbers.
 
     It is what the ending of `path` says: one HTML page (.html), or Markdown (.md). Raises
-    `InputError` for what is no folder of records or no place for a file, `StoreError` where the
-    disk does not take it.
+    `InputError` for what is no folder of records or no place for a file, `OutsideError` where
+    the disk does not take it.
     """
     import shlex
 
     from steptime.analysis.data import Data
     from steptime.core.errors import unknown
-    from steptime.core.files import check_folder
+    from steptime.core.files import check_folder, write_whole
     from steptime.diagnosis.ops import with_ops
-    from steptime.plots.files import write_whole
     from steptime.report.markdown import markdown_page
     from steptime.report.page import page
 
@@ -37,5 +36,5 @@ def write_report(
     check_folder(path)
     command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
     text, document = written[ending](data, folder.resolve().name, command)
-    write_whole(path, text.encode())
+    write_whole(path, text)
     return {"path": str(path), **document}

@@ -85,13 +85,12 @@ def _named(values: Iterable[Any]) -> list[tuple[str, str]]:
 def write_explore(model: Mapping[str, Any], path: Path) -> Table:
     """Write the page to `path`, whole or not at all, and return what is in it, by name.
 
-    Raises `InputError` for no place for a file, `StoreError` where the disk does not take it.
+    Raises `InputError` for no place for a file, `OutsideError` where the disk does not take it.
     """
-    from steptime.core.files import check_folder
-    from steptime.plots.files import write_whole
+    from steptime.core.files import check_folder, write_whole
 
     check_folder(path)
-    write_whole(path, explore_page(model).encode())
+    write_whole(path, explore_page(model))
     names = {kind: [one["name"] for one in model[kind]] for kind in ("models", "devices", "links")}
     return {"path": str(path), **names, "left_out": model["left_out"]}
 

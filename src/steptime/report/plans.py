@@ -20,9 +20,9 @@ AXES = ("model", "device", "devices", "length", "batch")
 def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> dict[str, Any]:
     """Write the page of searches and return what is in it; `words` are options of all of them.
 
-    Raises `InputError` where none of them finds a plan, `StoreError` where the disk takes no file.
+    Raises `InputError` where none of them finds a plan, `OutsideError` where the disk is full.
     """
-    from steptime.plots.files import write_whole
+    from steptime.core.files import write_whole
     from steptime.report.templating import rendered
 
     cells: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
     for spec in charts.values():
         spec |= {"data": {"values": []}, "config": {}}  # the page has both
     data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
-    write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]).encode())
+    write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]))
     return {"path": str(path), "searches": len(cells), "found": len(good), **axes}
 
 

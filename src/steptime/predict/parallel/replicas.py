@@ -7,6 +7,7 @@ from math import inf
 from steptime.build import build_step
 from steptime.core.errors import InputError, one_of
 from steptime.core.exchange import BUCKET_BYTES
+from steptime.core.graph import PASSES
 from steptime.core.hardware import Cluster
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
@@ -91,7 +92,7 @@ def predict_replicas(
         lacking = model.fabric.without_latency if model.fabric else ()
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
     quantities = dict(head.quantities)
-    alone = sum(quantities[f"{part}_s"].value or 0.0 for part in ("forward", "backward", "update"))
+    alone = sum(quantities[f"{part}_s"].value or 0.0 for part in PASSES)
     step = quantities["step_s"]
     low, high = (end if end is None else end + comm_s for end in (step.low, step.high))
     whole = Quantity(alone + comm_s, low=low, high=high)
