@@ -207,7 +207,7 @@ def why(
     from steptime.diagnosis.why import why as diagnose
 
     workload = _workload(model, batch, dtype, phase, optimizer)
-    found = device if isinstance(device, Device) else catalog.device(device)
+    found = catalog.device(device)
     joined = None if link is None else catalog.link(link)
     return diagnose(workload, found, link=joined, replicas=replicas)
 
@@ -229,7 +229,7 @@ def whatif(
     from steptime.diagnosis.networks import dtype_for
     from steptime.diagnosis.whatif import cases, what_if
 
-    found = device if isinstance(device, Device) else catalog.device(device)
+    found = catalog.device(device)
     kind = dtype_for(found, dtype)
     asked = [_workload(model, batch, kind, "train", "sgd") for model in models]
     read = read_changes(f"{key}={value}" for key, value in changes.items())
@@ -257,7 +257,7 @@ def predict_op(
     from steptime.calibration.evaluate import score
     from steptime.calibration.mapping import plain_case
 
-    found = device if isinstance(device, Device) else catalog.device(device)
+    found = catalog.device(device)
     name = CALLED.get(kind, kind)
     row = {
         "kind": name,
@@ -289,7 +289,7 @@ def calibrate(
     """
     from steptime.calibration.device import calibrate as calibrated
 
-    found = device if isinstance(device, Device) else catalog.device(device)
+    found = catalog.device(device)
     source = str(rows) if isinstance(rows, str | Path) else ""
     table = calibrated(found, cases(rows, mapping, found), points, source=source)
     return Calibration(replace(found, calibration=table), table)

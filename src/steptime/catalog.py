@@ -141,12 +141,15 @@ def user_folder(kind: str) -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
 
 
-def device(name: str | Path) -> Device:
+def device(name: str | Path | Device) -> Device:
     """Return the device of a name, a short name, `local`, or a path that ends in .toml.
 
     A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
-    `InputError` for an unknown or ambiguous name and for a file that is not a device.
+    `InputError` for an unknown or ambiguous name and for a file that is not a device. One that is
+    given is returned.
     """
+    if isinstance(name, Device):
+        return name
     text = str(name)
     key = text.lower()
     if key.endswith(".toml"):

@@ -62,7 +62,7 @@ def explain(
         ]
         changes = [(step.correction, step.step_s) for step in steps]
         save(chart(changes, "analytic", title, caption), out)
-        note(f"waterfall: {out}")
+        note(f"picture: {out}")
     narrow = "tf32" in found.peak_flop_per_s and any(
         one.tf32 and one.dtype == "float32" for one in asked.lowered().kernels
     )
@@ -72,7 +72,8 @@ def explain(
     told = [(one.correction, one.step_s, one.change_s, one.meaning) for one in steps]
     told += [("calibrated", times.step_s, change_s, f"{reached}: {ends}")]
     rows = [
-        {"correction": name, "step_s": took, "change": _signed(more) if i else None, "meaning": why}
+        {"correction": name, "step_s": took, "meaning": why, "change": None}
+        | ({"change": f"{'-' if more < 0 else '+'}{seconds(abs(more))}"} if i else {})
         for i, (name, took, more, why) in enumerate(told)
     ]
     table = Table(
@@ -81,7 +82,3 @@ def explain(
         f"{title}: from paleo to analytic, and to calibrated",
     )
     return Answer(document, [table], unmodelled(graph.unmodelled))
-
-
-def _signed(change_s: float) -> str:
-    return ("+" if change_s >= 0 else "-") + seconds(abs(change_s))

@@ -1,9 +1,9 @@
 """The command `serve`: a language model that answers."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.grid import names
@@ -11,7 +11,6 @@ from steptime.cli.options import File, Text, optional, picture, whole
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds
-from steptime.plans.request import device_of
 from steptime.plans.words import held
 from steptime.plots.files import save
 from steptime.plots.serving import chart
@@ -113,18 +112,17 @@ def serve(
         tables.append(Table(heads, told["curve"], "Users at once", most=9 * len(every)))
         for at, rows in zip((site, *others), every, strict=True):
             if not rows:
-                notes.append(f"{device_of(at).name}: no room for a user beside the weights")
+                notes.append(
+                    f"{catalog.device(at.device).name}: no room for a user beside the weights"
+                )
     if out:
-        _draw(told, out)
+        if not told["curve"]:
+            raise InputError("--out: no device has room for a user beside the weights")
+        title = f"{model}, {told['input']:,} tokens in, {told['output']:,} out"
+        how_ = f"{told['dtype']}, {told['stack']}, {_split(told)}"
+        save(chart(told["curve"], title, how_), out)
         notes.append(f"picture: {out}")
     return Answer(told, tables, [f"note: {said}" for said in (*notes, *told["notes"])])
-
-
-def _draw(told: dict[str, Any], out: Path) -> None:
-    if not told["curve"]:
-        raise InputError("--out: no device has room for a user beside the weights")
-    title = f"{told['model']}, {told['input']:,} tokens in, {told['output']:,} out"
-    save(chart(told["curve"], title, f"{told['dtype']}, {told['stack']}, {_split(told)}"), out)
 
 
 def _split(told: dict[str, Any]) -> str:

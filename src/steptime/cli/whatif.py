@@ -133,4 +133,4 @@ def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) 
         cells.append(cell | {"value": row["grown_speedup"], "status": "does not fit"})
     caption = ["Geometric mean of examples a second, with the batch that then fits, over before."]
     save(heatmap(title, [*caption, source], cells, value="speedup", **names), out)
-    note(str(out))
+    note(f"picture: {out}")

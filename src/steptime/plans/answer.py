@@ -13,7 +13,7 @@ from steptime.core.table import picked
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
 from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
-from steptime.plans.request import Request, device_of
+from steptime.plans.request import Request
 from steptime.plans.step import PlanTime, plan_time
 from steptime.plans.trace import write_trace
 from steptime.plans.words import sentence
@@ -85,7 +85,12 @@ def document(
         ],
         "mfu": mfu(planner, found),
         "cost": cost_of(offer, devices, "step", found.step_s),
-        "energy": _energy(found, devices),
+        "energy": found.energy_j
+        and {
+            "step_j": found.energy_j,
+            "device_w": found.energy_j / found.step_s / devices,
+            "of": "devices alone: nodes add 20 to 40 %",
+        },
         "training": _training(found, offer, devices, in_step, tokens),
         "notes": _notes(planner, found),
         "nearest_that_fits": None if does_fit else nearest(planner, asked),
@@ -115,7 +120,7 @@ def asking(request: Request, told: Mapping[str, Any]) -> Request:
     split = {name: value for name, value in told["plan"].items() if name in vars(Plan())}
     split.pop("micro_batches", None)
     several = (request.site, *request.others)
-    site = next(one for one in several if device_of(one).name == told["device"])
+    site = next(one for one in several if catalog.device(one.device).name == told["device"])
     return replace(
         request, site=site, others=(), split=split, devices=(),
         batch=told["batch"], micro_batch=told["micro_batch"], length=told["length"],
@@ -180,16 +185,6 @@ def cost_of(offer: Offer | None, devices: int, what: str, took_s: float) -> dict
     hour = offer.price * devices
     about = {"currency": offer.currency, "offer": offer.name, "date": offer.date}
     return {what: hour * took_s / 3600, "hour": hour, **about}
-
-
-def _energy(found: PlanTime, devices: int) -> dict[str, Any] | None:
-    if found.energy_j is None:
-        return None
-    return {
-        "step_j": found.energy_j,
-        "device_w": found.energy_j / found.step_s / devices,
-        "of": "devices alone: nodes add 20 to 40 %",
-    }
 
 
 def _training(

@@ -85,7 +85,9 @@ def searched(request: Request) -> dict[str, Any]:
         more = _more(request, shape) if refused[MEMORY] == considered else ""
         raise InputError(_none(groups, shape, considered, refused) + more)
     fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
-    spare = _with_room(groups)
+    most = [(1 - SPARE) * group.planner.room_bytes for group in groups]
+    some = [(at, one) for at, one in _every(groups) if one.bytes <= most[at]]
+    spare = sorted(some, key=lambda key: key[1].step_s)[:1]
     keys = [*fastest, *_chosen(groups), *spare]
     rows = {key: _row(groups[key[0]], key[1], request) for key in keys}
     front = _unbeaten([row for row in rows.values() if row["within"]])
@@ -187,13 +189,6 @@ def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Quick]]:
 
 def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Quick]]:
     return ((at, one) for at, group in enumerate(groups) for one in group.found.front)
-
-
-def _with_room(groups: Sequence[_Group]) -> list[tuple[int, Quick]]:
-    """Return the fastest plan that leaves some of the memory, if there is one."""
-    most = [(1 - SPARE) * group.planner.room_bytes for group in groups]
-    some = [(at, one) for at, one in _every(groups) if one.bytes <= most[at]]
-    return sorted(some, key=lambda key: key[1].step_s)[:1]
 
 
 def _amounts(

@@ -137,9 +137,7 @@ class NetworkPlanner(Planner):
             into = sums[self.where(row.row.name)]
             for i, more in enumerate((row.forward.value, row.backward.value, row.row.parameters)):
                 into[i] += more
-        fore_s, back_s, _ = (sum(each) for each in zip(*sums.values(), strict=True))
-        fore_slower = times.forward_s / fore_s if fore_s else 1.0
-        back_slower = times.backward_s / back_s if back_s else 1.0
+        fore_slower, back_slower, _ = times.slower
         self._pieces[batch,] = {
             name: replace(
                 NO_PIECE,

@@ -228,16 +228,11 @@ def sites(
     ]
 
 
-def device_of(site: Site) -> Device:
-    """Return the device of a site; raises `InputError` for an unknown one."""
-    return site.device if isinstance(site.device, Device) else catalog.device(site.device)
-
-
 def cluster_of(site: Site, devices: int) -> Cluster:
     """Return the cluster of so many devices; raises `InputError` where they are not joined."""
     if devices > MOST_DEVICES:
         raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
-    device = device_of(site)
+    device = catalog.device(site.device)
     for one in (site.inside, site.link, *(level.link for level in site.levels)):
         if one is not None:
             catalog.link(one)  # a misspelt one is said, needed or not

@@ -52,16 +52,13 @@ def calls_of(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
     Every kernel is one op of a framework, whatever it launches beyond the first. Exchanges are not
     counted.
     """
-    ops: Counter[tuple[str, str]] = Counter()
-    launches: Counter[tuple[str, str]] = Counter()
-    views: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str], Calls] = {}
     for one in kernels:
         if one.exchange is None:
             key = one.pass_, one.kind
-            ops[key] += 1
-            launches[key] += max(one.launches - 1, 0)
-            views[key] += one.views
-    return {key: Calls(count, launches[key], views[key]) for key, count in ops.items()}
+            ops, launches, views = found.get(key, (0, 0, 0))
+            found[key] = Calls(ops + 1, launches + max(one.launches - 1, 0), views + one.views)
+    return found
 
 
 def spent(

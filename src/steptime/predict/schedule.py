@@ -67,6 +67,14 @@ class Timeline:
         """Seconds of one step."""
         return self.forward_s + self.backward_s + self.update_s + self.exposed_s
 
+    @property
+    def slower(self) -> list[float]:
+        """The factors by which passes take longer than their rows, behind the host."""
+        passes = zip(*(row[1:4] for row in self.rows), strict=True)
+        own = [sum(time.value for time in times) for times in passes] or [0.0] * 3
+        taken = (self.forward_s, self.backward_s, self.update_s)
+        return [whole / rows if rows else 1.0 for whole, rows in zip(taken, own, strict=True)]
+
 
 def schedule(
     lowered: Lowered,

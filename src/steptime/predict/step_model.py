@@ -98,7 +98,7 @@ class StepModel:
             if isinstance(network, Workload)
             else make_workload(read_model(str(network)), None, dtype, phase, optimizer)
         )
-        self.device = device if isinstance(device, Device) else catalog.device(device)
+        self.device = catalog.device(device)
         self.overlap = overlap
         self._link = link
         self.fabric = self._fabric(link)

@@ -31,15 +31,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         if end > start:
             yield event(process, HOST, f"issue {pass_}", "host", start, end - start, {})
     seconds = [one.value for one in model.kernel_times()]
-    sums = dict.fromkeys(PASSES, 0.0)
-    for kernel, time in zip(lowered.kernels, seconds, strict=True):
-        if kernel.exchange is None:
-            sums[kernel.pass_] += time
-    passes = (times.forward_s, times.backward_s, times.update_s)
-    slower = [
-        taken_s / sums[pass_] if sums[pass_] else 1.0
-        for pass_, taken_s in zip(PASSES, passes, strict=True)
-    ]
+    slower = times.slower
     for kernel, start, time in placed(lowered.kernels, seconds, slower, model.overlap):
         shown = time if kernel.exchange else min(time, time * slower[PLACE[kernel.pass_]])
         told = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}

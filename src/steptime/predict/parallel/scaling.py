@@ -182,8 +182,7 @@ def waits(
     where that waits for the host, all are later in proportion.
     """
     times = model.timeline(share)
-    rows = sum(row.backward.value for row in times.rows)
-    slower = times.backward_s / rows if rows else 1.0
+    _, slower, _ = times.slower
     sizes = model.gradients
     ready, at = [], 0.0
     for row in reversed(times.rows):
