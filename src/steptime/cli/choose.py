@@ -11,7 +11,7 @@ from steptime.cli.options import Text, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, of_steps, picked
-from steptime.core.units import shown
+from steptime.core.units import counted, shown
 from steptime.predict import DEFAULT
 from steptime.predict.choose import SORTS, choices, ordered
 from steptime.predict.prices import cheapest, offers
@@ -88,16 +88,16 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
     if dates:
         notes.append(f"prices are of a date and change: {'; '.join(dates)}")
     doubted = sorted({row["offer"] for row in rows if row["price_verified"] is False})
-    found = {"prices not verified": doubted}
+    found = {("price", " not verified"): doubted}
     for status, what in (
-        ("oom", "devices that it does not fit"),
-        ("unsupported", "devices without a known peak of this type"),
+        ("oom", " that it does not fit"),
+        ("unsupported", " without a known peak of this type"),
     ):
-        found[what] = [row["device"] for row in rows if row["status"] == status]
-    for what, some in found.items():
+        found["device", what] = [row["device"] for row in rows if row["status"] == status]
+    for (noun, what), some in found.items():
         if some:
             few = ", ".join(some[:NAMED]) + (", ..." if len(some) > NAMED else "")
-            notes.append(f"{len(some)} {what}: {few}")
+            notes.append(f"{counted(len(some), noun)}{what}: {few}")
     return notes
 
 

@@ -195,7 +195,7 @@ def changed_sites(sites: Sequence[Site], texts: Iterable[str]) -> tuple[list[Sit
             raise InputError(f"--set {first.key}: one value; ranges go with whatif")
     changes = [axis[0] for axis in axes]
     for site in sites:
-        device = catalog.device(str(site.device))
+        device = catalog.device(site.device)
         notes += [f"{device.name} with {', '.join(map(str, changes))}"]
         notes += remarks(device, changes, cost_model(DEFAULT))
         found.append(site._replace(device=changed(device, changes)))

@@ -1,5 +1,6 @@
 """The command `probe`: what this machine can do at most, or the link between processes."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def probe(
     chosen = options.options_of(device, threads)
     if collectives:
         return _link(backend, chosen, processes, budget)
-    gone = _calibrated_on()
+    gone = ""
+    with suppress(InputError):  # no probe before, or a file that is none
+        gone = str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
     table, path = take_probe(backend, chosen, budget)
     notes = [f"written to {path}; use it as --device local"]
     if gone:
@@ -54,13 +57,6 @@ def probe(
         rows.append(("time to issue an op", seconds(table["launch_us"] * 1e-6)))
     shown_ = facts(f"{table['name']} ({table['source']})", "measured", rows)
     return Answer({"device": table["name"], "path": str(path), **table}, [shown_], notes)
-
-
-def _calibrated_on() -> str:
-    try:
-        return str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
-    except InputError:  # no probe before, or a file that is none
-        return ""
 
 
 def check_ceilings(backend: str) -> None:

@@ -112,9 +112,8 @@ def serve(
         tables.append(Table(heads, told["curve"], "Users at once", most=9 * len(every)))
         for at, rows in zip((site, *others), every, strict=True):
             if not rows:
-                notes.append(
-                    f"{catalog.device(at.device).name}: no room for a user beside the weights"
-                )
+                name = catalog.device(at.device).name
+                notes.append(f"{name}: no room for a user beside the weights")
     if out:
         if not told["curve"]:
             raise InputError("--out: no device has room for a user beside the weights")

@@ -11,11 +11,7 @@ Progress = Callable[[str, int, int], None]  # what is done, and how many parts o
 EVERY = 200  # items are told of together
 
 
-def _ignore(what: str, done: int, total: int) -> None:
-    """Show no progress."""
-
-
-_listener: ContextVar[Progress] = ContextVar("listener", default=_ignore)
+_listener: ContextVar[Progress] = ContextVar("listener", default=lambda *_: None)
 
 
 @contextmanager

@@ -33,11 +33,6 @@ def all_reduce_outputs(*x: TensorSpec, ranks: int, stride: int = 1) -> Specs:
     return x
 
 
-def send_outputs(x: TensorSpec, ranks: int = 2, stride: int = 1) -> Specs:
-    """Return the spec of what the next rank gets."""
-    return all_reduce_outputs(x, ranks=ranks, stride=stride)
-
-
 def all_gather_outputs(
     *x: TensorSpec, ranks: int, stride: int = 1, axis: int = 0, lengths: tuple[int, ...] = ()
 ) -> Specs:
@@ -95,10 +90,6 @@ def _given(*x: TensorSpec, **_: Any) -> int:
     return sum(one.size_bytes for one in x)
 
 
-def _gathered(*x: TensorSpec, **attrs: Any) -> int:
-    return _given(*all_gather_outputs(*x, **attrs))
-
-
 _MPI = "MPI 4.1, chapter 6"
 KINDS = {
     "all_reduce": OpKind(
@@ -116,7 +107,7 @@ KINDS = {
         Example((vector(2, 4),), {"ranks": 4, "lengths": (7,)}),
         f"{_MPI}: MPI_Allgather; bytes are those of the whole",
         gradient=fused("reduce_scatter", "dy", attrs=lambda b: b.without("lengths")),
-        exchanged=_gathered,
+        exchanged=lambda *x, **how: _given(*all_gather_outputs(*x, **how)),
     ),
     "reduce_scatter": OpKind(
         reduce_scatter_outputs,
@@ -139,7 +130,7 @@ KINDS = {
         exchanged=lambda x, copies=1, **_: x.size_bytes * copies,
     ),
     "send": OpKind(
-        send_outputs,
+        lambda x, ranks=2, stride=1: all_reduce_outputs(x, ranks=ranks, stride=stride),
         no_flop,
         Example((vector(3, 4),), {}),
         "MPI 4.1, chapter 3: MPI_Sendrecv to the next rank; its gradient comes back",

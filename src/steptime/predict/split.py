@@ -5,7 +5,7 @@ tensors that cross it over the link, and the ops after it on the second device. 
 back is left out, and so is any overlap of one example's transfer with another's work.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -51,9 +51,10 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
     rate = link.bytes_per_s * here.settings.link_efficiency
     took = [(link.latency_s or 0.0) + moved / rate if moved else 0.0 for moved in sent]
     before, after = (
-        _sums(times[row.name].forward.value for row in rows) for times in (first, second)
+        list(accumulate((times[row.name].forward.value for row in rows), initial=0.0))
+        for times in (first, second)
     )
-    flop = _sums(counted[row.name]["forward"] for row in rows)
+    flop = accumulate((counted[row.name]["forward"] for row in rows), initial=0.0)
     later = [after[-1] - until for until in after]
     every = zip(names, flop, sizes, sent, before, took, later, strict=True)
     return [Cut(*one) for one in every]
@@ -69,8 +70,3 @@ def _crossing(names: Sequence[str], sizes: Sequence[int], rows: Sequence[Row]) -
             change[i] += sizes[i]
             change[last[name]] -= sizes[i]
     return list(accumulate(change))
-
-
-def _sums(values: Iterable[float]) -> list[float]:
-    """Return the sums of the first 0, 1, 2, ... values."""
-    return list(accumulate(values, initial=0.0))
