@@ -14,8 +14,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.diagnosis.changes import changed, read_changes, remarks
 from steptime.diagnosis.networks import DEFAULT_BATCHES, DEFAULT_SET, dtype_for, networks
-from steptime.diagnosis.upgrade import sweep, upgrades
-from steptime.diagnosis.whatif import EACH_EXAMPLE, EACH_STEP, cases, what_if
+from steptime.diagnosis.whatif import EACH_EXAMPLE, EACH_STEP, cases, sweep, upgrades, what_if
 from steptime.predict import cost_model
 
 V3 = ("memory_GB_per_s=x1.5", f"peak=x{420 / 180}", "memory_GB=x2")  # of ParaDnn's talk

@@ -10,8 +10,8 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.plans.request import Site
 from steptime.serving.answer import Request, answered, largest_batch, paged
-from steptime.serving.concurrency import served
 from steptime.serving.kernels import Group
+from steptime.serving.load import served
 from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")

@@ -22,7 +22,7 @@ from steptime.predict.method import Method
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import answered, memory_of
 from steptime.serving.arrivals import ROUNDS, Demand
-from steptime.serving.concurrency import served
+from steptime.serving.load import served
 from steptime.serving.phases import Phases
 
 SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "shard")

@@ -20,8 +20,7 @@ from steptime.core.units import counted, size
 if TYPE_CHECKING:
     from steptime.core.hardware import Link
     from steptime.core.workload import Workload
-    from steptime.predict.grid import Cell
-    from steptime.predict.space import Place
+    from steptime.predict.grid import Cell, Place
     from steptime.sweep.predict_folder import Predicted
 
 MOST_CELLS = 10_000_000
@@ -45,7 +44,7 @@ def axes(
     """Return the axes that the texts of the command line say; raises `InputError`."""
     from steptime import catalog
     from steptime.diagnosis.networks import networks
-    from steptime.predict.space import place_of
+    from steptime.predict.grid import place_of
 
     found = Axes(
         tuple(one for text in split_models(models) for one in networks(text)),

@@ -22,8 +22,8 @@ from steptime.core.record import STATUSES
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
 from steptime.predict import DEFAULT
+from steptime.predict.grid import place_of
 from steptime.predict.method import stack_option
-from steptime.predict.space import place_of
 from steptime.sweep.cells import Cell, cells_of
 from steptime.sweep.experiment import Experiment, read_experiment
 from steptime.sweep.predict_folder import Predicted, predict_space

@@ -14,10 +14,9 @@ from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.diagnosis import changes, networks
-from steptime.diagnosis import upgrade as upgrading
 from steptime.diagnosis.bound import method_for
 from steptime.diagnosis.changes import positive_number
-from steptime.diagnosis.whatif import cases, what_if
+from steptime.diagnosis.whatif import best_of, cases, sweep, upgrades, what_if
 from steptime.plots.files import save
 from steptime.plots.heatmap import grid as heatmap
 
@@ -86,11 +85,11 @@ def whatif(
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
     speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")
     if single:
-        rows, heads = upgrading.upgrades(every, single, spent), ["upgrade", *speeds]
+        rows, heads = upgrades(every, single, spent), ["upgrade", *speeds]
         heads += ["cost:g=cost", "gain_per_cost:.4g=gain for each of it"] if spent else []
-        document |= {"says": [upgrading.best_of(rows)]}
+        document |= {"says": [best_of(rows)]}
     else:
-        rows = upgrading.sweep(every, combinations)
+        rows = sweep(every, combinations)
         heads = [*(f"{one.key}:g={one.key}{' x' if one.times else ''}" for one in first), *speeds]
         document |= {"axes": [one.key for one in first]}
     if out is not None:

@@ -18,9 +18,8 @@ from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.method import Method
 from steptime.serving.arrivals import Demand
-from steptime.serving.concurrency import served
 from steptime.serving.kernels import FORMATS
-from steptime.serving.load import MOST, pool_of, under_load
+from steptime.serving.load import MOST, pool_of, served, under_load
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
