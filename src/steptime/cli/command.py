@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
+from threading import Timer
 from time import monotonic
 from typing import Annotated, Any
 
@@ -89,14 +90,10 @@ def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parame
 @contextmanager
 def _sign_of_life(long: str) -> Iterator[None]:
     """Say on a terminal what takes longer than a second."""
-    if not long or not sys.stderr.isatty():
-        yield
-        return
-    from threading import Timer
-
     timer = Timer(1.0, note, (f"{long} ...",))
     timer.daemon = True
-    timer.start()
+    if long and sys.stderr.isatty():
+        timer.start()
     try:
         yield
     finally:

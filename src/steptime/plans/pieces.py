@@ -139,9 +139,7 @@ def _piece(
         time = method.price(kernel, device)
         if kernel.unit == "vector":
             return time
-        longer = of_attention if kinds[kernel.op] == "attention" else slower
-        ends = (None if end is None else end * longer for end in (time.low, time.high))
-        return time._replace(value=time.value * longer, low=next(ends), high=next(ends))
+        return time.times(of_attention if kinds[kernel.op] == "attention" else slower)
 
     def core_s(some: Iterable[tuple[Kernel, Interval]]) -> float:
         return sum(time.value for one, time in some if kinds[one.op] == "attention")

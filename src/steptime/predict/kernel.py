@@ -1,5 +1,7 @@
 """What the three verbs of a prediction are told and pass on: settings, kernels, intervals."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -98,6 +100,12 @@ class Interval(NamedTuple):
     compute_s: float = 0.0
     memory_s: float = 0.0
     shared: float = 1.0
+
+    def times(self, factor: float) -> Interval:
+        """Return so many times as many seconds."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        value, compute, memory = (x * factor for x in (self.value, self.compute_s, self.memory_s))
+        return Interval(value, low, high, self.extrapolates, compute, memory, self.shared)
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)

@@ -111,7 +111,7 @@ def schedule(
     ]
     if whole is not None and lowered.parameters:
         every = lowered.parameters
-        rows = [row._replace(update=_share(whole, row.row.parameters / every)) for row in rows]
+        rows = [row._replace(update=whole.times(row.row.parameters / every)) for row in rows]
     parts = [total([sums[i] for i in often], often.values()) for often in shape.parts]
     if whole is not None:
         parts[2] = whole
@@ -241,10 +241,3 @@ def _sum(times: Sequence[Interval], pipelined: bool) -> Interval:
         return found
     value = overlapped(found)
     return found._replace(value=value, low=value)
-
-
-def _share(whole: Interval, share: float) -> Interval:
-    low = None if whole.low is None else whole.low * share
-    high = None if whole.high is None else whole.high * share
-    value, compute, memory = (x * share for x in (whole.value, whole.compute_s, whole.memory_s))
-    return Interval(value, low, high, whole.extrapolates, compute, memory, whole.shared)
