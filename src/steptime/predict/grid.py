@@ -41,14 +41,14 @@ class Cell(NamedTuple):
     device: str
     batch: int
     workers: int
-    step_s: float | None
-    forward_s: float | None
-    backward_s: float | None
-    update_s: float | None
-    comm_s: float | None
-    samples_per_s: float | None
-    peak_memory_bytes: int
-    status: str
+    step_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    update_s: float | None = None
+    comm_s: float | None = None
+    samples_per_s: float | None = None
+    peak_memory_bytes: int = 0
+    status: str = "unsupported"
     note: str = ""
     low_s: float | None = None
     high_s: float | None = None
@@ -87,19 +87,12 @@ def grid(
                 refused += 1
                 if refused == len(devices):
                     raise
-                yield from _refused(on, steps, str(error), workers)
+                cell = Cell(first.label, device.name, 0, 0, note=str(error), dtype=first.dtype)
+                for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+                    one = cell._replace(batch=batch, peak_memory_bytes=needed)
+                    yield from (one._replace(workers=count) for count in workers)
                 continue
             yield from _cells(on, rows, workers)
-
-
-def _refused(on: StepModel, steps: Steps, why: str, workers: Sequence[int]) -> Iterator[Cell]:
-    label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
-    for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
-        for count in workers:
-            yield Cell(
-                label, name, batch, count, None, None, None, None, None, None, needed,
-                "unsupported", why, dtype=dtype,
-            )  # fmt: skip
 
 
 def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
