@@ -1,7 +1,7 @@
 """What a form returns, and arithmetic that numbers and arrays share."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 from steptime.core.hardware import Device
@@ -30,32 +30,6 @@ Of = TypeVar("Of", bound=Callable[..., Any])
 MOST = 1 << 14  # answers that are kept
 
 
-def kept(of: Of) -> Of:
-    """Return a function that works out once what it says of a device, its constants and words.
-
-    What it says of arrays, which have no hash, it works out each time.
-    """
-    name = f"_{of.__qualname__}"
-
-    @wraps(of)
-    def told(device: Device, constants: Constants, *words: Any) -> Any:
-        known = device.__dict__.get(name)
-        if known is None or known[0] is not constants:
-            known = device.__dict__[name] = constants, dict[Any, Any]()
-        answers = known[1]
-        try:
-            answer = answers.get(words)
-        except TypeError:
-            return of(device, constants, *words)
-        if answer is None:
-            if len(answers) == MOST:
-                answers.clear()
-            answer = answers[words] = of(device, constants, *words)
-        return answer
-
-    return cast("Of", told)
-
-
 def remembered(of: Of) -> Of:
     """Return a function of sizes that remembers its answers, but of arrays, which have no hash."""
     known = lru_cache(MOST)(of)
@@ -68,6 +42,24 @@ def remembered(of: Of) -> Of:
             return of(*sizes)
 
     return cast("Of", found)
+
+
+def kept(of: Of) -> Of:
+    """Return a function that remembers what it says of a device, its constants and words, too."""
+    name = f"_{of.__qualname__}"
+
+    @wraps(of)
+    def told(device: Device, constants: Constants, *words: Any) -> Any:
+        known = device.__dict__.get(name)
+        if known is None or known[0] is not constants:
+            answers = lru_cache(MOST)(partial(of, device, constants))
+            known = device.__dict__[name] = constants, answers
+        try:
+            return known[1](*words)
+        except TypeError:
+            return of(device, constants, *words)
+
+    return cast("Of", told)
 
 
 def ceil(part: Any, size: Any) -> Any:
