@@ -92,13 +92,7 @@ def conv2d_grad_weight_products(
 
 
 def conv_transpose2d_outputs(
-    x: TensorSpec,
-    w: TensorSpec,
-    output_size: Pair,
-    stride: Pair = (1, 1),
-    padding: Sides = (0, 0, 0, 0),
-    dilation: Pair = (1, 1),
-    groups: int = 1,
+    x: TensorSpec, w: TensorSpec, output_size: Pair, groups: int = 1, **how: Any
 ) -> Specs:
     """Return `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
 
@@ -107,7 +101,7 @@ def conv_transpose2d_outputs(
     _check_channels(x, w, groups)
     require(x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {show(w)}")
     out = TensorSpec((x.shape[0], w.shape[1] * groups, *output_size), x.dtype)
-    (back,) = conv2d_outputs(out, w, stride, padding, dilation, groups)
+    (back,) = conv2d_outputs(out, w, groups=groups, **how)
     require(back.shape == x.shape, f"output size {list(output_size)} does not lead to {show(x)}")
     return (out,)
 
