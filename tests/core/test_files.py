@@ -1,0 +1,38 @@
+"""Files are written whole or not at all; what hinders that is said with one exit code a cause."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from steptime.core.errors import InputError, OutsideError
+from steptime.core.files import write_whole
+
+
+def test_a_file_is_written_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    write_whole(path, "one")
+    write_whole(path, b"two")
+    assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.ENOSPC, OutsideError), (errno.EACCES, InputError)]
+)
+def test_what_hinders_a_file_is_said_and_leaves_the_old_one(monkeypatch, tmp_path, code, kind):
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+
+    def refuse(_self, _content):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(kind, match=r"a\.txt: cannot be written: no"):
+        write_whole(path, "after")
+    assert path.read_text() == "before"
+
+
+def test_a_folder_that_is_not_there_is_the_users_to_make(tmp_path):
+    with pytest.raises(InputError, match="--out: cannot be written: No such file"):
+        write_whole(tmp_path / "none" / "a.txt", "", "--out")
