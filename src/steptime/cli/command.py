@@ -3,11 +3,11 @@
 import inspect
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
-from threading import Timer
 from time import monotonic
 from typing import Annotated, Any
 
@@ -90,7 +90,7 @@ def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parame
 @contextmanager
 def _sign_of_life(long: str) -> Iterator[None]:
     """Say on a terminal what takes longer than a second."""
-    timer = Timer(1.0, note, (f"{long} ...",))
+    timer = threading.Timer(1.0, note, (f"{long} ...",))
     timer.daemon = True
     if long and sys.stderr.isatty():
         timer.start()
