@@ -14,7 +14,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -112,9 +111,7 @@ class _Shelf(Generic[_Item]):
         path = user_folder(self.folder) / f"{name}.toml"
         text = toml_text(table)
         _checked(self.read(tomllib.loads(text), shown(path)), path)
-        with suppress(OSError):  # what hinders that, the next line says
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        write_whole(path, text, makes_folder=True)
         return path
 
 
@@ -142,20 +139,16 @@ def user_folder(kind: str) -> Path:
 
 
 def device(name: str | Path | Device) -> Device:
-    """Return the device of a name, a short name, `local`, or a path that ends in .toml.
+    """Return the device of a name, a short name, `local`, a path that ends in .toml, or itself.
 
     A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
-    `InputError` for an unknown or ambiguous name and for a file that is not a device. One that is
-    given is returned.
+    `InputError` for an unknown or ambiguous name and for a file that is not a device.
     """
     if isinstance(name, Device):
         return name
-    text = str(name)
-    key = text.lower()
-    if key.endswith(".toml"):
-        return _DEVICES.at(Path(text))
-    if key == LOCAL:
-        return _DEVICES.at(_local_file())
+    text, key = str(name), str(name).lower()
+    if key == LOCAL or key.endswith(".toml"):
+        return _DEVICES.at(_local_file() if key == LOCAL else Path(text))
     if path := _device_path(key):
         return _DEVICES.named(path)
     return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])

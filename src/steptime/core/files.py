@@ -23,12 +23,16 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str | bytes, where: object = None) -> None:
+def write_whole(
+    path: Path, content: str | bytes, where: object = None, makes_folder: bool = False
+) -> None:
     """Write a file whole or not at all; `where` names it in errors, by default its path.
 
     Raises `OutsideError` where the disk is full, `InputError` for another path that takes no file.
     """
     try:
+        if makes_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new:
             new.write_bytes(content.encode() if isinstance(content, str) else content)
     except (OSError, ValueError) as error:
