@@ -215,7 +215,7 @@ class Pairing:
         joined = f"paired p {more}"
         for x in of:
             joined = (
-                f"(SELECT line, seq, {last} FROM flat) AS {x} RIGHT JOIN ({joined}) "
+                f"(SELECT line, seq, {last} FROM flat) AS {x} JOIN ({joined}) "
                 f"ON {x}.line = p.seq_{x} % {RANK} AND {x}.seq = p.seq_{x}"
             )
         first, second = (f"to_json({flat.struct(row)})" for row in rows)
