@@ -82,7 +82,7 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
         chosen = _read_file(of_file[1], allow_unknown)
         given = {**chosen.given, **_settings(of_file[2], text)}
         return replace(chosen, given=given, batch=given.pop("batch", chosen.batch))
-    if is_path(text) and (Path(text).exists() or named(text) not in names()):
+    if is_path(text) and (named(text) not in names() or Path(text).exists()):
         return _read_file(named(text), allow_unknown)
     name, colon, settings = text.partition(":")
     name = name.strip()

@@ -336,7 +336,7 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("transformer:tied=2", "transformer: tied: must be yes or no, not '2'"),
         ("transformer:segments=-1", "transformer: segments: must be at least 0, not -1"),
         ("transformer:dropout=1", "transformer: dropout: must be at least 0 and below 1, not '1'"),
-        ("transformer:dropout=nan", "dropout: must be at least 0 and below 1, not 'nan'"),
+        ("transformer:dropout=nan", "dropout: must be a number, not 'nan'"),
         ("transformer:dropout=a", "transformer: dropout: must be a number, not 'a'"),
         ("resnet50:blocks=3", "resnet50: unknown hyperparameter 'blocks'; known: image"),
         ("alexnet:image=3", "alexnet: takes no hyperparameters, got 'image'"),
