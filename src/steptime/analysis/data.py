@@ -182,6 +182,8 @@ class Data:
                 turn += len(ready)
                 if ready:
                     yield ready
+            if waiting:  # a fault of the statement: what follows would be lost without a word
+                raise LookupError(f"a statement left out its row {turn}")
         finally:  # who asks need not go through all
             answer.abort()
 
