@@ -18,7 +18,6 @@ from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
 from steptime.core.constants import Constant
-from steptime.predict.calibrated.described import described
 from steptime.predict.calibrated.form import OLD
 from steptime.predict.calibrated.interval import LEVEL
 from steptime.predict.calibrated.method import form_of
@@ -83,9 +82,10 @@ def _group(case: Case, share: float) -> str:
     of = f"@{case.stack}" if case.stack in UNTOLD else ""
     if share < 0.5:
         return f"host{of}"
-    form = form_of(max(case.kernels, key=lambda one: one.bytes), case.device).__name__
-    several = len(case.kernels) > 1 and form != described.__name__
-    return f"step{of}" if several and case.condition in ("step", "call") else form
+    largest = case.kernels[0] if case.described else max(case.kernels, key=lambda one: one.bytes)
+    several = len(case.kernels) > 1 and not case.described
+    whole = several and case.condition in ("step", "call")
+    return f"step{of}" if whole else form_of(largest, case.device).__name__
 
 
 def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -253,12 +254,12 @@ def predict_op(
     `repeated` is the time of a kernel among many, `isolated` what two events around one call show.
     Raises `InputError` for an unknown kind, and shapes that it cannot take.
     """
-    from steptime.calibration.cases import CALLED
+    from steptime.calibration.cases import called
     from steptime.calibration.evaluate import score
     from steptime.calibration.mapping import plain_case
 
     found = catalog.device(device)
-    name = CALLED.get(kind, kind)
+    name = called(kind)
     row = {
         "kind": name,
         "shapes": [list(shape) for shape in shapes],
@@ -285,13 +286,19 @@ def calibrate(
     """Return a device calibrated with rows that were measured on it, all of them or `points`.
 
     `rows` are mappings with the keys of a mapping file (`kind`, `shapes`, `seconds`, ...), a
-    DataFrame of such, or a table, with its mapping file. Raises `InputError`.
+    DataFrame, or a table, the last two also with a mapping file. Rows of other devices are left
+    out. Raises `InputError`.
     """
     from steptime.calibration.device import calibrate as calibrated
 
     found = catalog.device(device)
     source = str(rows) if isinstance(rows, str | Path) else ""
-    table = calibrated(found, cases(rows, mapping, found), points, source=source)
+    every = cases(rows, mapping, found)
+    own = [case for case in every if case.device.name == found.name]
+    if every and not own:
+        others = ", ".join(sorted({case.device.name for case in every}))
+        raise InputError(f"no row of {found.name}; there are those of {others}")
+    table = calibrated(found, own, points, source=source)
     return Calibration(replace(found, calibration=table), table)
 
 
@@ -361,7 +368,14 @@ def cases(
 
             return recorded(store.load(path, warn), warn)
         return plain_cases(path)
-    every: Rows = rows.to_dict("records") if hasattr(rows, "to_dict") else rows  # a DataFrame's
+    every: Rows = rows
+    if hasattr(rows, "to_dict"):  # a DataFrame, whose empty cells are NaN
+        every = [
+            {name: None if isinstance(cell, float) and isnan(cell) else cell for name, cell in row}
+            for row in map(dict.items, rows.to_dict("records"))
+        ]
+    if mapping is not None:
+        return list(cases_of(every, read_mapping(Path(mapping)), most, warn))
     return [
         plain_case(row, f"row {i}", None if row.get("device") else device)
         for i, row in enumerate(every)

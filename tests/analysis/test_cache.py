@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 import synthetic
 from reference_rows import reference_row
 from steptime import store
-from steptime.analysis import cache
+from steptime.analysis import cache, lines
 from steptime.analysis.data import Data
 from steptime.analysis.headline import numbers, results_table
 from steptime.analysis.query import query
@@ -182,13 +183,70 @@ def test_the_summary_of_many_results_is_that_of_their_rows(folder: Path) -> None
     assert table.below == [f"... and {len(data.results) - 2} more; --json or --format csv has all"]
 
 
+@pytest.fixture
+def in_pieces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder, of which files are read in pieces of a few lines."""
+    monkeypatch.setattr(store, "MARKED", 3)
+    monkeypatch.setattr(lines, "PIECE", 5000)
+    return folder
+
+
+def test_a_file_in_pieces_answers_as_its_records_do(in_pieces: Path) -> None:
+    with max(in_pieces.glob("*.jsonl")).open("a") as file:
+        file.write('{"schema":1,"orig')
+    expected = query(Data.of(RECORDS), ASKED)
+    for _ in range(2):
+        heard: list[str] = []
+        data = Data.load([in_pieces], heard.append)
+        _same(query(data, ASKED), expected)
+        assert len(heard) == 1
+    assert len(_cached(in_pieces)) > 8
+    places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+    assert [one % cache.RANK for one in places] == [*range(1, 41), *range(1, len(RECORDS) - 39)]
+    found = data.whole(0, places)
+    assert [found[one] for one in places] == RECORDS
+    _torn(_cached(in_pieces)[3])
+    _same(query(Data.load([in_pieces], print), ASKED), expected)
+
+
+def test_pieces_that_only_python_can_judge_are_read_with_their_file(in_pieces: Path) -> None:
+    first = min(in_pieces.glob("*.jsonl"))
+    told = first.read_text().splitlines()
+    first.write_text("\n".join([*told[:20], "{}", *told[21:]]) + "\n")
+    with pytest.raises(InputError, match="line 21: is no record"):
+        query(Data.load([in_pieces], print), ASKED)
+    line = told[20].replace('"env":{', '"env":{"odd":"NaN",')
+    first.write_text("\n".join([*told[:20], line, *told[21:]]) + "\n")
+    found = query(Data.load([in_pieces], print), ASKED)
+    assert len(found) == len(RECORDS)
+    assert '"odd": "NaN"' in found[20]["env"]
+    assert _cached(in_pieces, "parquet")[0].name == f"{first.name}.parquet"
+
+
+def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(
+    in_pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, whole = count(), cache._written
+
+    def written(*told: Any) -> Any:
+        if next(made) == 3:
+            raise KeyboardInterrupt
+        return whole(*told)
+
+    monkeypatch.setattr(cache, "_written", written)
+    with pytest.raises(KeyboardInterrupt):
+        query(Data.load([in_pieces], print), ASKED)
+    assert not [one for one in (in_pieces / ".cache").iterdir() if one.name != "lock"]
+    _same(query(Data.load([in_pieces], print), ASKED), query(Data.of(RECORDS), ASKED))
+
+
 def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
     first, last = sorted(folder.glob("*.jsonl"))
-    count = "SELECT count(*) AS n FROM records"
-    assert query(Data.load([folder], print), count) == [{"n": len(RECORDS)}]
+    number = "SELECT count(*) AS n FROM records"
+    assert query(Data.load([folder], print), number) == [{"n": len(RECORDS)}]
     with last.open("a") as file:
         file.write(store.line_of(RECORDS[0]) + "\n")
-    assert query(Data.load([folder], print), count) == [{"n": len(RECORDS) + 1}]
+    assert query(Data.load([folder], print), number) == [{"n": len(RECORDS) + 1}]
     told = first.stat()
     text = first.read_text()
     other = text.replace('"platform":"cpu-', '"platform":"gpu-')
@@ -198,7 +256,7 @@ def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
     sql = "SELECT count(*) AS n FROM records WHERE platform LIKE 'gpu-%'"
     assert query(Data.load([folder], print), sql) == [{"n": 40}]
     last.unlink()
-    assert query(Data.load([folder], print), count) == [{"n": 40}]
+    assert query(Data.load([folder], print), number) == [{"n": 40}]
 
 
 def test_a_file_that_was_touched_keeps_its_cache(folder: Path) -> None:
@@ -265,7 +323,7 @@ def test_whole_records_are_those_of_their_lines_by_the_places_of_some(
 ) -> None:
     monkeypatch.setattr(cache, "LEAST_BYTES", 1)
     monkeypatch.setattr(store, "MARKED", every)
-    monkeypatch.setattr(cache, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK", block)
     for number in range(2):
         made = [replace(RECORDS[0], platform=f"{number}-{line}") for line in range(1, 8)]
         text = "\n".join(map(store.line_of, made))  # the last line lacks its end

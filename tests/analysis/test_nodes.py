@@ -30,7 +30,8 @@ CELLS = [Workload("fc", {"layers": layers}, 64) for layers in range(1, 7)]
 
 def _named(rng: np.random.Generator, cells: int, runs: int, slower: float = 0.0) -> list[int]:
     """Return which of 64 nodes are named where the node 17 is slower."""
-    logs = np.median(clusters.noise(rng, cells, 64, runs), axis=-1).mean(axis=-1)
+    visits = np.median(clusters.noise(rng, cells, 64, runs), axis=-1)
+    logs = np.moveaxis(visits, -1, 1).reshape(cells * runs, 64)
     logs += rng.normal(0, 0.003, 64)
     logs[:, 17] += math.log1p(slower)
     found = deviations(logs)
@@ -143,6 +144,20 @@ def test_nodes_that_lack_cells_are_held_against_those_that_have_them() -> None:
     rows = {row["host"]: row for row in _table(some, margin="3%")[0].rows}
     assert [host for host, row in rows.items() if row["verdict"] == "slow"] == ["n04"]
     assert (rows["n04"]["cells"], rows["n07"]["cells"]) == (6, 2)
+
+
+def test_one_visit_that_went_wrong_does_not_name_its_node() -> None:
+    rng = np.random.default_rng(7)
+    visits = [
+        replace(one, env={**one.env, "round": number})
+        for number in range(3)
+        for at in [{"n04": 1.06, "n09": 1.3 if number == 1 else 1.0}]  # 9 % in the mean of three
+        for one in clusters.measured(rng, HOSTS[:32], CELLS[:2], at, runs=1)
+    ]
+    table, said = _table(visits)
+    assert table.summary["slow"] == ["n04"]
+    assert (table.summary["cells"], {row["cells"] for row in table.rows}) == (2, {2})
+    assert "32 nodes measured 2 cells alike" in said[-1]
 
 
 def test_the_command_prints_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

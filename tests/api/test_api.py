@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import steptime
@@ -65,6 +66,11 @@ def test_a_bound_has_no_upper_end():
     assert "at least" in found._repr_html_()
 
 
+def test_numbers_of_numpy_are_numbers():
+    of_numpy = steptime.predict("fc", "t4", batch=np.int64(8))
+    assert of_numpy.step_s == steptime.predict("fc", "t4", batch=8).step_s
+
+
 def test_an_op_by_its_common_name():
     found = steptime.predict_op("bmm", [[8, 128, 64], [8, 64, 128]], "float32", "v100")
     bound = steptime.predict_op(
@@ -99,13 +105,42 @@ def test_rows_calibrate_and_score():
 class Frame:
     """What rows need of a DataFrame."""
 
+    def __init__(self, rows):
+        self.rows = rows
+
     def to_dict(self, orient):
         assert orient == "records"
-        return ROWS
+        return self.rows
 
 
 def test_a_data_frame_is_rows():
-    assert steptime.calibrate("t4", Frame()).table["points"] == len(ROWS)
+    assert steptime.calibrate("t4", Frame(ROWS)).table["points"] == len(ROWS)
+    rows = [{**row, "attrs": float("nan"), "batch": float("nan")} for row in ROWS]  # empty cells
+    assert steptime.calibrate("t4", Frame(rows)).table["points"] == len(ROWS)
+
+
+def test_a_data_frame_may_have_columns_of_its_own(tmp_path):
+    said = tmp_path / "map.toml"
+    said.write_text('kind = "MatMul"\nshapes = [["m", 64], [64, 8]]\nseconds = "took_ms"\n'
+                    'unit = "ms"\ndevice = "{gpu}"\n')  # fmt: skip
+    table = Frame(
+        [
+            {"m": 64, "took (ms)": 0.5, "gpu": "Tesla T4"},
+            {"m": 8, "took (ms)": float("nan"), "gpu": "T4"},
+        ]
+    )
+    (case,) = steptime.evaluate(table, mapping=said).scored
+    assert (case.case.seconds, case.case.kernels[0].products) == (5e-4, ((1, 64, 8, 64),))
+    table.rows[1] = {"m": "many", "took (ms)": 1, "gpu": "T4"}
+    with pytest.raises(InputError, match="row 1: m is a whole number, not 'many'"):
+        steptime.evaluate(table, mapping=said)
+
+
+def test_rows_of_other_devices_do_not_calibrate():
+    mixed = [{**row, "device": device} for row in ROWS for device in ("t4", "l4")]
+    assert steptime.calibrate("l4", mixed).table["points"] == len(ROWS)
+    with pytest.raises(InputError, match="no row of h100-sxm5; there are those of l4, t4"):
+        steptime.calibrate("h100", mixed)
 
 
 def test_pandas_is_asked_for_when_it_is_needed(monkeypatch):
@@ -130,6 +165,7 @@ def test_frames_have_a_row_an_op():
             lambda: steptime.predict_op("linear", [[8, 8]], "float32", "a100"),
             "op linear: linear of",
         ),
+        (lambda: steptime.predict_op("relu", [[0, 8]], "float32", "a100"), "at least 1"),
         (lambda: steptime.calibrate("t4", []), "t4: no row to calibrate with"),
         (lambda: steptime.evaluate(ROWS), "row 0: 'device' is missing"),
         (lambda: steptime.evaluate([]), "no case to evaluate"),
@@ -152,6 +188,7 @@ def test_typed_names_are_those_of_the_stub():
         (("ln", [[64, 128]]), ("layer_norm", [[64, 128], [128], [128]])),
         (("batchnorm", [[8, 16, 4, 4]]), ("batch_norm", [[8, 16, 4, 4], *[[16]] * 4])),
         (("bmm", [[8, 16, 32], [8, 32, 16]]), ("matmul", [[8, 16, 32], [8, 32, 16]])),
+        (("Conv2d", [[2, 3, 8, 8], [4, 3, 3, 3]]), ("conv2d", [[2, 3, 8, 8], [4, 3, 3, 3]])),
         (("div", [[64, 128], [64, 128]]), ("mul", [[64, 128], [64, 128]])),
     ],
 )

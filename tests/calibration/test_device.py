@@ -8,7 +8,7 @@ from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen, intervals
-from steptime.calibration.fit import constants_of, fitted, left_out
+from steptime.calibration.fit import constants_of, fitted, left_out, logs
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
 from steptime.core.toml_files import toml_text
@@ -99,6 +99,33 @@ def test_left_out_is_what_a_fit_without_the_row_says():
         others = fitted([Columns(cases[:i] + cases[i + 1 :])], priors)
         off = math.log(cases[i].seconds / Columns(cases).predicted(others)[i])
         assert shortcut[i] == pytest.approx(off, abs=0.01)
+
+
+def test_a_row_that_is_left_out_is_no_farther_off_than_rows_are():
+    shapes = (
+        (91, 36, 351),
+        (4065, 84, 25),
+        (154, 3657, 115),
+        (186, 1666, 1349),
+        (1149, 5394, 3060),
+    )
+    seconds = (1.52e-5, 1.67e-5, 2.8e-5, 9.86e-5, 3.81e-3)  # the fourth is where a tile is split
+    l4, priors = catalog.device("l4"), catalog.priors("gpu")
+    rows = Columns(
+        [
+            Case(
+                op_kernels("linear", ((m, k), (n, k)), {}, "float32"),
+                l4,
+                took,
+                "linear",
+                "repeated",
+            )
+            for (m, n, k), took in zip(shapes, seconds, strict=True)
+        ]
+    )
+    constants = fitted([rows], priors)
+    far = np.abs([logs(rows, constants), logs(rows, constants_of(priors))]).max()
+    assert np.abs(left_out(rows, priors, constants)).max() <= far < 2
 
 
 def test_an_interval_leaves_out_one_in_ten_at_either_end():

@@ -59,6 +59,19 @@ def test_compressed_tables_and_json_lines_are_read_too(tmp_path, table):
     assert next(cases_of(lines, mapping(SAID))).kernels == plain[0].kernels
 
 
+def test_the_words_of_a_table_mean_cards(tmp_path):
+    row = {"kind": "relu", "shapes": [[8]], "seconds": 1e-5}
+    found = [plain_case({**row, "device": word}).device.name for word in ("K80", "k40", "A100")]
+    assert found == ["tesla-k80", "tesla-k40", "a100-sxm4-80gb"]
+
+
+def test_cells_may_be_apart_by_semicolons(tmp_path, table):
+    other = tmp_path / "other.csv"
+    other.write_text("\ufeff" + TABLE.replace(",", ";"), encoding="utf-8")
+    plain = [case.kernels for case in cases_of(table, mapping(SAID))]
+    assert [case.kernels for case in cases_of(other, mapping(SAID))] == plain
+
+
 def test_a_draw_is_of_each_entry_and_device(table):
     table.write_text(TABLE + "bmm, 8, 128, 64, 64, 0.9, V100, 0.4\n" * 5)
     assert len(list(cases_of(table, mapping(SAID), most=2))) == 3  # two bmm, one linear
@@ -115,6 +128,14 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
         (
             {"rows": [{"kind": "relu", "shapes": [["mm"]]}]},
             r"ops.csv:2: formula 'mm': unknown name",
+        ),
+        (
+            {"rows": [{"kind": "relu", "shapes": [["m - m"]]}]},
+            "relu of .*: each size is at least 1",
+        ),
+        (
+            {"rows": [{"kind": "relu", "shapes": [["item(op, 2)"]]}]},
+            r"ops.csv:2: formula 'item\(op, 2\)': 'bmm' has 0 numbers, counted from 0",
         ),
         ({"rows": [{"kind": "rleu", "shapes": [["m"]]}]}, r"unknown op kind 'rleu'.*'relu'"),
         ({"rows": [{"kind": "linear", "shapes": [["m"]]}]}, "linear of .*: missing 1 required"),

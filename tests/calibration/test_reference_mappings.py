@@ -65,4 +65,4 @@ def test_described_networks(shared):
         if (case.family, case.seconds) in by_seconds
     ]
     assert len(plain) > 20
-    assert sum(plain) > 0.8 * len(plain)  # the loader knows transformers by their names
+    assert all(plain)

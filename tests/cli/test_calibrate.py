@@ -63,6 +63,31 @@ def test_this_machine_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> Non
     assert catalog.device("local").name == document["device"]
 
 
+@pytest.mark.usefixtures("unhurried")
+def test_what_was_measured_before_an_interrupt_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted_at(point: str) -> dict[str, Any]:
+        def note(said: str) -> None:
+            if said.startswith(f"[{point}/"):
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr("steptime.cli.calibrate.note", note)
+            assert run(["calibrate", "--backend", "null", *FEW]) == 1
+        assert capsys.readouterr().err == (
+            "steptime: interrupted; everything finished so far is kept\n"
+        )
+        return dict(catalog.device("local").calibration)
+
+    first = interrupted_at("3")
+    assert (first["measured_points"], "drift" in first) == (3, False)
+    assert interrupted_at("2") == first  # it has more points
+    whole, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
+    assert whole["calibration"]["measured_points"] == 4
+    assert interrupted_at("3") == catalog.device("local").calibration == whole["calibration"]
+
+
 def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
         f"{nodes},{batch},Tesla T4,{1e-3 + 4e-13 * batch * nodes**2:.6g}"

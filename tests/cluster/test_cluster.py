@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -699,19 +698,3 @@ def test_a_submission_that_lost_a_cell_is_refused(
     assert run(["status", str(out)]) == 2
     said = f"steptime: {sent.folder}: is no submission: cells.jsonl has 11 lines\n"
     assert capsys.readouterr().err == said
-
-
-def test_a_job_of_version_0_4_that_still_waited_runs(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(TESTS / "data" / "submission-0.4", out)
-    (folder,) = files.folders(out)
-    words = [sys.executable, "-m", "steptime.sweep.task", str(folder), "6"]
-    assert " ".join(words[1:3]) in (folder / "job-1.sh").read_text()
-    subprocess.run(words, check=True)
-    (record,) = [one for one in store.load(out, _ignore) if one.taken_at > "2026-11-21T22:10"]
-    assert (record.env["submission"], record.env["cell"]) == (folder.name, _id_of(folder, 6))
-
-
-def _id_of(folder: Path, task: int) -> str:
-    (trial,) = files.read(folder).tasks[task].trials
-    return trial.id

@@ -85,27 +85,6 @@ def test_every_cell_runs_once_on_each_node_that_is_up(
     assert _answer(capsys, *sweep)["submitted"] == 0
 
 
-@pytest.mark.slow
-def test_a_node_that_goes_down_is_not_waited_for(
-    slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert _answer(capsys, *sweep)["submitted"] == 6
-    slurm.nodes["n3"] = "down* (Not responding)"
-    collected = _answer(capsys, "collect", out)
-    assert (collected["written"], collected["causes"]) == (2, {"node-fail": 2})
-    records = store.load(out, lambda _: None)
-    assert {(r.env["host"], r.status, r.cause) for r in records} == {("n3", "failed", "node-fail")}
-    assert records[0].note == "n3 is down* (Not responding); given up"
-    fake_scheduler.run()
-    status = _answer(capsys, "status", out)
-    assert (status["done"], status["failed"], status["queued"]) == (4, 2, 0)
-    nodes = _answer(capsys, "nodes", out)
-    assert nodes["summary"]["nodes"] == 0  # two nodes tell nothing
-    slurm.nodes["n3"] = ""
-    assert _answer(capsys, *sweep)["submitted"] == 2
-
-
 def test_no_node_is_said_so(
     slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

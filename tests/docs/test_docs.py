@@ -136,7 +136,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with what the examples may ask for."""
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
-    shutil.copytree(folder / "results", folder / "tonight")
+    for other in ("tonight", "predicted", "published"):  # workers share the examples of a page
+        shutil.copytree(folder / "results", folder / other)
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")

@@ -49,22 +49,6 @@ def loop() -> list[Any]:
     return [helper.make_node("Loop", ["three", "yes", "x"], ["last", "y"], body=body)]
 
 
-def scan() -> list[Any]:
-    """A turn for each of the 4 columns of x, turned."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Add", ["h", "part"], ["next"]),
-            helper.make_node("Mul", ["next", "next"], ["seen"]),
-        ],
-        "body",
-        [floats("h", "n"), floats("part", "n")],
-        [floats("next", "n"), floats("seen", "n")],
-    )
-    first = helper.make_node("ReduceSum", ["x", "one"], ["h0"], keepdims=0)
-    how = {"num_scan_inputs": 1, "scan_input_axes": [1], "scan_output_axes": [1]}
-    return [first, helper.make_node("Scan", ["h0", "x"], ["last", "y"], body=body, **how)]
-
-
 WEIGHTS = [
     weight("w", 4, 4), weight("v", 4, 3), weight("window", 2), whole("one", 1),
     whole("three", 3, scalar=True), whole("step", 1, scalar=True), whole("two", 2, scalar=True),
@@ -73,7 +57,6 @@ WEIGHTS = [
 ]  # fmt: skip
 CASES: dict[str, tuple[list[Any], int, int]] = {  # nodes, FLOP of a batch of 2, parameters
     "loop": (loop(), 3 * (2 * 2 * 4 * 4 + 2 * 4), 16),
-    "scan": (scan(), 2 * 4 + 4 * (2 + 2), 0),
     "letters of three": (
         [helper.make_node("Einsum", ["x", "w", "v"], ["y"], equation="ni,ij,jk")],
         2 * 2 * 4 * 4 + 2 * 2 * 4 * 3,

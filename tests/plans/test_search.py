@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import steptime
-from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import RECOMPUTES, Plan
 from steptime.plans.best import answer, searched, told_apart
@@ -225,15 +224,8 @@ def test_experts_lie_inside_the_replicas() -> None:
     assert rows[0].bytes == 4 * 8 * 2048 * 2 * 2048 * 2  # out and back, both passes; k rows of 2 B
 
 
-def test_what_fills_the_memory_is_told_with_what_leaves_some(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_fills_the_memory_is_told() -> None:
     told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
-    room, first, other = told["best"]["memory"]["device_bytes"], told["rows"][0], told["with_room"]
+    room, first = told["best"]["memory"]["device_bytes"], told["rows"][0]
     assert 0.95 * room < first["total_bytes"] <= room
-    assert other["total_bytes"] <= 0.95 * room
-    assert first["step_s"] <= other["step_s"] < 1.05 * first["step_s"]
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
-    words = "plan llama2_13b --device a100-sxm4-40gb --devices 8 --batch 64 --length 4096"
-    assert run(words.split()) == 0
-    assert "with 5% of the memory to spare: " in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Inference: what phases are made of, by hand; memory and largest batch; options and answers."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from steptime.serving.load import served
 from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
-DEVICES = ("h100-sxm5", "a100-sxm4-80gb")
 LLAMA = 8_030_261_248
 
 
@@ -203,62 +201,3 @@ def test_ranks_that_share_experts_read_a_prompt_each() -> None:
     prompt_s = eight.prefill(8, 1024).seconds
     assert ttft_s == pytest.approx(4.5 * prompt_s + eight.constant("prompt_s"))
     assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill(1, 1024).seconds
-
-
-def test_a_changed_device_is_held_against_the_one_that_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Weights and cache are read twice as fast: a step loses half of what reading takes."""
-    told = []
-    for more in ([], ["--set", "memory_GB_per_s=x2"]):
-        assert run(["serve", "llama3_8b", "--device", "h100", "--json", *more]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    plain, changed = told
-    assert changed["before"]["tpot_s"] == plain["tpot_s"]
-    before, after = (one["parts"]["decode"]["products_s"] for one in told)
-    assert before / 2 < after < 0.6 * before  # a kernel's start takes what it took
-
-
-def test_a_plan_on_a_device_with_more_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "llama3_8b", "--device", "h100-sxm5", "--set", "memory_GB=160", "--json"]
-    assert run(words) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["before"]["fits"], told["fits"]) == (False, True)
-    assert told["memory"]["device_bytes"] == pytest.approx(160 * 2**30 * 0.99)
-    assert told["step_s"] == told["before"]["step_s"]
-
-
-def test_a_search_on_a_device_with_more_memory_where_nothing_fitted(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["plan", "llama2_13b", "--device", "a100-sxm4-40gb", "--devices", "2", "--batch", "2"]
-    assert run(words) == 2
-    assert run([*words, "--set", "memory_GB=320", "--json"]) == 0
-    best = json.loads(capsys.readouterr().out)["best"]
-    assert best["before"] is None
-    assert best["fits"]
-
-
-def test_a_curve_of_devices_and_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """More users: each gets less, a device makes more; a user alone is a request by itself."""
-    out = tmp_path / "curve.html"
-    words = f"serve llama3_8b --device h100,a100-sxm4-80gb --input 512 --json -o {out}"
-    assert run(words.split()) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert run([*words.split(), "--set", "memory_GB_per_s=x2"]) == 0
-    faster = json.loads(capsys.readouterr().out)["curve"]
-    assert all(b["tpot_s"] < a["tpot_s"] for a, b in zip(told["curve"], faster, strict=True))
-    rows = {name: [one for one in told["curve"] if one["device"] == name] for name in DEVICES}
-    assert [len(some) for some in rows.values()] == [9, 9]  # 1 to 256
-    for some in rows.values():
-        users, device = (
-            [one[f"tokens_per_s_per_{whose}"] for one in some] for whose in ("user", "device")
-        )
-        assert users == sorted(users, reverse=True)
-        assert device == sorted(device)
-    alone = rows["h100-sxm5"][0]
-    took = alone["ttft_s"] + 127 * alone["tpot_s"]
-    assert alone["tokens_per_s_per_device"] == pytest.approx(128 / took)
-    hourly = told["cost"]["hour"]
-    assert alone["million_tokens_cost"] == pytest.approx(hourly / 3600 * took / 128 * 1e6)
-    assert "tokens/s per user" in out.read_text("utf-8")

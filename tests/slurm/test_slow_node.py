@@ -92,39 +92,3 @@ def test_a_node_that_shares_its_cpu_is_named(
     assert steptime(*sweep)["submitted"] == 3
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     assert steptime(*sweep)["submitted"] == 0
-
-
-def test_a_node_that_goes_down_before_its_turn_is_given_up(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    path, out = tmp_path / "experiment.json", tmp_path / "out"
-    experiment = {
-        "name": "down",
-        "backend": "null",
-        "threads": 1,
-        "budget_s": 0.05,
-        "batch": 2,
-        "networks": [{"family": "fc", "layers": 1, "nodes": 8, "inputs": 16, "outputs": 4}],
-        "slurm": {"nodes": "each", "nodelist": "n1,n2", "exclusive": True, "gpu": "k80"},
-    }
-    path.write_text(json.dumps(experiment))
-
-    def steptime(*words: object) -> Any:
-        command = [sys.executable, "-m", "steptime", *map(str, words), "--json"]
-        done = subprocess.run(
-            command, env=slurm.env, capture_output=True, text=True, check=False, timeout=LIMIT_S
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    holder = slurm.submit("sleep 900", "--nodelist=n2", "--exclusive")
-    slurm.wait_state(holder, "RUNNING")
-    assert steptime("sweep", path, "--out", out, "--launcher", "slurm")["submitted"] == 2
-    slurm.wait(lambda: steptime("status", out)["done"] == 1, lambda: slurm.run("squeue"))
-    slurm.node_down("n2", told=True)
-    slurm.run("scancel", str(holder))
-    collected = steptime("collect", out)
-    assert collected["causes"] == {"node-fail": 1}
-    slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    status = steptime("status", out)
-    assert (status["done"], status["failed"], status["queued"]) == (1, 1, 0)

@@ -62,7 +62,7 @@ class Analysis:
     `table` makes the answer from `Data` and `settings`; without rows there is none. `says` puts a
     table in words, line by line. Under the heading `section` both stand in the report, if there are
     rows, with the `chart`: `module:function` of what draws the table. It takes `least` to `folders`
-    folders at once, and `code` gives the exit code of its command, where that is not always 0.
+    folders at once.
     """
 
     about: str
@@ -73,7 +73,6 @@ class Analysis:
     settings: Sequence[Setting] = ()
     folders: int = 1
     least: int = 1
-    code: Callable[[Table], int] | None = None
 
     def answer(self, data: Data, **settings: Any) -> Table:
         """Return the table of `data`, settings that are not given at their defaults.

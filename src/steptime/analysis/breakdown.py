@@ -13,7 +13,7 @@ from statistics import fmean
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row, grouped, over
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, one_of
 from steptime.core.record import NO_OP
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
@@ -27,7 +27,6 @@ NAMES = {  # by what: the SQL of a row's name
     "kind": "CASE pass WHEN 'update' THEN pass ELSE op_kind END",
     "layer": r"CASE pass WHEN 'update' THEN pass ELSE regexp_replace(scope, '[/.][^/.]*$', '') END",
     "op": "CASE pass WHEN 'update' THEN pass ELSE scope END",
-    "pass": "coalesce(nullif(pass, ''), 'all passes')",
 }
 SIDES = ("measured", "predicted")
 PUBLISHED = tuple(
@@ -49,7 +48,6 @@ WITH ops AS (
     WHERE scope <> '' AND (env ->> 'duplicate_of') IS NULL
         AND NOT (origin = 'published' AND lower(coalesce(op_kind, scope)) IN {containers})
         AND ($1::VARCHAR IS NULL OR workload_key = $1::VARCHAR)
-        AND ($2::VARCHAR IS NULL OR origin <> 'predicted' OR method = $2::VARCHAR)
     QUALIFY taken_at IS NOT DISTINCT FROM max(taken_at) OVER (PARTITION BY {cell}, side)
 ), last AS (
     SELECT * FROM ops QUALIFY way = max(way) OVER (PARTITION BY {cell}, side)
@@ -61,7 +59,7 @@ WITH ops AS (
         unnest([NULL, NULL, NULL, {published_time_share}]) AS share,
         unnest([forward_flop, flop - forward_flop, NULL, CASE WHEN forward_s IS NULL THEN coalesce(
             flop, {published_traffic_bytes} * {published_intensity_flop_per_byte}) END]) AS flop,
-        unnest([{bytes}, NULL, NULL, CASE WHEN forward_s IS NULL THEN coalesce(
+        unnest([traffic_bytes, NULL, NULL, CASE WHEN forward_s IS NULL THEN coalesce(
             traffic_bytes, {published_traffic_bytes}) END]) AS bytes,
         unnest([NULL, NULL, NULL, {published_flop_share}]) AS of_peak,
     FROM last
@@ -83,16 +81,10 @@ FROM records WHERE scope <> '' GROUP BY 1
 """
 
 
-def breakdown_table(
-    data: Data, by: str, model: str | None, method: str | None, each: bool
-) -> Table:
-    """Return where the time of steps goes, by kind, layer, op or pass; the rest is of no op."""
+def breakdown_table(data: Data, by: str, model: str | None, each: bool) -> Table:
+    """Return where the time of steps goes, by kind, layer or op; the rest is of no op."""
     one_of("breakdown", by, NAMES)
-    if method is not None:
-        made = "SELECT DISTINCT method FROM records WHERE scope <> '' AND origin = 'predicted'"
-        if method not in (known := [row["method"] for row in data.rows(made)]):
-            raise unknown("method of a prediction", method, known)
-    cells = _chosen(_cells(data, by, method), model)
+    cells = _chosen(_cells(data, by), model)
     if model is not None and not cells:
         raise InputError(f"no network with ops here has '{model}' in its name")
     told = ["network", "platform"] if each else ["platform"]
@@ -107,8 +99,8 @@ def breakdown_table(
         "?peak_fraction=of peak", "?predicted_peak_fraction=of peak, predicted",
     )  # fmt: skip
     shown = [one for one in heads if any(row.get(one.key) is not None for row in rows)]
-    of_kind = cells if by in ("kind", "pass") else _chosen(_cells(data, "kind", method), model)
-    beside = _drawn(data, of_kind, method)
+    of_kind = cells if by == "kind" else _chosen(_cells(data, "kind"), model)
+    beside = _drawn(data, of_kind)
     return Table(shown, rows, full=columns(*(rows[0] if rows else ())),
                  summary=_summary(cells, by), beside=beside)  # fmt: skip
 
@@ -118,22 +110,19 @@ def _chosen(cells: list[Row], model: str | None) -> list[Row]:
     return [one for one in cells if wanted in one["network"].casefold()]
 
 
-def _found(
-    data: Data, by: str, method: str | None, key: str | None = None, more: str = ""
-) -> list[Row]:
+def _found(data: Data, by: str, key: str | None = None, more: str = "") -> list[Row]:
     """Return a row for each cell, side and group, and for each value of the columns `more`."""
     known = data.columns("records")
     sql = _SQL.format(
         cell=", ".join(CELL), by=_BY, name=NAMES[by], containers=CONTAINERS, more=more, no_op=NO_OP,
-        bytes="NULL" if by == "pass" else "traffic_bytes",
         **{name: name if name in known else "NULL" for name in PUBLISHED},
     )  # fmt: skip
-    return data.rows(sql, key, method)
+    return data.rows(sql, key)
 
 
-def _cells(data: Data, by: str, method: str | None) -> list[Row]:
+def _cells(data: Data, by: str) -> list[Row]:
     """Return a row for each network and platform, with the groups of each side by their name."""
-    found = _found(data, by, method)
+    found = _found(data, by)
     if not found:
         return []
     steps = {
@@ -247,7 +236,7 @@ def _summary(cells: Sequence[Row], by: str) -> Row:
     return found | {"of_profiled_step": sum(one["inflated"] for one in measured)}
 
 
-def _drawn(data: Data, cells: Sequence[Row], method: str | None) -> list[Row]:
+def _drawn(data: Data, cells: Sequence[Row]) -> list[Row]:
     """Return what the chart needs: each op's passes of one network, or shares of each network."""
     if not 0 < len(cells) <= MOST_BARS:
         return []
@@ -262,7 +251,7 @@ def _drawn(data: Data, cells: Sequence[Row], method: str | None) -> list[Row]:
         ]
     (one,) = cells
     drawn = []
-    for row in _found(data, "op", method, one["workload_key"], "scope, pass, op_kind,"):
+    for row in _found(data, "op", one["workload_key"], "scope, pass, op_kind,"):
         if row["platform"] == one["platform"] and row["name"] != NO_OP:
             whole_s = one[row["side"]]["whole_s"]
             share = row["time_s"] / whole_s if whole_s else row["share"]
@@ -324,7 +313,6 @@ ANALYSIS = Analysis(
     settings=(
         Setting("by", f"Rows: {', '.join(NAMES)}.", "kind"),
         Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),
-        Setting("method", "Predictions by this method. Default: the last made."),
         Setting("each", "Rows of each network, not of their mean.", False, bool),
     ),
 )

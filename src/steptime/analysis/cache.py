@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime import __version__, store
 from steptime.analysis import flat
+from steptime.analysis.lines import Lines, Piece, copied, stamp_of
 from steptime.analysis.row import ESTIMATE
 from steptime.core.files import own_caches, replacing
 from steptime.core.progress import tell
@@ -30,17 +32,18 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Warn = Callable[[str], None]
+Part = tuple[Path, dict[str, flat.Kinds]]
 FORMAT = (
-    f"{__version__} {store.MARKED} {hashlib.sha256(flat.select([''], 0).encode()).hexdigest()[:16]}"
+    f"{__version__} {store.MARKED} {hashlib.sha256(flat.select('', 0).encode()).hexdigest()[:16]}"
 )
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller file is read as it stands,
 MOST_BYTES = 64 << 20  # unless all such of a folder are more than this
 LONGEST_BYTES = 16 << 20  # of a line; a longer one is read by way of Python
 RANK = 1 << 40  # lines of a file
-BLOCK = 1 << 22
 AT_ONCE = 100_000  # lines whose samples are in memory
 MEMORY = "1200MB"
+THREADS = 2  # that read pieces of files at once
 IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
 
@@ -88,8 +91,8 @@ def rows_of(
             name, files = f"{table}_{len(parts)}", [path for _, path in found]
             parts.append(_table(connection, name, files, found[0][0], scratch, warn))
         else:
-            held = [_held(path, scratch, warn) for _, path in found]
-            parts.append(_parquets(held, [rank for rank, _ in found]))
+            held = _held([path for _, path in found], scratch, warn)
+            parts.append(_parquets(*held, [rank for rank, _ in found]))
     return Rows(
         " UNION ALL BY NAME ".join(part.sql for part in parts),
         flat.merged([part.params for part in parts]),
@@ -122,12 +125,11 @@ def _table(
     scratch: Path,
     warn: Warn,
 ) -> Rows:
-    def fill(select: str) -> None:
-        connection.execute(f"CREATE OR REPLACE TABLE {name} AS {select}")
-
-    rows = f"FROM {name}"
-    lines = [_Lines(path, scratch) for path in paths]
-    _fill(connection, fill, rows, lines, scratch)
+    rows, lines = f"FROM {name}", [Lines(path) for path in paths]
+    pieces = [piece for one in lines for piece in one.pieces()]
+    source = copied(pieces, scratch / f"{name}.copy")
+    if not _is_filled(connection, name, source, sum(one.number for one in lines)):
+        _fill(connection, name, paths, scratch)
     for one in lines:
         if one.torn:
             store.warn_of_torn(warn, one.path, *one.torn)
@@ -136,132 +138,66 @@ def _table(
     return Rows(sql, next(kinds), next(kinds), state=tuple(one.hash for one in lines))
 
 
-def _parquets(held: Sequence[tuple[Path, dict[str, Any]]], ranks: Sequence[int]) -> Rows:
-    files = tuple(str(path) for path, _ in held)
-    told = ", ".join(map(flat.text, files))
-    rank = f"[{', '.join(map(str, ranks))}][list_position([{told}], filename)]"
+def _parquets(folder: Path, held: Sequence[dict[str, Any]], ranks: Sequence[int]) -> Rows:
+    of = zip(ranks, held, strict=True)
+    found = [(str(folder / name), rank) for rank, known in of for name in known["parquets"]]
+    files = tuple(file for file, _ in found)
+    place = f"[{', '.join(str(rank * RANK) for _, rank in found)}][file_index::BIGINT + 1] + line"
     return Rows(
-        f"SELECT *, {rank} * {RANK} + line AS place FROM read_parquet([{told}])",
-        flat.merged([known["params"] for _, known in held]),
-        flat.merged([known["others"] for _, known in held]),
+        f"SELECT *, {place} AS place FROM read_parquet([{', '.join(map(flat.text, files))}])",
+        flat.merged([known["params"] for known in held]),
+        flat.merged([known["others"] for known in held]),
         files,
-        tuple(known["hash"] for _, known in held),
-        {rank: known["marks"] for rank, (_, known) in zip(ranks, held, strict=True)},
+        tuple(known["hash"] for known in held),
+        {rank: known["marks"] for rank, known in zip(ranks, held, strict=True)},
     )
 
 
-class _Lines:
-    """The whole lines of a file as it is now: where DuckDB can read them, and how many.
-
-    `torn` is the number and the size of a last line that was skipped.
-    """
-
-    def __init__(self, path: Path, scratch: Path) -> None:
-        import numpy as np
-
-        self.path, self.stamp, self.scratch = path, stamp_of(path), scratch
-        self.size, self.number = self.stamp[0], 0
-        self.torn: list[int] | None = None
-        self.marks = [0]
-        digest, last, start = hashlib.blake2b(digest_size=16), b"", 0
-        with path.open("rb") as file:
-            for block in _blocks(file, self.size):
-                digest.update(block)
-                ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + start + 1
-                self.marks += ends[-(self.number + 1) % store.MARKED :: store.MARKED].tolist()
-                self.number += len(ends)
-                start, last = start + len(block), block
-        self.hash = digest.hexdigest()
-        self.source = path if last.endswith(b"\n") else self.copied()
-
-    def copied(self) -> Path:
-        """Copy the lines to where nobody appends to them; a last one may lack only its end."""
-        end = _end_of_lines(self.path, self.size)
-        copy = self.scratch / f"{self.hash}-{self.path.name}"
-        with self.path.open("rb") as file, copy.open("wb") as part:
-            for block in _blocks(file, end):
-                part.write(block)
-            tail = file.read(self.size - end)
-            if tail and store.is_record(tail):
-                part.write(tail + b"\n")
-                self.number += 1
-            elif tail:
-                self.torn = [self.number + 1, len(tail)]
-        return copy
-
-
-def _blocks(file: Any, size: int) -> Iterator[bytes]:
-    while size and (block := file.read(min(BLOCK, size))):
-        size -= len(block)
-        yield block
-
-
-def _end_of_lines(path: Path, size: int) -> int:
-    with path.open("rb") as file:
-        start = size
-        while start:
-            start, stop = max(0, start - BLOCK), start
-            file.seek(start)
-            if (found := file.read(stop - start).rfind(b"\n")) >= 0:
-                return start + found + 1
-    return 0
-
-
-def stamp_of(path: Path) -> list[int]:
-    """Return what changes with every write to a file: size, times, and which file it is."""
-    told = path.stat()
-    return [told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
-
-
-def _fill(
-    connection: DuckDBPyConnection,
-    fill: Callable[[str], None],
-    rows: str,
-    lines: Sequence[_Lines],
-    scratch: Path,
-) -> None:
-    """Fill a table with files; lines that DuckDB does not read as records go through Python."""
+def _is_filled(connection: DuckDBPyConnection, table: str, source: Path, number: int) -> bool:
+    """Fill a table with so many lines, and tell whether all of them are records."""
     import duckdb
 
-    def is_filled() -> bool:
-        try:
-            fill(flat.select([str(one.source) for one in lines], LONGEST_BYTES))
-        except duckdb.Error:
-            return False
-        told = connection.execute(f"SELECT count(*), bool_and(is_plain) {rows}").fetchall()
-        number = sum(one.number for one in lines)
-        return bool(told[0] in ((number, True), (0, None)))
-
-    if not is_filled():
-        for one in lines:
-            if one.source == one.path and stamp_of(one.path) != one.stamp:  # a writer goes on
-                one.source = one.copied()
-        if not is_filled():
-            plain = scratch / "plain.jsonl"
-            longest = LONGEST_BYTES
-            with plain.open("wb") as file:
-                for one in lines:
-                    for record in store.load_file(one.path, lambda _: None):
-                        line = f"{store.line_of(record)}\n".encode()
-                        longest = max(longest, len(line))
-                        file.write(line)
-            fill(flat.select([str(plain)], longest))
+    try:
+        _read(connection, table, source, LONGEST_BYTES)
+    except duckdb.Error:
+        return False
+    told = connection.execute(f"SELECT count(*), bool_and(is_plain) FROM {table}").fetchall()
+    return bool(told[0] in ((number, True), (0, None)))
 
 
-def _held(path: Path, scratch: Path, warn: Warn) -> tuple[Path, dict[str, Any]]:
-    """Return the Parquet of a file with what is known of it, made where there is none that fits."""
-    for folder in _places(path, scratch):
-        parquet, known = folder / f"{path.name}.parquet", folder / f"{path.name}.json"
+def _read(connection: DuckDBPyConnection, table: str, source: Path, longest: int) -> None:
+    select = flat.select(str(source), longest)
+    connection.execute(f"CREATE OR REPLACE TABLE {table} AS {select}")
+
+
+def _fill(connection: DuckDBPyConnection, table: str, paths: Iterable[Path], scratch: Path) -> None:
+    """Fill a table with files by way of Python, which knows what is a record."""
+    plain, longest = scratch / "plain.jsonl", LONGEST_BYTES
+    with plain.open("wb") as file:
+        for path in paths:
+            for record in store.load_file(path, lambda _: None):
+                line = f"{store.line_of(record)}\n".encode()
+                longest = max(longest, len(line))
+                file.write(line)
+    _read(connection, table, plain, longest)
+
+
+def _held(
+    paths: Sequence[Path], scratch: Path, warn: Warn
+) -> tuple[Path, Sequence[dict[str, Any]]]:
+    """Return where the Parquets of files are, and what is known of them, made where none fit."""
+    for folder in _places(paths[0], scratch):
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            found = _fitting(path, parquet, known)
-            if not found:
+            known = [told for path in paths if (told := _fitting(path, folder))]
+            if len(known) < len(paths):
                 with _alone(folder):
-                    found = _fitting(path, parquet, known) or _made(path, parquet, known)
-            if found["torn"]:
-                store.warn_of_torn(warn, path, *found["torn"])
-            return parquet, found
-    raise store.StoreError(f"{path}: no folder, not even a temporary one, takes its cache")
+                    known = _made(paths, folder)
+            for path, told in zip(paths, known, strict=True):
+                if told["torn"]:
+                    store.warn_of_torn(warn, path, *told["torn"])
+            return folder, known
+    raise store.StoreError(f"{paths[0]}: no folder, not even a temporary one, takes its cache")
 
 
 def _places(path: Path, scratch: Path) -> list[Path]:
@@ -302,11 +238,13 @@ def _is_kept(parquet: Path, known: Path) -> bool:
     return False
 
 
-def _fitting(path: Path, parquet: Path, known: Path) -> dict[str, Any] | None:
-    """Return what is known of a Parquet that is of this file as it is now."""
+def _fitting(path: Path, folder: Path) -> dict[str, Any] | None:
+    """Return what is known of Parquets that are of this file as it is now."""
+    known = folder / f"{path.name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         told: dict[str, Any] = json.loads(known.read_text(encoding="utf-8"))
-        if told["format"] != FORMAT or told["parquet"] != stamp_of(parquet):
+        stamps = {name: stamp_of(folder / name) for name in told["parquets"]}
+        if told["format"] != FORMAT or told["parquets"] != stamps:
             return None
         now = stamp_of(path)
         if told["stamp"] == now:
@@ -338,25 +276,68 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _made(path: Path, parquet: Path, known: Path) -> dict[str, Any]:
-    with TemporaryDirectory(dir=parquet.parent, prefix="making-") as name, replacing(parquet) as to:
-        scratch, rows = Path(name), f"FROM read_parquet({flat.text(str(to))})"
+def _made(paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
+    """Return what is known of the Parquets of files, those made that do not fit."""
+    pool = ThreadPoolExecutor(THREADS)
+    with TemporaryDirectory(dir=folder, prefix="making-") as name:
+        scratch = Path(name)
+
+        def begun(path: Path) -> Callable[[], dict[str, Any]]:
+            lines = Lines(path)
+            parts = [(pool.submit(_of_piece, one, scratch), one) for one in lines.pieces()]
+            return lambda: _of_file(lines, parts, folder, scratch)
+
+        try:
+            found = [_fitting(path, folder) or begun(path) for path in paths]
+            return [one() if callable(one) else one for one in found]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _of_file(
+    lines: Lines, pieces: Sequence[tuple[Future[Part | None], Piece]], folder: Path, scratch: Path
+) -> dict[str, Any]:
+    """Return what is known of the Parquets of a file, once all of its pieces are made."""
+    for future, piece in pieces:
+        while not future.done():
+            wait([future], 0.5)
+            tell(f"{lines.path.name}, MB into the cache", piece.start // 10**6, lines.end // 10**6)
+    made = [future.result() for future, _ in pieces]
+    parts = [part for part in made if part]
+    if not made or None in made:  # there is no line, or `store.load` alone can judge some
         with connected(scratch) as connection:
-            lines = _Lines(path, scratch)
-
-            def fill(select: str) -> None:
-                made = f"CREATE OR REPLACE TABLE lines AS {select}"
-                watched(connection, made, path.name, lines.size)
-
-            _fill(connection, fill, "FROM lines", [lines], scratch)
-            _add_estimates(connection)
-            target = f"TO {flat.text(str(to))} (FORMAT parquet, COMPRESSION zstd)"
-            connection.execute(f"COPY (FROM lines POSITIONAL JOIN estimates) {target}")
-            kinds = {n: flat.kinds(connection, rows, n) for n in ("params", "others")}
+            _fill(connection, "lines", [lines.path], scratch)
+            parts = [_written(connection, 0, scratch / "whole.parquet")]
+    parquets: dict[str, Any] = {}
+    for number, (path, _) in enumerate(parts):
+        name = f"{lines.path.name}{f'.{number}' if number else ''}.parquet"
+        parquets[name] = stamp_of(path.replace(folder / name))
     about = {"format": FORMAT, "stamp": lines.stamp, "hash": lines.hash, "torn": lines.torn}
-    told = {**about, "marks": lines.marks, "parquet": stamp_of(parquet), **kinds}
-    _write(known, told)
+    kinds = {n: flat.merged([of[n] for _, of in parts]) for n in ("params", "others")}
+    told = {**about, "marks": lines.marks, "parquets": parquets, **kinds}
+    _write(folder / f"{lines.path.name}.json", told)
     return told
+
+
+def _of_piece(piece: Piece, scratch: Path) -> Part | None:
+    """Return what becomes of the lines of a piece, if all of them are records for DuckDB."""
+    source = copied([piece], scratch / f"{piece.before}-{piece.path.name}")
+    with connected(scratch) as connection:
+        connection.execute("SET threads = 1")  # other pieces have the other cores
+        is_filled = _is_filled(connection, "lines", source, piece.number)
+        source.unlink()
+        to = source.with_suffix(".parquet")
+        return _written(connection, piece.before, to) if is_filled else None
+
+
+def _written(connection: DuckDBPyConnection, before: int, to: Path) -> Part:
+    """Write the table `lines`, which others are `before`; return where, and its kinds."""
+    _add_estimates(connection)
+    connection.execute(
+        f"COPY (SELECT * REPLACE (line + {before} AS line) FROM lines POSITIONAL JOIN estimates) "
+        f"TO {flat.text(str(to))} (FORMAT parquet, COMPRESSION zstd)"
+    )
+    return to, {name: flat.kinds(connection, "FROM lines", name) for name in ("params", "others")}
 
 
 def _add_estimates(connection: DuckDBPyConnection) -> None:

@@ -130,16 +130,16 @@ _FLAT = f"""
 """
 
 
-def select(paths: Sequence[str], longest: int) -> str:
-    """Return the statement that makes flat rows of files of records, line by line.
+def select(path: str, longest: int) -> str:
+    """Return the statement that makes flat rows of a file of records, line by line.
 
     A row that is not `is_plain` is of a line that only `store.load` can judge. No line may be
     longer than `longest` bytes.
     """
     types = ", ".join(f"'{name}': '{kind}'" for name, kind in LINE.items())
     lines = (
-        f"read_json([{', '.join(map(text, paths))}], format = 'newline_delimited', "
-        f"filename = true, maximum_object_size = {longest}, columns = {{{types}}})"
+        f"read_json({text(path)}, format = 'newline_delimited', "
+        f"maximum_object_size = {longest}, columns = {{{types}}})"
     )
     return f"WITH parsed AS ({_PARSED.format(lines=lines)}), speeds AS ({_SPEEDS}) {_FLAT}"
 

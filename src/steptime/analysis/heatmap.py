@@ -13,7 +13,6 @@ from steptime.core.record import ORIGINS
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, shown
 
-STATISTICS = ("median", "mean", "max", "min")
 MEANT = {  # words for what is most often drawn
     "speed": "speed_per_s",
     "utilisation": "peak_fraction",
@@ -31,7 +30,7 @@ SELECT {x} AS x, {y} AS y, {over} AS panel, platform, workload_key, median({valu
   mode(status) FILTER (status <> 'ok') AS status, mode(cause) FILTER (status <> 'ok') AS cause
 FROM asked WHERE {x} IS NOT NULL AND {y} IS NOT NULL GROUP BY ALL"""
 CELLS = """
-SELECT x, y, panel, {statistic}(value) AS value, count(value) AS networks,
+SELECT x, y, panel, median(value) AS value, count(value) AS networks,
   CASE WHEN count(value) > 1 THEN min(value) END AS low,
   CASE WHEN count(value) > 1 THEN max(value) END AS high,
   count(*) FILTER (value IS NULL AND status IS NOT NULL) AS failed,
@@ -61,14 +60,12 @@ def heatmap(
     value: str,
     over: str | None,
     only: Sequence[str] | None,
-    statistic: str,
 ) -> Table:
     """Return a row a cell: `x`, `y`, `panel`, `value`, how many `networks` and their spread.
 
     A cell without a value says why in `status` and `cause`; one without either is no row. Several
-    platforms are panels. Raises `InputError` for an unknown column or statistic.
+    platforms are panels. Raises `InputError` for an unknown column.
     """
-    one_of("--statistic", statistic, STATISTICS)
     value = MEANT.get(value, value)
     asked = _asked(data, value, only or ())
     for name in (x, y, over):
@@ -87,18 +84,18 @@ def heatmap(
             raise InputError(f"--over {over} needs --only platform=NAME: {', '.join(places)}")
         over = "platform"
     names = {"x": steps[0], "y": steps[1], "over": f'"{over}"' if over else "NULL"}
-    rows = asked.rows(CELLS.format(statistic=statistic, each=EACH.format(**names, value=number)))
+    rows = asked.rows(CELLS.format(each=EACH.format(**names, value=number)))
     for row in rows:
         row["shown"] = None if row["value"] is None else shown(value, row["value"])
     told = {"x": axes[0], "y": axes[1], "panel": over, "value": value}
-    heads = {**told, "value": f"{statistic} of {value}"}
+    heads = {**told, "value": f"median of {value}"}
     shown_columns = [
         Column("shown" if key == "value" else key, str(heading))
         for key, heading in heads.items()
         if heading
     ]
     more = ("networks", "failed", "status", "cause")
-    summary = {**told, "statistic": statistic, "only": list(only or ()), **_summary(rows)}
+    summary = {**told, "only": list(only or ()), **_summary(rows)}
     summary["binned"] = [n for n, s in zip(axes, steps, strict=True) if s != f'"{n}"']
     keys = [Column(key, key) for key in (rows[0] if rows else ("x", "y"))]
     shown_columns += [Column(key, key, spare=True) for key in more]
@@ -190,8 +187,8 @@ def _says(table: Table) -> list[str]:
     lines = []
     if said["cells"]:
         cells = counted(said["cells"], "cell")
-        what = f"{said['statistic']} of {said['value']}"
-        lines.append(f"{cells} of {said['x']} by {said['y']}: {what} is {ends}.")
+        what = f"{said['x']} by {said['y']}: median of {said['value']}"
+        lines.append(f"{cells} of {what} is {ends}.")
     if said["failed_cells"]:
         which = ", ".join(f"{number:,} {status}" for status, number in said["failed"].items())
         lines.append(f"{counted(said['failed_cells'], 'cell')} without a value failed: {which}.")
@@ -222,6 +219,5 @@ ANALYSIS = Analysis(
         Setting("value", "What is drawn: speed, memory, any column.", default="speed"),
         Setting("over", "A panel for each of its values: any column."),
         Setting("only", "Rows of this value; repeatable.", metavar="NAME=VALUE", several=True),
-        Setting("statistic", "Of a cell's networks: median, mean, max, min.", default="median"),
     ),
 )

@@ -14,7 +14,6 @@ from steptime.core.units import counted
 FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
 PARTS = ("forward_s", "backward_s", "update_s")
 OF_STEP = ("mean", "low", "high", "min", "p5", "p95", "interval")
-FEW_RUNS, WIDE = range(2, 5), 1.5  # ends of an interval that are farther apart, need a word
 SHOWN = ("accuracy", "loss", "comm_s", "first_step_s", "peak_memory_bytes", "energy_j", "power_w")
 
 
@@ -85,11 +84,6 @@ def _remarks(record: Record, told: Row) -> list[str]:
         remarks.append("the network learned nothing: its accuracy is that of guessing")
     if told["step_s_interval"] == WITHIN:
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
-    if told["runs"] in FEW_RUNS and (told["step_s_high"] or 0) > WIDE * (told["step_s_low"] or 0):
-        remarks.append(
-            f"{told['runs']} runs that differ: so few say little of how far runs scatter, hence "
-            "the wide interval; --runs 5 narrows it"
-        )
     if told["samples_disturbed"] > told["samples_n"] / 4:
         others = "other work"
         if record.workload.plan.data > 1:

@@ -19,15 +19,17 @@ from steptime.core.units import counted, percent
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
 KINDS = ("compute", "memory", "link")  # that a cell may be bound by
 CELL = ("workload_key", "platform", "method", "method_options")
+VISIT = (*CELL, "round")  # each by itself: one that went wrong is then clipped alone
 CELLS = """
     FROM (
-    SELECT workload_key, platform, method, method_options, replicas, host, any_value(gpu) AS gpu,
-           avg(log_s) AS log_s, count(log_s) AS n, any_value(cause) AS cause
+    SELECT workload_key, platform, method, method_options, round, replicas, host,
+           any_value(gpu) AS gpu, avg(log_s) AS log_s, count(log_s) AS n, any_value(cause) AS cause
     FROM (FROM records
           SELECT *, CASE WHEN status = 'ok' AND step_s > 0 THEN ln(step_s) END AS log_s)
     WHERE origin <> 'predicted' AND coalesce(scope, '') = '' AND host IS NOT NULL
     GROUP BY ALL)
-    QUALIFY n = 0 OR count(*) OVER (PARTITION BY workload_key, platform, method, method_options) > 2
+    QUALIFY n = 0
+        OR count(*) OVER (PARTITION BY workload_key, platform, method, method_options, round) > 2
     ORDER BY ALL
 """
 SHARED = """
@@ -49,26 +51,28 @@ def node_table(data: Data, margin: str) -> Table:
     at_least = math.log1p(share(margin, "--margin"))
     measured = data.rows(CELLS) if data.rows(SHARED) else []
     good = [row for row in measured if row["n"]]
-    cells = {
-        cell: held
-        for cell, held in grouped(good, itemgetter(*CELL)).items()
+    visits = {
+        visit: held
+        for visit, held in grouped(good, itemgetter(*VISIT)).items()
         if len({row["host"] for row in held}) >= LEAST
     }
-    if not cells:
+    if not visits:
         return Table(_columns(()), [], summary=_summary([], 0, at_least, None))
     sides = {(row["workload_key"], row["platform"]): row["compute"] for row in data.rows(SIDES)}
-    kinds = [_kind(held[0], sides) for held in cells.values()]
-    hosts = sorted({row["host"] for held in cells.values() for row in held})
+    kinds = [_kind(held[0], sides) for held in visits.values()]
+    hosts = sorted({row["host"] for held in visits.values() for row in held})
     place = {host: at for at, host in enumerate(hosts)}
-    logs = np.full((len(cells), len(hosts)), np.nan)
-    for at, held in enumerate(cells.values()):
+    logs = np.full((len(visits), len(hosts)), np.nan)
+    cells: dict[str, set[Any]] = {host: set() for host in hosts}
+    for at, (visit, held) in enumerate(visits.items()):
         for row in held:
             logs[at, place[row["host"]]] = row["log_s"]
+            cells[row["host"]].add(visit[:-1])
     found, by_kind = _judged(logs, kinds)
     gpus = {row["host"]: row["gpu"] for row in data.rows(GPUS)}
     rows = [
         _row(host, at, found, by_kind, at_least)
-        | {"gpu": gpus[host], "cells": int(np.isfinite(logs[:, at]).sum()), "cause": None}
+        | {"gpu": gpus[host], "cells": len(cells[host]), "cause": None}
         for at, host in enumerate(hosts)
     ]
     rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
@@ -78,7 +82,7 @@ def node_table(data: Data, margin: str) -> Table:
         | {"verdict": "not measured", "cause": row["cause"]}
         for host, row in without.items()
     ]  # fmt: skip
-    summary = _summary(rows, len(cells), at_least, math.expm1(found.noise))
+    summary = _summary(rows, len(set().union(*cells.values())), at_least, math.expm1(found.noise))
     return Table(_columns(by_kind), rows, summary=summary)
 
 

@@ -39,8 +39,6 @@ def sensitivity_table(
     on: str | None,
     platform: str | None,
     against: str | None,
-    family: str | None,
-    method: str | None,
     order: int,
     scale: str,
 ) -> Table:
@@ -59,7 +57,7 @@ def sensitivity_table(
     of = of or _usual(data, USUAL_PAIRED if against else USUAL)
     made: list[tuple[list[Row], Row]] = []
     few = []
-    for place, found in _networks(data, of, platform, against, family, method, wanted or ()):
+    for place, found in _networks(data, of, platform, against, wanted or ()):
         one = Networks(found, wanted, (*data.hyperparameters, "batch"), scale == "log")
         if (told := one.told(order, against is not None)) is None:
             few.append({**place, "networks": int((~one.lost).sum())})
@@ -95,8 +93,6 @@ def _networks(
     of: str,
     platform: str | None,
     against: str | None,
-    family: str | None,
-    method: str | None,
     wanted: Collection[str],
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Yield families and places with their networks: hyperparameters, `y`, and whether it failed.
@@ -121,17 +117,16 @@ def _networks(
     )
     if not places:
         raise InputError(data.failed or f"nothing here has a number for {of}")
-    asked = (("family", family), ("platform", platform), ("platform", against), ("method", method))
-    for name, one in asked:
-        if one is not None and one not in (seen := {str(row[name]) for row in places}):
-            raise unknown(name, one, sorted(seen))
+    seen = sorted({str(row["platform"]) for row in places})
+    for one in (platform, against):
+        if one is not None and one not in seen:
+            raise unknown("platform", one, seen)
     if against:
         others = sorted({row["platform"] for row in places} - {against})
         if platform == against or (platform is None and len(others) != 1):
             known = ", ".join(others) or "there is no other"
             raise InputError(f"--against {against}: name another with --platform ({known})")
         platform = platform or others[0]
-    chosen = {"family": family, "platform": platform, "method": method}
     ways = ", ".join(f'"{one}"' for one in STEP if one in tables[table] and one != "batch")
     ran = data.rows(f"SELECT DISTINCT family, {ways} FROM {table} WHERE {where}")  # noqa: S608  # our names
     varying = {
@@ -147,7 +142,7 @@ def _networks(
     )
     ratio = "a / b" if of.endswith(MORE_IS_BETTER) else "b / a"
     for row in places:
-        if any(one not in (None, row[name]) for name, one in chosen.items()):
+        if platform not in (None, row["platform"]):
             continue
         at = (row["family"], against)
         there = [one for one in places if (one["family"], one["platform"]) == at]
@@ -226,10 +221,10 @@ class Networks:
         self.bases |= {f"{name}={one}": base for one in rarer}
         return {f"{name}={one}": (texts == one).astype(float) for one in rarer or [base]}
 
-    def x(self, log: bool) -> Floats:
+    def x(self) -> Floats:
         """Return z-scores of the columns, of logarithms where they have one and it is asked for."""
         found = [self.columns[name] for name in self.names]
-        made = [np.log2(one) if log and (one > 0).all() else one for one in found]
+        made = [np.log2(one) if self.log and (one > 0).all() else one for one in found]
         return regression.standard(np.stack(made, axis=1), ~self.lost)
 
     def told(self, order: int, paired: bool) -> tuple[list[Row], Row] | None:
@@ -237,7 +232,7 @@ class Networks:
         ok, y = ~self.lost, np.log2(self.y) if self.log else self.y
         if not self.names or ok.sum() < 3:
             return None
-        z = self.x(self.log)
+        z = self.x()
         every, parts = regression.terms(z, order)
         kept, others = regression.independent(every[ok])
         if ok.sum() < len(kept) + 2:
@@ -266,17 +261,11 @@ class Networks:
         rows.sort(key=lambda row: -abs(row["weight"] or 0))
         never = dict.fromkeys(CELLS) | {"note": "never varies"}
         rows += [{**never, "hyperparameter": name} for name in self.never]
-        other = None
-        if (self.y[ok] > 0).all():
-            x = regression.terms(self.x(not self.log), order)[0][ok]
-            x = x[:, regression.independent(x)[0]]
-            other = regression.fitted(x, self.y[ok] if self.log else np.log2(self.y[ok]))["r2"]
         return rows, {
             "networks": int(ok.sum()),
             "failed": int(self.lost.sum()),
             **{key: fit.get(key) for key in ("r2", "r2_low", "r2_high")},
             "r2_held_out": right,
-            "r2_other_scale": other,
             "weights": {row["hyperparameter"]: row["weight"] for row in rows},
             "never_varies": self.never,
             "curves": curves,
@@ -391,8 +380,6 @@ ANALYSIS = Analysis(
         Setting("on", "Only these hyperparameters.", metavar="NAME,..."),
         Setting("platform", "Only networks of this platform."),
         Setting("against", "The ratio to this platform, network by network, whatever the dtype."),
-        Setting("family", "Only networks of this family."),
-        Setting("method", "Only what was measured or predicted so."),
         Setting("order", "1, or 2 for squares and products, too.", 1, int, "N"),
         Setting("scale", "Of z-scores: linear, or log (base 2).", "linear", str, "SCALE"),
     ),

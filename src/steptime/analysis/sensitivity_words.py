@@ -34,15 +34,11 @@ def _told(one: Row, every: Sequence[Row]) -> list[str]:
         if one["against"]
         else one["quantity"]
     )
-    other = "log" if one["scale"] == "linear" else "linear"
     unseen = max(0.0, one["r2_held_out"])
     line = (
         f"{_of(one)}: hyperparameters explain {percent(one['r2'])} of the variance of {what} over "
         f"{counted(one['networks'], 'network')} (order {one['order']}, {one['scale']} scale; "
-        f"{percent(unseen)} in networks that the fit has not seen"
-    )
-    line += (
-        f"; {percent(one['r2_other_scale'])} on --scale {other})" if one["r2_other_scale"] else ")"
+        f"{percent(unseen)} in networks that the fit has not seen)"
     )
     if one["r2"] - unseen > OVERFIT:
         line += ": too few networks for so many weights"

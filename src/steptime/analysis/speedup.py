@@ -107,7 +107,7 @@ def speedup_table(
     }  # fmt: skip
     more = len(ups) - len(rows)
     several = ["level"] if len(ups.levels) > 1 else []
-    differ = ["?differ=a | b"] if _differ(ups, shown_, by, hosts) else []
+    differ = ["?differ=a | b"] if any(_apart(ups, shown_, by, hosts)) else []
     verdict = ["verdict"] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
     own = "its own" if several else ups.levels[0]
     told = (f"against_{quantity}={first}", f"{quantity}={own}")
@@ -148,18 +148,28 @@ def _hosts(ups: Ups, which: NDArray[np.int64]) -> NDArray[Any]:
     return hosts
 
 
-def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) -> Columns:
-    """Return in words how the two of pairs ran otherwise, beside `by`; None where they did not."""
-    found = {}
+def _apart(
+    ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]
+) -> Iterator[tuple[str, NDArray[np.bool_], NDArray[Any], NDArray[Any]]]:
+    """Yield in what pairs ran otherwise, beside `by`: its name, which of them, and both sides."""
     for name, of in {"host": hosts, **{n: ups.features.get(n, hosts) for n in HOW}}.items():
+        if name == by or name in ups.sides.same:
+            continue
         a, b = (of[side[which]] for side in (ups.a, ups.b))
         neither = np.isnan(a) & np.isnan(b) if of.dtype.kind == "f" else False
         apart = (a != b) & ~np.asarray(neither)
-        if name != by and apart.any():
-            pairs = list(zip(plain_column(a[apart]), plain_column(b[apart]), strict=True))
-            words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
-            found[f" differ {name}"] = np.full(len(which), None, object)
-            found[f" differ {name}"][apart] = [words[pair] for pair in pairs]
+        if apart.any():
+            yield name, apart, a[apart], b[apart]
+
+
+def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) -> Columns:
+    """Return in words how the two of pairs ran otherwise, beside `by`; None where they did not."""
+    found = {}
+    for name, apart, a, b in _apart(ups, which, by, hosts):
+        pairs = list(zip(plain_column(a), plain_column(b), strict=True))
+        words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
+        found[f" differ {name}"] = np.full(len(which), None, object)
+        found[f" differ {name}"][apart] = [*map(words.__getitem__, pairs)]
     return found
 
 

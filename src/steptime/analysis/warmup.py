@@ -53,13 +53,15 @@ def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Float
 
 def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     """Return the warm-up of cells: of runs [samples] of logarithms of times, so many for each."""
-    sizes = list(sizes)
-    lengths = np.fromiter(map(len, logs), np.int64, len(logs))
-    steady, drift = np.full(len(sizes), np.nan), np.zeros(len(sizes))
+    number = np.fromiter(sizes, np.int64)
+    lengths, starts = np.fromiter(map(len, logs), np.int64, len(logs)), number.cumsum() - number
+    steady, drift = np.full(len(number), np.nan), np.zeros(len(number))
     own, shared = _ends(logs), np.zeros(len(logs), np.int64)
-    first = 0
-    for cell, size in enumerate(sizes):
-        runs, first = slice(first, first + size), first + size
+    alone = np.flatnonzero(number == 1)
+    of = starts[alone]
+    steady[alone] = np.where(lengths[of] < LEAST, np.nan, own[of] < lengths[of] // 2)
+    for cell in np.flatnonzero((number > 1) | (steady == 0)).tolist():
+        runs = slice(starts[cell], starts[cell] + number[cell])
         long = [run for run in logs[runs] if len(run) >= LEAST]
         if not long:
             continue

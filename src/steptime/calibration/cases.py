@@ -10,6 +10,7 @@ from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
 from steptime.core.hardware import Device
 from steptime.core.workload import Workload
 from steptime.ops import output_names, outputs_of
+from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
 from steptime.predict.described import KINDS
 from steptime.predict.kernel import Kernel, Settings
@@ -74,6 +75,11 @@ class Case:
         return self.family if self.kernels[0].kind in KINDS else ""
 
 
+def called(kind: str) -> str:
+    """Return the kind of the op table that people call so: `bmm`, `Conv2d`."""
+    return CALLED.get(kind.lower(), kind.lower())
+
+
 def op_kernels(
     kind: str,
     shapes: tuple[tuple[int, ...], ...],
@@ -89,7 +95,9 @@ def op_kernels(
     Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
     """
     wanted = None if gradients is None else tuple(gradients)
-    kind = CALLED.get(kind, kind)
+    kind = called(kind)
+    if any(size < 1 for shape in shapes for size in shape):
+        raise ShapeError("each size is at least 1")
     if len(shapes) == 1 and kind in WEIGHTS:
         shapes = (*shapes, *WEIGHTS[kind](shapes[0]))
     return _op_kernels(kind, shapes, tuple(sorted(attrs.items())), dtype, settings, pass_, wanted)

@@ -116,7 +116,8 @@ def left_out(
     `constants` are those fitted to all of `columns`. A case of which the fit takes up the share h
     is 1 / (1 - h) times as far off when it is left out: exact where predictions are linear in the
     logs of the constants (the hat matrix of ridge regression, weighted as soft L1 weights). Cases
-    of one of the `families` are left out together; those of none, "", one by one.
+    of one of the `families` are left out together; those of none, "", one by one. None is farther
+    off than the farthest of all is under the priors or the fit: no line holds beyond that.
     """
     off = logs(columns, constants)
     names = told_by([columns], priors)
@@ -131,4 +132,5 @@ def left_out(
     for family in set(families) - {""}:
         own = np.flatnonzero(named == family)
         found[own] = np.linalg.solve(np.eye(len(own)) - share[np.ix_(own, own)], off[own])
-    return found
+    most = np.abs([off, logs(columns, constants_of(priors))]).max()
+    return np.clip(found, -most, most)

@@ -8,7 +8,7 @@ themselves, as JSON lines that name kind, shapes, device and seconds do.
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -172,13 +172,13 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
 
     `device` is that of the row if none is given. Raises `InputError` for what is no such row.
     """
-    said = {name: value for name, value in row.items() if name in _COMMON and name not in _READ}
+    said = {key: value for key, value in row.items() if key in _SAID and value is not None}
     if "attrs" in said:
         said["attrs"] = {name: _quoted(value) for name, value in dict(said["attrs"]).items()}
     said["rivals"] = {name: repr(value) for name, value in dict(row.get("rivals") or {}).items()}
-    if said.get("batch") is not None:
+    if "batch" in said:
         said["batch"] = str(said["batch"])
-    rows: Rows = _valid(Rows, {k: v for k, v in said.items() if v is not None}, place)
+    rows: Rows = _valid(Rows, said, place)
     for name in ("seconds", *(() if device else ("device",))):
         if row.get(name) is None:
             raise InputError(f"{place}: '{name}' is missing")
@@ -193,7 +193,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     return case
 
 
-_READ = ("seconds", "device", "unit", "file", "where", "ops", "parts")
+_SAID = _COMMON.difference(("seconds", "device", "unit", "file", "where", "ops", "parts"))
 
 
 def _quoted(value: object) -> object:
@@ -201,29 +201,33 @@ def _quoted(value: object) -> object:
 
 
 def cases_of(
-    path: Path,
+    table: Path | Iterable[Row],
     said: Table,
     most: int | None = None,
     warn: Callable[[str], object] = warnings.warn,
 ) -> Iterator[Case]:
-    """Yield the cases of a table, or of the files of a folder that the mapping names.
+    """Yield the cases of a table, of rows, or of the files of a folder that the mapping names.
 
     At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. `warn`
     is told how many networks are known by their sums alone, and why. Raises `InputError`, naming
     the line, for a row that is not what the mapping says.
     """
     unbuilt: Unbuilt = {}
-    if path.is_dir() and not all(one.file for one in said.rows):
+    folder = table if isinstance(table, Path) and table.is_dir() else None
+    if folder and not all(one.file for one in said.rows):
         raise InputError(f"{said.where}: rows of a folder need 'file'")
     for file in dict.fromkeys(one.file for one in said.rows):
-        at = path / file if path.is_dir() else path
+        at = folder / file if folder else table
+        name = f"{at.name}:" if isinstance(at, Path) else "row "
+        place = f"{shown(at)}:" if isinstance(at, Path) else name
+        beside = at.parent if isinstance(at, Path) else Path()
         entries = [one for one in said.rows if one.file == file]
-        parts = [_Parts(at.parent, one.parts, said.words) if one.parts else None for one in entries]
+        parts = [_Parts(beside, one.parts, said.words) if one.parts else None for one in entries]
         for line, row, i in _drawn(at, entries, said.words, most):
             try:
-                case = _case(entries[i], row, parts[i], f"{at.name}:{line}", unbuilt=unbuilt)
+                case = _case(entries[i], row, parts[i], f"{name}{line}", unbuilt=unbuilt)
             except InputError as error:
-                raise InputError(f"{shown(at)}:{line}: {error}") from None
+                raise InputError(f"{place}{line}: {error}") from None
             if case is not None:
                 yield case
     every = [reason for each in unbuilt.values() for reason in each]
@@ -234,12 +238,12 @@ def cases_of(
 
 
 def _drawn(
-    path: Path, entries: Sequence[Rows], words: Words, most: int | None
+    table: Path | Iterable[Row], entries: Sequence[Rows], words: Words, most: int | None
 ) -> Iterator[tuple[int, Row, int]]:
     """Yield line, values and entry of the rows of a table, at most `most` of each device."""
     fitting = (
         (line, row, i)
-        for line, row in table_rows(path, words)
+        for line, row in table_rows(table, words)
         for i, one in enumerate(entries)
         if not one.where or formula(one.where)(row)
     )
@@ -328,22 +332,21 @@ def _network(
         if said.described is None or unbuilt is None:
             return _step(said, row, text, dtype)
         reasons = unbuilt.setdefault(text, [])
-        if not reasons:
-            try:
+        try:
+            if not reasons:
                 return _step(said, row, text, dtype)
-            except InputError as error:
-                reasons.append(str(error))
-        else:
             reasons.append(reasons[0])
+        except InputError as error:
+            reasons.append(str(error))
     if said.described is not None:
         attrs = said.described.model_dump() | {"batch": _size(said.batch or 1, row)}
-        words = {"phase": said.phase, "attention": said.described.attention}
-        attrs |= {name: repr(filled(text, row)) for name, text in words.items()}
-        return None, _kernels(OpOf(kind=NAME, attrs=attrs), row, dtype)
+        for name, text in (("phase", said.phase), ("attention", said.described.attention)):
+            attrs[name] = repr(filled(text, row))
+        said = said.model_copy(update={"kind": NAME, "attrs": attrs})
+        return None, _kernels(said, row, dtype)
     if parts is not None:
         return None, parts.kernels(row, dtype)
-    listed = [one for one in said.ops if not one.where or formula(one.where)(row)]
-    ops = listed if said.ops else [said]
+    ops = [one for one in said.ops or [said] if not one.where or formula(one.where)(row)]
     return None, tuple([kernel for op in ops for kernel in _kernels(op, row, dtype)])
 
 
@@ -366,11 +369,12 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
     shapes = tuple(tuple(_size(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _attr(value, row) for name, value in op.attrs.items()}
     own = _dtype(op.dtype, row) if op.dtype else dtype
-    kind, wanted = filled(op.kind, row), op.gradients
+    kind = filled(op.kind, row)
     try:
         if kind == NAME:
-            return described(dtype=own, **attrs)
-        one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=wanted)
+            named = {"dtype": own, "name": filled(getattr(op, "family", ""), row)}
+            return described(**named | attrs)
+        one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=op.gradients)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
         reason = str(error).replace(f"{NAME}()", "it").partition("outputs() ")
         raise InputError(f"{kind} of {shorten(shapes)}: {reason[2] or reason[0]}") from None
@@ -392,4 +396,5 @@ def _attr(said: object, row: Row) -> Any:
 
 @lru_cache(maxsize=256)
 def _device(name: str) -> Device:
-    return catalog.device(name)
+    found = catalog.device(name)  # the "k80" of a table is the card, not a paper's figures
+    return catalog.device(catalog.platform_of(name) or name) if found.only_by_name else found

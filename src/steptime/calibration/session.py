@@ -48,7 +48,8 @@ class Session:
 
     `ask` sends the worker a request, `tell` hears of each point. `limit_s` or `most` points end it,
     or errors that fall no more once there are `least`. `errors` are those of what was kept back
-    after each fit; `drift` is by how much the first point took longer at the end.
+    after each fit; `drift` is by how much the first point took longer at the end. Interrupted from
+    the keyboard, it ends with the points that it has.
     """
 
     device: Device
@@ -62,6 +63,7 @@ class Session:
     taken: list[Taken] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     drift: float | None = None
+    interrupted: bool = False
 
     def run(self) -> dict[str, Any]:
         """Measure, and return the table `calibration` of the device's file.
@@ -70,15 +72,15 @@ class Session:
         """
         self._ends = self.clock() + self.limit_s
         points = self._possible()
-        self._ask(Point(WARMING, "stream", "infer", dtype=self.dtypes[0]))
-        self._measure(points)
-        self._sustained()
-        first = next((one for one in self.taken if one.seconds), None)
-        if first is not None:
-            again = self._take(first.point)
-            if again.seconds:
-                times = [sum(one.seconds.values()) for one in (first, again)]
-                self.drift = times[1] / times[0] - 1
+        try:
+            self._ask(Point(WARMING, "stream", "infer", dtype=self.dtypes[0]))
+            self._measure(points)
+            self._sustained()
+            self._drift()
+        except KeyboardInterrupt:
+            if not self.taken:
+                raise
+            self.interrupted = True
         return calibrate(
             self.device,
             self._cases(self.taken),
@@ -93,6 +95,13 @@ class Session:
                 "failed": {one.point.name: one.note for one in self.taken if one.note},
             },
         )
+
+    def _drift(self) -> None:
+        """Measure the first point again."""
+        first = next((one for one in self.taken if one.seconds), None)
+        if first is not None and (again := self._take(first.point)).seconds:
+            times = [sum(one.seconds.values()) for one in (first, again)]
+            self.drift = times[1] / times[0] - 1
 
     def _possible(self) -> dict[str, Point]:
         """Return the candidates that the device has memory and, as far as is known, time for."""

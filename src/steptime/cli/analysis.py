@@ -42,8 +42,7 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         rows = table.rows if isinstance(table.rows, JsonRows) else list(table.rows)
         document = {"summary": table.summary, "says": says, "rows": rows} if table.summary else rows
         notes = [*says, *([str(out)] if out else [])]
-        code = analysis.code(table) if analysis.code else 0
-        return Answer(document, [table] if table.rows else [], notes, code=code)
+        return Answer(document, [table] if table.rows else [], notes)
 
     folder = options.Folder if analysis.folders == 1 else Folders if analysis.least else Perhaps
     given = inspect.Parameter.empty if analysis.least else None

@@ -1,6 +1,7 @@
 """The command `calibrate`: what steps take here, measured, so that predictions hold."""
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -56,7 +57,10 @@ def calibrate(
 def measured(
     backend: str, chosen: Options, limit_s: float, most: int = POINTS
 ) -> tuple[dict[str, Any], Path]:
-    """Probe and calibrate this machine in workers, write the device file, and return both."""
+    """Probe and calibrate this machine in workers, write the device file, and return both.
+
+    Interrupted, the points so far count, unless the device was calibrated with more before.
+    """
     from steptime.calibration.session import Session
     from steptime.launch.local import Worker, WorkerDiedError
     from steptime.measure.doctor import driver_of
@@ -64,7 +68,7 @@ def measured(
     began = monotonic()
     probing_s = max(1.0, PROBE_SHARE * limit_s, min(PROBE_S, limit_s / 2))
     note(f"measuring ceilings ({duration(probing_s)}), then points ...")
-    table, path = take_probe(backend, chosen, probing_s)
+    table = take_probe(backend, chosen, probing_s)
 
     with Worker(backend, chosen) as worker:
 
@@ -80,7 +84,7 @@ def measured(
             note(f"[{len(session.taken)}/{most}, {left} left] {one.point.name}: {one.note or said}")
 
         left_s = points_s(limit_s, monotonic() - began)
-        found = device_from_table(table, str(path))
+        found = device_from_table(table, table["name"])
         types = DTYPES[:1] if found.is_own_host else DTYPES
         session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
         table["calibration"] = {
@@ -91,7 +95,15 @@ def measured(
             "threads": worker.greeting["threads"],
             **driver_of(chosen.device),
         }
-    return table, catalog.write_user_device(table, table["name"])
+    before = 0
+    if session.interrupted:
+        with suppress(InputError):  # it is new
+            before = catalog.device(table["name"]).calibration.get("measured_points", 0)
+    if before <= table["calibration"]["measured_points"]:
+        path = catalog.write_user_device(table, table["name"])
+    if session.interrupted:
+        raise KeyboardInterrupt
+    return table, path
 
 
 def points_s(limit_s: float, spent_s: float) -> float:

@@ -160,28 +160,31 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
     quantity, by = document["quantity"], document["by"]
     level = [f"level={by}"] if by and len(document["levels"]) > 1 else []
     verdict = ["verdict=verdict on b"] if judged else []
+    differs = ["?differ=a | b"] if differ else []
+    said = ["name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differs]
     pairs, row = document["pairs"], partial(_row, quantity=quantity)
     more = total - len(pairs)
     return Table(
-        columns("name=network", *level, "replicas", "?platform", "?dtype=type", "?method",
-                *(["?differ=a | b"] if differ else []),
-                "a", "b", "ratio=b / a", "interval=95 %", *verdict),
+        columns(*said, "a_shown=a", "b_shown=b", "ratio=b / a", "interval=95 %", *verdict),
         replace(pairs, row=row) if isinstance(pairs, JsonRows) else [*map(row, pairs)],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
-    )  # fmt: skip
+        full=columns(*said, "a", "b", "ratio", "ratio_low", "ratio_high", *verdict),
+    )
 
 
 def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
+    say = seconds if unit == "s" else partial(si, unit=unit)
     sides, interval = (row["a"], row["b"]), None
     if row["ratio_low"] is not None:
         interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
-    a, b = (seconds(v) if unit == "s" else si(v, unit) for v in (one["value"] for one in sides))
+    a, b = (one["value"] for one in sides)
+    said = {"a": a, "b": b, "a_shown": say(a), "b_shown": say(b)}
     either = {
         name: " | ".join(dict.fromkeys(side[name] for side in sides))
         for name in ("platform", "dtype", "method")
     }
     name = row["name"] + (f" {row['scope']}" if row["scope"] else "")
     differ = ", ".join(row["differ"])
-    return {**row, **either, "name": name, "differ": differ, "a": a, "b": b, "interval": interval}
+    return {**row, **either, **said, "name": name, "differ": differ, "interval": interval}

@@ -86,11 +86,10 @@ def convert(
     return Answer(document, [facts(workload.label, "converted", rows)], notes)
 
 
-def write_graph(path: Path, graph: Graph, workload: Workload, option: str = "-o") -> list[str]:
-    """Write a graph as JSON; raises `InputError`, naming the option, where that is not possible."""
+def _graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
-    write_whole(path, json.dumps(table) + "\n", f"{option} {shorten(path)}")
+    write_whole(path, json.dumps(table) + "\n", f"-o {shorten(path)}")
     return []
 
 
@@ -117,7 +116,7 @@ def _topology(path: Path, graph: Graph, _: Workload) -> list[str]:
 
 Write = Callable[[Path, Graph, Workload], list[str]]  # returns notes
 TARGETS: Mapping[str, tuple[Write, tuple[str, ...]]] = {  # and phases, the first by default
-    ".json": (write_graph, PHASES),
+    ".json": (_graph, PHASES),
     ".onnx": (_onnx, ("infer",)),
     ".csv": (_topology, ("infer",)),
     ".pt2": (lambda *_: [], PHASES),  # the export is the file

@@ -3,12 +3,10 @@
 from typing import Any
 
 from steptime import catalog
-from steptime.build import build, build_step
+from steptime.build import build_step
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
-from steptime.cli.convert import write_graph
-from steptime.cli.options import File, option, optional
-from steptime.core.errors import InputError, shorten
+from steptime.cli.options import option
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 from steptime.count import count as count_graph
@@ -26,9 +24,6 @@ def count(
     by_op: options.ByOp = False,
     stack: str = option(
         "NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
-    ),
-    graph_file: File = optional(
-        "--graph FILE", "Write the network's graph to a .json file, which is a MODEL too."
     ),
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.
@@ -60,13 +55,6 @@ def count(
         heads = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
         tables.append(Table(heads, rows))
     notes = [*unmodelled(graph.unmodelled), *(f"note: {remark}" for remark in graph.remarks)]
-    if graph_file is not None:
-        if graph_file.suffix.lower() != ".json":
-            where = f"--graph {shorten(graph_file)}"
-            raise InputError(f"{where}: the name of a graph's file ends in .json")
-        write_graph(graph_file, build(workload), workload, "--graph")
-        document["graph"] = str(graph_file)
-        notes = [*notes, f"graph written to {graph_file}"]
     return Answer(document, tables, notes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import typer
 from steptime.core import ranges
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import amount, whole_number
-from steptime.core.units import seconds, size
+from steptime.core.units import size
 from steptime.core.workload import Plan, Workload
 
 if TYPE_CHECKING:
@@ -113,14 +113,6 @@ Prices = Annotated[
     Path | None,
     option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
 ]
-Set = Annotated[
-    list[str] | None,
-    option(
-        "--set KEY=VALUE",
-        "Change a figure of the device's file: a value or a factor (memory_GB_per_s=x1.5), and "
-        "compare; repeatable.",
-    ),
-]
 Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
@@ -181,43 +173,6 @@ def memory_shown(document: Mapping[str, Any]) -> str:
     """Return the peak memory of a document as people read it, with what it is for."""
     said = size(document["peak_memory_bytes"])
     return said if document["phase"] == "infer" else f"{said} (optimizer {document['optimizer']})"
-
-
-def changed_sites(sites: Sequence[Site], texts: Iterable[str]) -> tuple[list[Site], list[str]]:
-    """Return sites whose devices have the figures of `--set`, and notes; raises `InputError`."""
-    from steptime import catalog
-    from steptime.diagnosis.changes import changed, read_changes, remarks
-    from steptime.predict import DEFAULT, cost_model
-
-    axes, found, notes = read_changes(texts), [], list[str]()
-    for first, *more in axes:
-        if more:
-            raise InputError(f"--set {first.key}: one value; ranges go with whatif")
-    changes = [axis[0] for axis in axes]
-    for site in sites:
-        device = catalog.device(site.device)
-        notes += [f"{device.name} with {', '.join(map(str, changes))}"]
-        notes += remarks(device, changes, cost_model(DEFAULT))
-        found.append(site._replace(device=changed(device, changes)))
-    return found, notes
-
-
-def compared(
-    told: dict[str, Any], before: Callable[[], Mapping[str, Any]], keys: Iterable[str]
-) -> list[str]:
-    """Add to an answer what it was `before` --set, None where nothing was; return that in words."""
-    told["before"] = None
-    try:
-        every = before()
-    except InputError as error:
-        return [f"without --set: {error}"]
-    was = told["before"] = {key: every[key] for key in keys}
-    said = ["it does not fit without --set"] if told["fits"] and not was["fits"] else []
-    return said + [
-        f"{key} was {seconds(was[key])} without --set: {was[key] / told[key]:.3g} times as fast"
-        for key in keys
-        if key.endswith("_s") and not key.endswith("per_s")
-    ]
 
 
 def one_device(name: str) -> str:
@@ -287,7 +242,7 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
         )
         found = registry.stack(name)
         return found.backend, found.compile
-    row = registry.backend(backend)
+    registry.backend(backend)
     if not registry.compiles(backend, compiled):
-        raise InputError(f"--compile: {backend} {row.compiling}; leave it out")
+        raise InputError(f"--compile is for torch: {backend} decides by itself; leave it out")
     return backend, compiled

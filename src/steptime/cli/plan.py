@@ -16,7 +16,7 @@ from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
-from steptime.plans.answer import SPARE, asking, timed
+from steptime.plans.answer import asking, timed
 from steptime.plans.best import answer
 from steptime.plans.request import MOST_DEVICES, Request, cluster_of, level_of
 from steptime.plans.words import WORDS, held, money, split_in_words
@@ -25,7 +25,6 @@ from steptime.predict import DEFAULT
 
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
-COMPARED = ("step_s", "low", "high", "fits")  # with what --set changes
 
 
 def _stages(text: str, where: str) -> tuple[int, ...]:
@@ -113,8 +112,7 @@ def plan(
     days: float | None = number("N", "Search: the training (--tokens) takes less."),
     watts: float | None = number("W", "Search: all devices draw less."),
     trace: File = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
-    out: File = picture("Draw pipeline, memory and search"),
-    set_: options.Set = None,
+    out: File = picture("Draw the pipeline and the memory"),
     page: File = optional(
         "FILE.html",
         "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
@@ -160,7 +158,7 @@ def plan(
         limits=limits, trace=trace, others=tuple(others), **vars(how),
     )  # fmt: skip
     if page is not None:
-        options.refuse({"--out": out, "--set": set_}, "{} is of one plan: leave out --page")
+        options.refuse({"--out": out}, "{} is of one plan: leave out --page")
         each = {**vars(nodes), "inside": None, "link": None, "level": level, "option": option_}
         each |= {"host_link": host_link, **vars(split), **vars(how), **limits}
         cells = product(models, (site, *others), numbers_, lengths, batches)
@@ -169,35 +167,20 @@ def plan(
             for m, at, n, s, b in cells
         ]
         return _page(searches, options.words_of(each), page)
-    plain, changes = request, list[str]()
-    if set_:
-        (site, *others), changes = options.changed_sites((site, *others), set_)
-        request = replace(request, site=site, others=tuple(others))
     told = answer(request)
     best = told["best"] if numbers_ else told
-    if set_:
-
-        def before() -> dict[str, Any]:
-            was = answer(replace(plain, trace=None))
-            return dict(was["best"] if numbers_ else was)
-
-        changes += options.compared(best, before, COMPARED)
     shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
-    notes = [f"note: {said}" for said in (*changes, *best["notes"])]
-    roomy = told.get("with_room")
-    if roomy is not None and roomy != told["rows"][0]:
-        other = f"{_in_words(roomy)['split']}: {seconds(roomy['step_s'])}"
-        notes.append(f"note: with {SPARE:.0%} of the memory to spare: {other}")
+    notes = [f"note: {said}" for said in best["notes"]]
     if out is not None:
-        notes += _draw(request, told, best, out)
+        notes += _draw(request, best, out)
     return Answer(told, shown_, notes)
 
 
-def _draw(request: Request, told: dict[str, Any], best: dict[str, Any], out: Path) -> list[str]:
+def _draw(request: Request, best: dict[str, Any], out: Path) -> list[str]:
     from steptime.plots.plan import picture
 
     _, found = timed(asking(request, best))
-    save(picture(best, found, _split(best), told.get("rows", ())), out)
+    save(picture(best, found, _split(best)), out)
     left = "note: the pipeline has too many parts to be simulated, and drawn, one by one"
     return [*([left] if found.flow is None else []), f"picture: {out}"]
 

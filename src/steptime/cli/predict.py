@@ -41,7 +41,6 @@ def predict(
     kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
     by_op: options.ByOp = False,
     trace: File = optional("FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."),
-    beside: File = optional("TRACE", "With --trace: put the trace of a measured step beside it."),
     sources: bool = flag("Show where the device's numbers come from."),
     all_cells: bool = flag(
         "Predict every combination of what MODEL, --device, --batch and --replicas list.", "--grid"
@@ -82,8 +81,6 @@ def predict(
     if steps is None:
         of_run = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
         options.refuse(of_run, "{} needs --steps N, the steps of a run")
-    if beside and not trace:
-        raise InputError("--beside needs --trace FILE, where both are written")
     if all_cells:
         options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
         options.refuse({"--trace": trace}, "{} is of one prediction; leave out --grid")
@@ -105,7 +102,11 @@ def predict(
     asked = [StepModel(workload, options.one_device(device), method=method, options=one)
              for one in each]  # fmt: skip
     if trace:
-        _write_trace(trace, beside, asked[0])
+        from steptime.predict.timeline import document as timeline
+        from steptime.predict.timeline import trace_events
+
+        check_folder(trace)
+        write_whole(trace, json.dumps(timeline(trace_events(asked[0]))))
         note(str(trace))
     if len(stacks) > 1:
         return _side_by_side([_predicted(one) for one in asked], stacks)
@@ -138,18 +139,6 @@ def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
 def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
     found = catalog.stack(name)
     return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
-
-
-def _write_trace(path: Path, beside: Path | None, asked: StepModel) -> None:
-    """Write the timeline of a prediction, and the first marked step of a measured trace beside."""
-    from steptime.measure.trace import host_and_device, read_events
-    from steptime.predict.timeline import document, trace_events
-
-    check_folder(path)
-    events = list(trace_events(asked))
-    if beside:
-        events += host_and_device(read_events(beside), 2, f"measured: {beside.name}")
-    write_whole(path, json.dumps(document(events)))
 
 
 def _notes(document: dict[str, Any]) -> list[str]:

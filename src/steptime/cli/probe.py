@@ -1,7 +1,6 @@
 """The command `probe`: what this machine can do at most, or the link between processes."""
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from steptime import catalog
@@ -44,7 +43,8 @@ def probe(
     gone = ""
     with suppress(InputError):  # no probe before, or a file that is none
         gone = str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
-    table, path = take_probe(backend, chosen, budget)
+    table = take_probe(backend, chosen, budget)
+    path = catalog.write_user_device(table, table["name"])
     notes = [f"written to {path}; use it as --device local"]
     if gone:
         notes.append(f"'local' was calibrated on {gone}, which is gone: steptime calibrate")
@@ -68,8 +68,8 @@ def check_ceilings(backend: str) -> None:
         )
 
 
-def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, Any], Path]:
-    """Probe this machine in a worker, write the device file, and return both."""
+def take_probe(backend: str, chosen: Options, budget: float) -> dict[str, Any]:
+    """Probe this machine in a worker, and return the table of its device file."""
     if ranks.here().size > 1:
         raise InputError("probe measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:
@@ -78,8 +78,7 @@ def take_probe(backend: str, chosen: Options, budget: float) -> tuple[dict[str, 
             answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
         except WorkerDiedError as died:
             raise InputError(f"probe: {died}") from None
-    table = device_table(answer)
-    return table, catalog.write_user_device(table, table["name"])
+    return device_table(answer)
 
 
 def _link(backend: str, chosen: Options, processes: int | None, budget: float) -> Answer:

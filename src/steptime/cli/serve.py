@@ -1,33 +1,22 @@
 """The command `serve`: a language model that answers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
-from steptime.cli.grid import names
-from steptime.cli.options import File, Text, optional, picture, whole
-from steptime.core.errors import InputError
+from steptime.cli.options import File, Text, optional, whole
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds
 from steptime.plans.words import held
-from steptime.plots.files import save
-from steptime.plots.serving import chart
 from steptime.predict import DEFAULT
-from steptime.serving.answer import Request, answered, curve
+from steptime.serving.answer import Request, answered
 from steptime.serving.arrivals import Demand
 
 PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
     "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
 }  # fmt: skip
-_CURVE = (
-    "device", "devices", "users", "ttft_s=first token", "tpot_s=each token",
-    "tokens_per_s_per_user:,.4g=tokens/s per user",
-    "tokens_per_s_per_device:,.4g=tokens/s per device",
-)  # fmt: skip
-COMPARED = ("ttft_s", "tpot_s", "tokens_per_s", "fits")  # with what --set changes
 
 
 @dataclass(frozen=True)
@@ -78,8 +67,6 @@ def serve(
     how: How,
     nodes: options.Nodes,
     load: Load,
-    out: File = picture("Draw tokens/s per device over those per user, for 1, 2, 4, ... users"),
-    set_: options.Set = None,
     option_: options.Settings = None,
 ) -> Answer:
     """Predict a language model that answers prompts.
@@ -89,39 +76,13 @@ def serve(
     if load.requests is not None:
         said = {"--input": how.input, "--output": how.output}
         options.refuse(said, "--requests says it: leave out {}")
-    site, *others = nodes.sites(names(device, "--device"))
-    if out or others:
-        apart = {"--requests": load.requests, "--draft": load.draft}
-        apart |= {"--prefill-replicas": load.prefill_replicas}
-        options.refuse(apart, "users at once (--out, several devices) are served without {}")
-    asked = Request(
+    (site,) = nodes.sites([device])
+    told = answered(Request(
         model, site, **options.given(how), demand=Demand.of(vars(load)),
         options=options.pairs(option_, "option"),
-    )  # fmt: skip
-    notes = list[str]()
-    if set_:
-        (site, *others), notes = options.changed_sites((site, *others), set_)
-    told = answered(replace(asked, site=site))
-    if set_:
-        notes += options.compared(told, lambda: answered(asked), COMPARED)
+    ))  # fmt: skip
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
-    if out or others:
-        every = [curve(replace(asked, site=at)) for at in (site, *others)]
-        told["curve"] = [row for rows in every for row in rows]
-        heads = columns(*_CURVE, "?million_tokens_cost:.3g=cost per million")
-        tables.append(Table(heads, told["curve"], "Users at once", most=9 * len(every)))
-        for at, rows in zip((site, *others), every, strict=True):
-            if not rows:
-                name = catalog.device(at.device).name
-                notes.append(f"{name}: no room for a user beside the weights")
-    if out:
-        if not told["curve"]:
-            raise InputError("--out: no device has room for a user beside the weights")
-        title = f"{model}, {told['input']:,} tokens in, {told['output']:,} out"
-        how_ = f"{told['dtype']}, {told['stack']}, {_split(told)}"
-        save(chart(told["curve"], title, how_), out)
-        notes.append(f"picture: {out}")
-    return Answer(told, tables, [f"note: {said}" for said in (*notes, *told["notes"])])
+    return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
 
 
 def _split(told: dict[str, Any]) -> str:
@@ -178,7 +139,7 @@ def under_load(load: dict[str, Any]) -> Table:
         for key, word in words.items()
         if load[key] is not None
     ]
-    most, even, again = load["highest_rate_per_s"], load.get("balance"), load["sent_back"]
+    most, again = load["highest_rate_per_s"], load["sent_back"]
     below = [
         f"{load['requests_per_s']:,.4g} requests/s"
         + (f", {load['in_time']:.1%} of them in time" if most or load["in_time"] < 1 else ""),
@@ -187,8 +148,4 @@ def under_load(load: dict[str, Any]) -> Table:
         *(["the queue grows without end: more comes than is served"] if load["grows"] else []),
         *([f"{most:,.4g} requests/s are the most with 90 % in time"] if most else []),
     ]
-    if even is not None:
-        slow = "prompts" if even["prefill_per_s"] < even["decode_per_s"] else "decoding"
-        below.append(f"{slow} bounds it: {even['prefill_per_decode']:.2g} servers of prompts "
-                     "keep one that decodes busy")  # fmt: skip
     return Table(heads, rows, f"{load['requests']:,} requests under load", below)

@@ -36,7 +36,6 @@ def why(
     link: Text = optional("LINK", "What joins the replicas."),
     input_per_s: float | None = number("N", "Examples a second that input brings, read ahead."),
     folder: File = optional("--in DIR", "Explain the steps in a folder of records."),
-    of_model: Text = optional("--model TEXT", "With --in: only networks whose name has it."),
 ) -> Answer:
     """Say why a step takes as long as it does."""
     from steptime import catalog
@@ -51,8 +50,7 @@ def why(
              "--input-per-s": input_per_s},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
-        return _of_folder(folder, model or of_model, found, method, given)
-    options.refuse({"--model": of_model}, "{} goes with --in; name the network alone")
+        return _of_folder(folder, model, found, method, given)
     if model is None or found is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")

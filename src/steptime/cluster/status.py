@@ -19,7 +19,6 @@ from steptime.core.causes import again
 from steptime.core.record import DONE, Record
 from steptime.core.table import picked
 from steptime.launch.local import Failure
-from steptime.sweep.resource_request import ResourceRequest
 
 NODE_FAIL = "node-fail"
 WORDS = ("queued", "running", "done", "failed", "unsent")
@@ -92,50 +91,16 @@ def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
 
 
 def collect(out: Path, warn: Warn, seen: Snapshot | None = None) -> list[Record]:
-    """Write a record of every trial whose job is over without one, and return these records.
-
-    Those of jobs that wait for a node on which no job starts are given up, too.
-    """
+    """Write a record of every trial whose job is over without one, and return these records."""
     seen = seen or snapshot(out, warn)
     why = _failures(seen.lost)
-    lost = _written(out, [(one, why[one.trial.id]) for one in seen.lost])
-    return [*lost, *_give_up(out, seen)]
-
-
-def _written(out: Path, failed: Iterable[tuple[CellState, Failure]]) -> list[Record]:
-    """Write a record of each trial that failed, and return the records."""
     made = []
-    for one, failure in failed:
-        record = failure_record(one.trial, one.submission.how, failure)
+    for one in seen.lost:
+        record = failure_record(one.trial, one.submission.how, why[one.trial.id])
         made.append(replace(record, env={**record.env, "submission": one.submission.folder.name}))
     with store.open_writer(out) as writer:
         writer.append_all(made)
     return made
-
-
-def _give_up(out: Path, seen: Snapshot) -> list[Record]:
-    """Cancel what waits for one node on which no job starts, write so, and return the records."""
-    waiting: dict[ResourceRequest, list[CellState]] = {}
-    busy = {one.queued.array for one in seen.states if one.queued and one.queued.running}
-    for one in seen.states:
-        request = one.task.need.request
-        if request.node and one.word == "queued" and one.queued and one.queued.array not in busy:
-            waiting.setdefault(request.model_copy(update={"nodelist": ""}), []).append(one)
-    failed, jobs = [], []
-    for request, states in waiting.items():
-        names = ",".join(sorted({one.task.need.request.node for one in states}))
-        scheduler = scheduler_of(states[0].submission.scheduler)
-        asked = scheduler.nodes(request.model_copy(update={"nodelist": names}))
-        trouble = {node.name: node.trouble for node in asked if node.trouble}
-        for one in states:
-            if (node := one.task.need.request.node) in trouble and one.queued:
-                note = f"{node} is {trouble[node]}; given up"
-                failed.append((one, Failure("failed", NODE_FAIL, note)))
-                jobs.append(one.queued.array)
-    if not jobs:
-        return []
-    scheduler.cancel(list(dict.fromkeys(jobs)))
-    return _written(out, failed)
 
 
 def _failures(states: Iterable[CellState]) -> dict[str, Failure]:

@@ -26,7 +26,10 @@ _NODES = (
 
 def _item(text: object, place: int) -> int:
     """Return a whole number of a text of several: `item("8 512 64", 1)` is 512."""
-    return int(re.findall(r"\d+", str(text))[place])
+    found = re.findall(r"\d+", str(text))
+    if place >= len(found):
+        raise ValueError(f"{shorten(text)} has {len(found)} numbers, counted from 0")
+    return int(found[place])
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -52,7 +55,7 @@ class Formula:
             return eval(self.code, {"__builtins__": {}, **FUNCTIONS}, values)  # noqa: S307  # checked
         except NameError as error:
             raise unknown("name", error.name, values, f"formula {shorten(self.text)}") from None
-        except (ArithmeticError, TypeError, ValueError, IndexError) as error:
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise InputError(f"formula {shorten(self.text)}: {error}") from None
 
 

@@ -36,11 +36,11 @@ class Device:
     reports it; `unverified` names the figures that should be checked before they are relied on.
     What no method reads stands in `details` as the file says it, its numbers with their units in
     their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
-    `cores`, `l2_bytes`, `process_nm`, `maker`, `architecture` and `memory_type` are taken from
-    there. `only_by_name` keeps figures of one paper out of what others mean by a word such as
-    "k80". `calibration` is what `steptime calibrate`
-    wrote: constants, date, versions, errors. `constants` are those of the model, which the method
-    `calibrated` fills in from priors and calibration.
+    `cores`, `l2_bytes`, `process_nm`, `capped_flop_per_s` (of long products in bfloat16 within the
+    limit of power), `maker`, `architecture` and `memory_type` are taken from there. `only_by_name`
+    keeps figures of one paper out of what others mean by a word such as "k80". `calibration` is
+    what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
+    model, which the method `calibrated` fills in from priors and calibration.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Device:
     cores: int | None = None
     l2_bytes: float | None = None
     process_nm: float | None = None
+    capped_flop_per_s: float | None = None
     maker: str | None = None
     architecture: str | None = None
     memory_type: str | None = None
@@ -179,7 +180,11 @@ _OF_LINK: Numbers = {
     "GB_per_s": ("bytes_per_s", GB),
     "reached_GB_per_s": ("reached_bytes_per_s", GB),
 }
-LATER = ("arrays", "array_side")  # read since there were records: unknown, they change no hash
+LATER = (
+    "arrays",
+    "array_side",
+    "capped_flop_per_s",
+)  # read since there were records: unknown, they change no hash
 DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
@@ -189,6 +194,7 @@ DETAILS = {  # number of [details]: (field, factor to SI, type)
     "l2_MiB": ("l2_bytes", 2.0**20, float),
     "last_cache_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
+    "capped_bfloat16_TFLOP_per_s": ("capped_flop_per_s", TFLOP, float),
 }
 DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
 _COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}

@@ -66,17 +66,8 @@ def _is_numeric(cells: Sequence[str]) -> bool:
     return bool(cells) and all(c == "-" or c.removeprefix("-")[:1].isdigit() for c in cells)
 
 
-def _columns(cells: str) -> int:
-    """Return the columns of a terminal that a text takes: wide letters take two, marks none."""
-    if cells.isascii():
-        return len(cells)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in cells)
-
-
 def _widths(cells: Cells) -> list[int]:
-    widest = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    widest = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [width + 2 for width in widest]  # a blank on either side
 
 
@@ -118,7 +109,7 @@ def _lines(cells: Cells, numeric: Sequence[bool]) -> Iterator[str]:
     for row in cells:
         line = ""
         for cell, width, right in zip(row, widths, numeric, strict=True):
-            blank = " " * (width - 2 - _columns(cell))
+            blank = " " * (width - 2 - len(cell))
             line += f" {blank}{cell} " if right else f" {cell}{blank} "
         yield line.rstrip()
 
@@ -163,7 +154,8 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
         yield "["
         alone = ([encode(finite(item))] for item in value)
         for texts in value.texts() if isinstance(value, JsonRows) else alone:
-            yield before + between.join(texts)
+            yield before
+            yield between.join(texts)  # by itself: as one with what is before it would be a copy
             before = between
         yield f"{end}]"
         return

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from math import nan
+from numbers import Integral
 
 from steptime.core.errors import InputError, shorten
 
@@ -18,7 +19,7 @@ def value_text(value: object, where: str) -> str:
     """Return a value of the command line or of a file as text."""
     if isinstance(value, int) and abs(value) > LARGEST:
         raise InputError(f"{where}: {shorten(value)} is larger than 2^53")
-    if not isinstance(value, str | int | float):
+    if not isinstance(value, str | float | Integral):
         raise InputError(f"{where}: {shorten(value)} is not a value")
     return str(value).strip()
 

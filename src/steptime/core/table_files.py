@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,13 +16,15 @@ Words = Mapping[str, Mapping[str, str]]
 NO_WORDS: Words = {}
 
 
-def table_rows(path: Path, words: Words = NO_WORDS) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the values of each row, by the names of columns in formulas.
+def table_rows(
+    table: Path | Iterable[Mapping[str, Any]], words: Words = NO_WORDS
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the values of each row of a file or of a list, by names for formulas.
 
     `words` translate cells by column; a cell that is a number is one. Raises `InputError` for a
     file that is no such table.
     """
-    for number, cells in _rows(path):
+    for number, cells in _rows(table) if isinstance(table, Path) else enumerate(table):
         row = {_named(name): valued(cell) for name, cell in cells.items()}
         for column, meaning in words.items():
             if column in row:
@@ -48,7 +50,10 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _of_csv(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    separator = "\t" if ".tsv" in path.name else ","
+    heading = file.readline()
+    file.seek(0)
+    plain = ";" if heading.count(";") > heading.count(",") else ","
+    separator = "\t" if ".tsv" in path.name else plain
     reader = csv.DictReader(file, skipinitialspace=True, delimiter=separator, strict=True)
     for cells in reader:
         if None in cells or None in cells.values():

@@ -56,11 +56,6 @@ def read_changes(texts: Iterable[str], where: str = "--set") -> list[list[Change
 
 
 def _unknown(key: str, where: str) -> InputError:
-    if "array" in key:
-        return InputError(
-            f"{where}: predictions know no systolic array, so '{key}' changes nothing; "
-            "the cycles of arrays of any size: steptime energy --array"
-        )
     table, dot, _ = key.partition(".")
     known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS
     return unknown("figure of a device", key, known, where)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.graph import Graph, TensorSpec
-from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS, WHOLE
+from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS
 from steptime.exporters.onnx_nodes import TYPES, Node, Nodes, NoOnnxError, raw_tensor, tensor
 from steptime.exporters.protobuf import Value, message
 from steptime.ops.joining import joined_ops
@@ -26,7 +26,7 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
     is a constant, made by a node, that keeps sums in range. `apart` leaves the values out, for a
     runtime that is given them by name. Raises `NoOnnxError` for an op that cannot be written.
     """
-    nodes, functions = Nodes(graph), list[bytes]()
+    nodes = Nodes(graph)
     kept = dict.fromkeys((*graph.weights, *graph.buffers))
     values = []
     for name in kept:
@@ -42,36 +42,12 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
         nodes.op = replace(written, outputs=op.outputs)
         first = len(nodes.made)
         nodes.finish(first, KINDS[written.kind](nodes, *written.inputs, **written.attrs))
-        if written.kind in WHOLE:
-            functions.append(_as_function(nodes, first))
     values += [(5, content) for content in nodes.constants.values()]
     return message(
         (1, IR_VERSION),
         (2, "steptime"),
         (8, message((1, ""), (2, OPSET))),
-        *((8, message((1, name), (2, 1))) for name in WHOLE.values() if functions),
         (7, message(*_nodes(nodes.made), (2, graph.name), *values, *_tensors(graph, nodes.made))),
-        *((25, function) for function in functions),
-    )
-
-
-def _as_function(nodes: Nodes, first: int) -> bytes:
-    """Put one node in place of those from `first` on, and return what it does as a function.
-
-    Whoever knows the domain reads the op whole; constants come in as inputs.
-    """
-    op, own = nodes.op, nodes.made[first:]
-    read = dict.fromkeys(name for node in own for name in node.inputs if name in nodes.constants)
-    inputs, domain = (*op.inputs, *read), WHOLE[op.kind]
-    attrs = {**op.attrs, "inputs": len(op.inputs)}
-    name = f"{op.kind}_{first}"
-    nodes.made[first:] = [Node(op.name, name, inputs, op.outputs, attrs, domain)]
-    return message(
-        *[(1, name), *((4, one) for one in inputs), *((5, one) for one in op.outputs)],
-        *((6, one) for one in attrs),
-        *_nodes(own, 7),
-        (9, message((1, ""), (2, OPSET))),
-        (10, domain),
     )
 
 
@@ -83,17 +59,16 @@ def _constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
     nodes.made.append(Node(name, "ConstantOfShape", shape, (name,), {"value": value}))
 
 
-def _nodes(made: Iterable[Node], field: int = 1) -> list[tuple[int, Value]]:
+def _nodes(made: Iterable[Node]) -> list[tuple[int, Value]]:
     return [
         (
-            field,
+            1,
             message(
                 *[(1, name) for name in node.inputs],
                 *[(2, name) for name in node.outputs],
                 (3, node.name),
                 (4, node.kind),
                 *[(5, _attribute(name, value)) for name, value in node.attrs.items()],
-                *([(7, node.domain)] if node.domain else []),
             ),
         )
         for node in made

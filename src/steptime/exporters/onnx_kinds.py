@@ -283,7 +283,6 @@ def _cross_entropy(b: Nodes, logits: str, labels: str) -> str:
     return b.add("SoftmaxCrossEntropyLoss", scores, flat, ignore_index=IGNORED_LABEL)
 
 
-WHOLE = {"experts": "steptime.experts"}  # kinds that are functions, by the domain of these
 KINDS: dict[str, Write] = {
     **onnx_general.KINDS,
     "linear": _linear,

@@ -40,7 +40,6 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
-    domain: str = ""
 
 
 class Nodes:

@@ -21,15 +21,13 @@ class Row:
     """The module of a backend, and the distribution whose version its records carry.
 
     One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
-    Replicas are as many processes, or the devices of `one_process`. `compiling` says in words what
-    it does of itself where nothing tells it to.
+    Replicas are as many processes, or the devices of `one_process`.
     """
 
     module: str
     package: str
     rewrites: bool = False
     one_process: bool = False
-    compiling: str = "is not told to compile"
 
 
 BACKENDS: Mapping[str, Row] = {
@@ -39,14 +37,12 @@ BACKENDS: Mapping[str, Row] = {
         "jax",
         rewrites=True,
         one_process=True,
-        compiling="always compiles, the whole step as one program",
     ),
     "native": Row("steptime.measure.backends.native.backend", "torch", rewrites=True),
     "onnxruntime": Row(
         "steptime.measure.backends.onnxruntime.backend",
         "onnxruntime",
         rewrites=True,
-        compiling="always optimizes the whole graph",
     ),
 }
 GONE = {"numpy": "it was a reference for values, which the tests keep; measure with torch"}

@@ -5,14 +5,11 @@ A backward op belongs to the forward op that made its node of the autograd graph
 sequence number. A kernel belongs to the op that launched it: both say one correlation.
 """
 
-import gzip
 import json
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
@@ -126,45 +123,6 @@ def _event(one: dict[str, Any]) -> Event | None:
     track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
     name, category = str(one.get("name"))[:200], str(one.get("cat"))
     return Event(float(start), float(length), category, name, track, sequence, correlation)
-
-
-def read_events(path: Path) -> list[Event]:
-    """Return the events of a trace in a file, gzipped or not; raises `InputError`."""
-    try:
-        content = path.read_bytes()
-        packed = content.startswith(b"\x1f\x8b")
-        text = gzip.decompress(content) if packed else content
-        return events_of(text.decode("utf-8", "replace"))
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def host_and_device(events: Sequence[Event], process: int, name: str) -> list[dict[str, Any]]:
-    """Return the last marked step of a trace (else all of it) as a process of another, from 0."""
-    known = [event for event in events if event.category in (*OF_HOST, *ON_DEVICE)]
-    if not known:
-        raise InputError("holds no op of PyTorch's profiler")
-    marks = [event for event in known if event.name.startswith(STEP)]
-    step = max(marks) if marks else None
-    begin = step.start if step else min(event.start for event in known)
-    inside = [e for e in known if e.start >= begin and (step is None or e.start < step.end)]
-    tracks = {track: i for i, track in enumerate(dict.fromkeys(e.track for e in inside), start=1)}
-    said = {e.track: "device" if e.category in ON_DEVICE else "host" for e in inside}
-    about = {"ph": "M", "pid": process}
-    return [
-        {**about, "name": "process_name", "args": {"name": name}},
-        *(
-            {**about, "name": "thread_name", "tid": i, "args": {"name": f"{said[t]} {t[1]}"}}
-            for t, i in tracks.items()
-        ),
-        *(
-            {"ph": "X", "pid": process, "tid": tracks[e.track], "name": e.name, "cat": e.category}
-            | {"ts": e.start - begin, "dur": e.length}
-            for e in inside
-        ),
-    ]
 
 
 def profile_of(events: Sequence[Event]) -> Profile:

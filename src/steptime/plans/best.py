@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
-from steptime.plans.answer import SPARE, answered, cost_of, document, offer_of
+from steptime.plans.answer import answered, cost_of, document, offer_of
 from steptime.plans.faults import Asked, checked, refuse_idle
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Further, Request, sites, split_of
@@ -85,10 +85,7 @@ def searched(request: Request) -> dict[str, Any]:
         more = _more(request, shape) if refused[MEMORY] == considered else ""
         raise InputError(_none(groups, shape, considered, refused) + more)
     fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
-    most = [(1 - SPARE) * group.planner.room_bytes for group in groups]
-    some = [(at, one) for at, one in _every(groups) if one.bytes <= most[at]]
-    spare = sorted(some, key=lambda key: key[1].step_s)[:1]
-    keys = [*fastest, *_chosen(groups), *spare]
+    keys = [*fastest, *_chosen(groups)]
     rows = {key: _row(groups[key[0]], key[1], request) for key in keys}
     front = _unbeaten([row for row in rows.values() if row["within"]])
     if not front:
@@ -100,7 +97,6 @@ def searched(request: Request) -> dict[str, Any]:
     for row in by_devices:
         took = row["step_s"] * row["devices"]
         row["efficiency"] = first.setdefault(row["device"], took) / took
-    roomy = next((rows[key] for key in spare if rows[key]["within"]), None)
     for row in rows.values():
         del row["document"], row["within"]
     return {
@@ -113,7 +109,6 @@ def searched(request: Request) -> dict[str, Any]:
         "best": best,
         "best_by": _least(front),
         "by_devices": by_devices,
-        "with_room": roomy,
         "rows": front,
     }
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from steptime import catalog
 from steptime.build import Choice, family_of, read_model
+from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.hardware import GB, Cluster, Device, Level, Link
 from steptime.core.ranges import whole_number
@@ -22,9 +23,8 @@ from steptime.predict import DEFAULT, cost_model
 from steptime.predict.method import Method
 
 DTYPES = ("bfloat16", "float16", "float8", "float4")
-ALIASES = {
-    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8", "mxfp8": "float8",
-    "fp4": "float4", "nvfp4": "float4",
+ALIASES = dtypes.ALIASES | {
+    "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
 SOFTWARE = "megatron-2025"  # that runs a plan where nobody says, a search's or one alone

@@ -1,8 +1,6 @@
 """A chart as a file: PNG, SVG, PDF or one offline HTML page, without a browser."""
 
 import json
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,26 +11,8 @@ from steptime.core.files import check_folder, write_whole
 PIXELS_PER_POINT = 2.0
 
 
-def packed(png: bytes) -> bytes:
-    """Return the same picture in fewer bytes: its pixels deflated as well as they can be."""
-    head, place, chunks, pixels = png[:8], 8, [], b""
-    while place < len(png):
-        (size,) = struct.unpack_from(">I", png, place)
-        kind, body = png[place + 4 : place + 8], png[place + 8 : place + 8 + size]
-        place += 12 + size
-        if kind == b"IDAT":
-            pixels += body
-        else:
-            chunks.append((kind, body))
-    chunks.insert(-1, (b"IDAT", zlib.compress(zlib.decompress(pixels), 9)))
-    return head + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
-    )
-
-
 FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart's text
-    ".png": lambda convert, spec: packed(convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT)),
+    ".png": lambda convert, spec: convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT),
     ".svg": lambda convert, spec: convert.vegalite_to_svg(spec).encode(),
     ".pdf": lambda convert, spec: convert.vegalite_to_pdf(spec),
     ".html": lambda convert, spec: convert.vegalite_to_html(spec, bundle=True).encode(),

@@ -25,8 +25,8 @@ def chart(table: Table) -> style.Spec:
         raise EmptyPlotError(f"heatmap: no {said['value']} is known over two hyperparameters")
     caption = []
     if said["most_networks"] > 1:
-        each = f"the {said['statistic']} of up to {said['most_networks']}"
-        caption = [f"A cell is {each} networks; pointing at it tells their spread."]
+        each = f"the median of up to {said['most_networks']} networks"
+        caption = [f"A cell is {each}; pointing at it tells their spread."]
     if len(table.rows) > said["cells"] or any(row["failed"] for row in table.rows):
         caption.append("Signs: no network of the cell succeeded. *: some of it did not.")
     if said["binned"]:

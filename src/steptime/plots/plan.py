@@ -1,10 +1,9 @@
-"""A plan drawn: what its pipeline does when, what each device of it holds, what none beats."""
+"""A plan drawn: what its pipeline does when, what each device of it holds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from steptime.core.table import columns
 from steptime.core.units import percent, seconds, size
 from steptime.plans.memory import Memory
 from steptime.plans.pipeline import BACKWARD, FORWARD, WEIGHT, Event
@@ -20,15 +19,9 @@ PALE = [FORWARD, UPDATE]  # on which ink is read better than white
 MOST_BARS = 1200
 FINE = 150  # of a picture's width: thinner parts are drawn as shares of a longer bar's height
 WIDTH, TALL = 860, 420
-BEGINNING = 1.25  # of the time until the first device was first backward
 EDGE = 0.44  # of a row, from its middle
 LETTER, LOWEST = 6.5, 14  # pixels: a letter's width, the height of a row with words
 LEGEND = {"title": None, "orient": "bottom", "direction": "horizontal"}
-FRONT = "device devices step_s low high total_bytes cost_per_step"
-TIP = columns(
-    "step_s=step", "devices=devices of it", "total_bytes=memory", "cost_per_step=cost of a step",
-    "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
-)  # fmt: skip
 NO_EDGE: style.Spec = {"stroke": None, "cornerRadius": 0}
 
 
@@ -39,18 +32,6 @@ def bars(found: PlanTime, most: int = MOST_BARS) -> list[style.Row]:
         return _worded([_bar([one]) for line in held for one in line])
     slices = max(6, most // (3 * len(held)))
     return _worded([bar for line in held for bar in _joined(line, slices)])
-
-
-def beginning(found: PlanTime, most: int = 4 * MOST_BARS) -> list[style.Row]:
-    """Return about `most` bars until device 0 was first backward; none where `bars` has all."""
-    held = [one for line in lines(found) for one in line]
-    if len(held) <= MOST_BARS:
-        return []
-    back = min(one.end_s for one in held if one.device == 0 and one.direction == BACKWARD)
-    starts = sorted(one.start_s for one in held)
-    until = min(BEGINNING * back, starts[min(most, len(starts) - 1)])
-    cut = [one._replace(end_s=min(one.end_s, until)) for one in held if one.start_s < until]
-    return _worded([_bar([one]) for one in cut])
 
 
 def _worded(rows: list[style.Row]) -> list[style.Row]:
@@ -184,44 +165,15 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
     return style.finish("What each device holds", (), rows, layer=layers, width=WIDTH, height=220)
 
 
-def front(rows: Sequence[Mapping[str, Any]], currency: str) -> style.Spec:
-    """Return the chart of plans that a search shows: time against memory, and cost if known."""
-    points = [style.point(dict(row), FRONT, TIP) for row in rows]
-    points[0]["best"] = points[0]["step_s"]
-    ends = [row[end] for row in rows for end in ("low", "high")]
-    x = style.log_number("step_s", ends, "time of a step (s)", "s")
-    told = {**style.told_by("devices", points), "tooltip": style.tooltip(TIP)}
-    told["shape"] = style.told_by("device", points)["shape"]
-    sides = [style.number("total_bytes", "memory of the fullest device (byte)", "B")]
-    if currency:
-        sides.append(style.number("cost_per_step", f"cost of a step ({currency})"))
-    panels = []
-    for y in sides:
-        y["scale"] = {"zero": False, "padding": 12}
-        between = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
-        ring = {"x": {**x, "field": "best"}, "y": y}
-        layers = [
-            style.layer("rule", between, style="quiet", opacity=0.35),
-            style.layer("point", {"x": x, "y": y, **told}, filled=True),
-            style.layer("point", ring, "best", style="ink", fill=None, size=190),
-        ]
-        panels.append({"layer": layers, "width": WIDTH // 2 - 70, "height": 260})
-    said = ["Across: where 80 % of steps are. Ringed: the fastest, which is shown below."]
-    return style.finish("Plans that none beats", said, points, hconcat=panels)
-
-
-def picture(
-    told: Mapping[str, Any], found: PlanTime, split: str, rows: Sequence[Mapping[str, Any]] = ()
-) -> style.Spec:
-    """Return the picture of a plan's answer `told`: unbeaten plans (`rows`), pipeline, memory."""
-    drawn, first = bars(found), beginning(found)
-    charts = [front(rows, told["cost"]["currency"] if told["cost"] else "")] if rows else []
+def picture(told: Mapping[str, Any], found: PlanTime, split: str) -> style.Spec:
+    """Return the picture of a plan's answer `told`: its pipeline, and what its devices hold."""
+    drawn, charts = bars(found), []
     if drawn:
         said = [f"Grey: {BUBBLE}, {percent(told['bubble'])} of the devices' time."]
+        whole = any(row["word"] for row in drawn)
         thin = "What is too thin is drawn as shares of a bar's height."
-        said += [thin if first else "A number is that of a micro-batch."]
+        said += ["A number is that of a micro-batch." if whole else thin]
         charts.append(pipeline(drawn, caption=said[not told["bubble"] :]))
-        charts += [pipeline(first, "The beginning of it")] if first else []
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:
         about = {name: chart.pop(name) for name in ("$schema", "config")}

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError
 from steptime.core.progress import tell
 from steptime.core.table import Table
 from steptime.plots import Spec, draw
-from steptime.report.networks import MOST, most_telling
+from steptime.report.networks import MOST, details, most_telling
 
 MOST_ROWS = 1000  # of an analysis
 ALIKE = 3  # that failed alike are named
@@ -35,7 +35,8 @@ class Section:
 class Found:
     """What was found in a folder: `numbers` and their `sentences`, the `rows` of the networks.
 
-    `total` networks there are; `missing` says why sections and charts are not there.
+    `total` networks there are; `missing` says why sections and charts are not there, `details` what
+    a click on each row shows, where there are pictures.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Found:
     total: int
     sections: Sequence[Section]
     missing: Sequence[str]
+    details: Sequence[Row]
 
     @property
     def failures(self) -> list[Row]:
@@ -68,7 +70,6 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     data.most = MOST_ROWS
     rows = most_telling(data, most)
     ((total,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
-    found = numbers(data)
     asked = [one for one in names() if analysis(one).section]
     charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
 
@@ -83,13 +84,17 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
 
     which, made = [True] * len(asked) + [False] * len(charts), []
     with ThreadPoolExecutor(2) as pool:  # one computes, one waits for answers
+        summary = pool.submit(numbers, data.beside())
+        clicks = pool.submit(details, data.beside(), rows) if pictures else None
         for one in pool.map(part, [*asked, *charts], which):
             made.append(one)
             tell("sections", len(made), len(which))
+    found = summary.result()
     said = [*([data.failed] if data.failed else ()), *sentences(found)]
     sections = [one for one in made if isinstance(one, Section)]
     missing = dict.fromkeys(str(one) for one in made if isinstance(one, InputError))
-    return Found(name, found, said, rows, total, sections, [*missing])
+    clicked = clicks.result() if clicks else ()
+    return Found(name, found, said, rows, total, sections, [*missing], clicked)
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:

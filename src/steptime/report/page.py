@@ -11,7 +11,7 @@ from steptime.core.printers import html
 from steptime.core.record import Record
 from steptime.core.table import picked
 from steptime.report.found import Section, gather
-from steptime.report.networks import details, kinds_chart, samples_chart, table, told
+from steptime.report.networks import kinds_chart, samples_chart, table, told
 from steptime.report.sources import made_now, sources, where
 from steptime.report.templating import rendered
 
@@ -34,7 +34,7 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
         sections=[_shown(one) for one in found.sections],
         document={
             "columns": table(found.rows, told(found.rows)),
-            "networks": details(data, found.rows),
+            "networks": found.details,
             "specs": {  # without their look, which follows the reader's colours
                 one.name: {key: part for key, part in one.spec.items() if key != "config"}
                 for one in found.sections

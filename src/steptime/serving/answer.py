@@ -19,7 +19,7 @@ from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.method import Method
 from steptime.serving.arrivals import Demand
 from steptime.serving.kernels import FORMATS
-from steptime.serving.load import MOST, pool_of, served, under_load
+from steptime.serving.load import pool_of, served, under_load
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
@@ -249,28 +249,6 @@ def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[s
         whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
     token_j = whole * asked.devices / (asked.batch * asked.output)
     return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
-
-
-def curve(asked: Request) -> list[dict[str, Any]]:
-    """Return what users see of a replica, and what it makes, with 1, 2, 4, ... of them at once.
-
-    No row where weights leave no room for a user's cache.
-    """
-    phases = asked.phases()
-    offer = offer_of(phases.planner, asked.prices)
-    most = min(MOST, largest_batch(phases, asked.length, asked.input))
-    found = []
-    for users in (2**k for k in range(most.bit_length())):
-        ttft_s, tpot_s = served(phases, users, asked.input, asked.output)
-        rate = users * asked.output / (ttft_s + (asked.output - 1) * tpot_s)
-        cost = cost_of(offer, asked.devices, "million_tokens", 1e6 / rate)
-        found.append({
-            "device": phases.planner.device.name, "devices": asked.devices, "users": users,
-            "ttft_s": ttft_s, "tpot_s": tpot_s, "tokens_per_s_per_user": 1 / tpot_s,
-            "tokens_per_s_per_device": rate / asked.devices,
-            "million_tokens_cost": cost and cost["million_tokens"],
-        })  # fmt: skip
-    return found
 
 
 def nearest(asked: Request) -> dict[str, Any] | None:

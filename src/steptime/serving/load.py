@@ -47,8 +47,7 @@ def under_load(
 ) -> dict[str, Any]:  # fmt: skip
     """Return times and rates of the requests that servers answer, as JSON values.
 
-    Where there are targets, also the highest rate at which enough requests meet them; of two pools,
-    how many servers of the first one of the second keeps busy.
+    Where there are targets, also the highest rate at which enough requests meet them.
     """
     told = _summary(demand, load, pools, read_s, sent_s)
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
@@ -62,7 +61,7 @@ def under_load(
         low, high = (rate, high) if stands else (low, rate)
         rate = 2 * rate if high == inf else (low + high) / 2
     told["highest_rate_per_s"] = low or None
-    return told | ({"balance": _balance(load, *pools)} if len(pools) > 1 else {})
+    return told
 
 
 def _summary(
@@ -120,24 +119,6 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
     every = values if len(values) > 1 else [*values, *values]
     cuts = quantiles(every, n=100, method="inclusive")
     return {"mean": fmean(values), **{f"p{n}": cuts[n - 1] for n in (50, 90, 99)}}
-
-
-def _balance(load: Load, first: Pool, then: Pool) -> dict[str, float]:
-    """Return the most requests a second of both pools, and the ratio of servers that equals them.
-
-    That is with steps as full as they may be, of requests of mean lengths.
-    """
-    tokens, made = (sum(some) // len(some) for some in (load.inputs, load.outputs))
-    prompts = max(1, first.budget // tokens)
-    read = prompts / first.pace.prompts(0, 0, [(tokens, 0)] * prompts)
-    batch = max(1, min(then.most, then.blocks * then.block // (tokens + made)))
-    step_s = then.pace.decode(batch, batch * (tokens + made // 2))[0]
-    answered = batch / step_s / max(1, made - 1)
-    return {
-        "prefill_per_s": read * first.replicas,
-        "decode_per_s": answered * then.replicas,
-        "prefill_per_decode": answered / read,
-    }
 
 
 def served(phases: Phases, requests: int, tokens: int, output: int) -> tuple[float, float]:

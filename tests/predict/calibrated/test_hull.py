@@ -50,6 +50,19 @@ def test_a_file_of_few_numbers_is_told_what_it_does_not_say() -> None:
     assert (beyond(calibrated), wider(calibrated)) == ((), 0)
 
 
+def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak() -> None:
+    known = replace(catalog.device("epyc-7b12"), calibration={})  # 64 x 2.25 GHz x 32
+    few = replace(known, maker=None, architecture=None, cores=None)
+    assert beyond(known) == ()
+    assert beyond(few) == ("not said: maker, cores",)
+    assert beyond(replace(few, measured={"threads": 64})) == ()  # `steptime probe` was there
+    plain, bare = (
+        StepModel("resnet18", one, method="calibrated").predict(8) for one in (known, few)
+    )
+    assert bare.times.step_s == plain.times.step_s
+    assert bare.times.high_s > plain.times.high_s
+
+
 def test_the_interval_is_wider_and_the_prediction_says_why() -> None:
     t4 = catalog.device("t4")
     hot = replace(t4, name="hot", architecture="Rubin", memory_type="HBM5")

@@ -20,10 +20,11 @@ CONSTANTS = {
     "product.turn_s": 1e-9,
     "product.along": 1.0,
     "product.old": 0.8,
-    "product.stride": 1000.0,
+    "product.first_bytes": 1e6,
     "product.pieces": 0.2,
     "product.sum_s": 1.0,  # so large that nothing is split
     "stream.share_hbm": 1.0,
+    "stream.share_amd": 1.0,
     "stream.share_old": 1.0,
     "product.tensor_share": 0.5,
     "product.tensor_half_reuse": 64.0,
@@ -102,8 +103,27 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
     once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
     assert tiled_s(half, tensor, CONSTANTS, max) == pytest.approx(once)
-    amd = replace(tensor, architecture="CDNA 3.0")
+    amd = replace(tensor, architecture="CDNA 3.0", maker="AMD")
     assert tiled_s(half, amd, CONSTANTS, max) == pytest.approx(once / 0.8)
+
+
+def test_lanes_wait_where_each_instruction_takes_a_turn_of_them() -> None:
+    # 128 lanes of 10 multiprocessors do 2560 FLOP a clock: 4e12 FLOP/s at 1.5625 GHz; 64 at twice
+    constants = CONSTANTS | {"product.issue": 0.8, "product.ramp_s": 0.0}
+    whole = kernel(3, 200, 150, 1000)
+    for age, clock_hz, slower in (
+        ("Ampere", 4e12 / 2560, 0.8),
+        ("Ampere", 4e12 / 1280, 1.0),
+        ("Blackwell 2.0", 4e12 / 2560, 0.8),
+        ("Blackwell", 4e12 / 2560, 1.0),  # multiplies pairs
+        ("Turing", 4e12 / 2560, 1.0),
+    ):
+        one, free = (
+            replace(AMPERE, architecture=age, clock_hz=clock_hz, vector_flop_per_s=peaks)
+            for peaks in ({"float32": 4e12}, {})
+        )
+        same = tiled_s(whole, free, constants, max)
+        assert tiled_s(whole, one, constants, max) == pytest.approx(same / slower)
 
 
 def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
@@ -118,23 +138,43 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
     assert tiled_s(half, pascal, CONSTANTS, max) == tiled_s(full, pascal, CONSTANTS, max)
 
 
-def test_long_rows_slow_older_devices_alone() -> None:
-    # 4 rows of tiles read 2^29 bytes of weights, nearly all missed, at a fifth of 1 TB/s, halved
-    # by rows of 3000 numbers
-    pascal = replace(AMPERE, architecture="Pascal", peak_flop_per_s={"float32": 1e16})
+def test_large_weights_slow_older_devices_alone() -> None:
+    # 4 rows of tiles of 128 x 32, padded least, read 2^29 bytes of weights, nearly all missed, at a
+    # fifth of 1 TB/s, and 32 ** 0.4 = 4 times as slowly beside an operand 31 times as large as the
+    # constant says
+    pascal = replace(AMPERE, architecture="Pascal", peak_flop_per_s={"float32": 1e16}, clock_hz=1e9)
+    shape = (1, 510, 2**27 // 3000, 3000)
     constants = CONSTANTS | {
-        "product.stride": 1000.0,
+        "product.first_bytes": 4 * 510 * 3000 / 31,
         "product.pieces": 0.2,
         "product.ramp_s": 1e-18,
     }
-    shape = (1, 512, 2**27 // 3000, 3000)
     weights = 4 * shape[2] * 3000
-    missed = weights**2 / (weights**2 + 2**48)
-    expected = 4 * missed * weights * 2 / 0.2 / 1e12
-    assert tiled_s(kernel(*shape, kind="linear"), pascal, constants, max) == pytest.approx(expected)
-    assert tiled_s(kernel(*shape), pascal, constants, max) < expected / 10
-    newer = replace(pascal, architecture="Volta")
+    missed = weights**2 / (weights**2 + 2**48 * 3000 / 4000)
+    expected = 4 * missed * weights * 4 / 0.2 / 1e12
+    older = replace(pascal, vector_flop_per_s={"float32": 2 * 128 * 1e9 * 10})  # 128 lanes
+    assert tiled_s(kernel(*shape, kind="linear"), older, constants, max) == pytest.approx(expected)
+    assert tiled_s(kernel(*shape), older, constants, max) < expected / 10
+    newer = replace(older, architecture="Volta")
     assert tiled_s(kernel(*shape, kind="linear"), newer, constants, max) < expected / 10
+
+
+def test_linear_layers_on_pascal_take_the_tile_that_is_padded_least() -> None:
+    # 65 x 96: a tile of 64 x 64 fits 2 x 2 times, one of 128 x 32 pads less, 1 x 3 times; 64 rows
+    # fill one of 64 x 64; 128 x 64 is the same in both, so half of the time of each
+    pascal = replace(
+        AMPERE,
+        architecture="Pascal",
+        clock_hz=1e9,
+        vector_flop_per_s={"float32": 2 * 128 * 1e9 * 10},
+    )
+    share = 0.5 * 0.8 * 2  # of LARGEST, used 64 times; of an old device
+    square, long = (1 + 64 / 32), (1 + 64 / 25.6)
+    wave = 2 * 64 * 64 * 1000 / (4e11 * share)  # a tile of either has as many elements
+    ramp = CONSTANTS["product.ramp_s"] * 1.5  # at 1 GHz, stated at 1.5
+    for m, n, slower in ((65, 96, long), (64, 64, square), (128, 64, (square + long) / 2)):
+        found = tiled_s(kernel(1, m, n, 1000, kind="linear"), pascal, CONSTANTS, max)
+        assert found == pytest.approx(wave * slower + ramp, rel=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
@@ -194,6 +234,23 @@ def test_power_bounds_what_lasts() -> None:
     assert limit_of(AMPERE, POWER, "matrix", "float32") is None  # no limit is known
     assert limit_of(replace(device, kind="tpu"), POWER, "matrix", "float32") is None
     assert capped_s(work, 1.0, 1, None, max) == 0
+
+
+def test_a_published_product_replaces_the_cap_of_matrix_units() -> None:
+    # 80 W are left at 20 TFLOP/s of bfloat16, half of its peak: 4 pJ, of tf32 at half the rate 8
+    device = replace(
+        AMPERE,
+        peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13, "tf32": 2e13},
+        vector_flop_per_s={"float32": 4e12},
+        peak_w=100.0,
+        process_nm=10.0,
+        capped_flop_per_s=2e13,
+    )
+    joules = {"float32": 5e-12, "bfloat16": 4e-12, "tf32": 8e-12}
+    for dtype, each in joules.items():
+        limit = limit_of(device, POWER, "matrix", dtype)
+        assert limit is not None
+        assert limit.flop_j == pytest.approx(each)
 
 
 def test_tiles_that_are_half_empty_draw_power() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from steptime.importers import elements, lowering
 from steptime.importers.constants import Array, scalar
 from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
-from steptime.importers.onnx.model import EXPERTS
 from steptime.importers.onnx.run import Run
 from steptime.importers.onnx.values import Constant, Function, Value
 from steptime.importers.patterns import bias_of_scores, turned_by_position
@@ -179,16 +178,9 @@ def _of_integers(product: Function, *places: int) -> Function:
     return lambda r, *values: product(r, *(_floats(r, values[i]) for i in places if values[i:]))
 
 
-def _experts(r: Run, *values: Value) -> Value:
-    """Return what our exporter writes of experts, as the op that it was."""
-    how = {"per_token": r.attr("per_token", 1), "activation": r.attr("activation", "relu")}
-    return r.do(elements.op, "experts", *values[: r.attr("inputs", 4)], **how)
-
-
 FUSED: Mapping[str, Function] = {
     "com.microsoft.SkipLayerNormalization": partial(_skip_norm, layer_norm),
     "com.microsoft.SkipSimplifiedLayerNormalization": partial(_skip_norm, rms_norm),
-    EXPERTS: _experts,
     "com.microsoft.BiasGelu": lambda r, x, b: r.pointwise("gelu", r.pointwise("add", x, b)),
     **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
     "com.microsoft.Attention": _packed_attention,

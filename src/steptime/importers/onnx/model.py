@@ -97,7 +97,6 @@ _MODEL: Schema = {
     8: ("opsets*", _OPSET),
     25: ("functions*", _FUNCTION),
 }
-EXPERTS = "steptime.experts"
 _STANDARD = ("", "ai.onnx")
 
 
@@ -201,9 +200,8 @@ class Model:
             inputs, outputs = map(named, table["inputs"]), tuple(map(named, table["outputs"]))
             name = f"{prefix}{table.get('name') or (outputs[0] if outputs else op)}"
             function = self._functions.get((domain, op))
-            whole = domain == EXPERTS  # a function that our exporter writes
-            if function is None or whole:
-                full = EXPERTS if whole else op if domain in _STANDARD else f"{domain}.{op}"
+            if function is None:
+                full = op if domain in _STANDARD else f"{domain}.{op}"
                 yield Node(name, full, tuple(inputs), outputs, attrs, _opset(opsets))
                 continue
             inner = dict(zip(function["inputs"], inputs, strict=False))

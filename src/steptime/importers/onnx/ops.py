@@ -151,62 +151,33 @@ def _if(r: Run, condition: Value) -> Values:
     return r.branch(chosen)
 
 
-def _body(r: Run, turns: int) -> Subgraph:
-    body: Subgraph = r.node.attrs["body"]
-    require(turns * len(body.nodes) <= MOST_NODES, f"{turns} turns of {len(body.nodes)} nodes")
-    return body
-
-
-def _stacked(r: Run, parts: Values, axis: int = 0) -> Value:
-    seen = []
-    for part in parts:
-        shape = r.shape(part)
-        at = axis % (len(shape) + 1)
-        seen.append(r.view(part, "reshape", (*shape[:at], 1, *shape[at:])))
+def _stacked(r: Run, parts: Values) -> Value:
+    seen = [r.view(part, "reshape", (1, *r.shape(part))) for part in parts]
     if all(isinstance(part, Constant) for part in seen):
-        return r.constant(constants.concat([r.of(part) for part in seen], axis), *seen)
-    return r.do(elements.concat, seen, axis)
+        return r.constant(constants.concat([r.of(part) for part in seen], 0), *seen)
+    return r.do(elements.concat, seen, 0)
 
 
-def _loop(r: Run, count: Value = None, condition: Value = None, *carried: Value) -> Values:
-    turns = r.number(count)
+def _loop(r: Run, number: Value = None, condition: Value = None, *carried: Value) -> Values:
+    turns = r.number(number)
     require(turns is not None, _UNKNOWN)
-    body, made = _body(r, int(turns or 0)), [condition, *carried]
+    body: Subgraph = r.node.attrs["body"]
+    made, count = [condition, *carried], int(turns or 0)
+    require(count * len(body.nodes) <= MOST_NODES, f"{count} turns of {len(body.nodes)} nodes")
     kept: list[Values] = []
-    for i in range(int(turns or 0)):
+    for i in range(count):
         if made[0] is not None:
             goes_on = r.number(made[0])
             require(goes_on is not None, _UNKNOWN)
             if not goes_on:
                 break
-        number = r.constant(constants.scalar(i), derived=True)
-        made = r.branch(body, (number, made[0], *made[1 : 1 + len(carried)]))
+        turn = r.constant(constants.scalar(i), derived=True)
+        made = r.branch(body, (turn, made[0], *made[1 : 1 + len(carried)]))
         kept.append(made[1 + len(carried) :])
     stacks = len(body.outputs) > 1 + len(carried)
     require(bool(kept) or not stacks, "a loop of no turns, whose output is empty")
     columns = zip(*kept, strict=True)
     return [*made[1 : 1 + len(carried)], *(_stacked(r, column) for column in columns)]
-
-
-def _scan(r: Run, *given: Value) -> Values:
-    taken: int = r.attr("num_scan_inputs", 1)
-    states, inputs = list(given[: len(given) - taken]), given[len(given) - taken :]
-    axes = r.attr("scan_input_axes", (0,) * taken)
-    ways = r.attr("scan_input_directions", (0,) * taken)
-    turns = r.shape(inputs[0])[axes[0]]
-    body, kept, count = _body(r, turns), [], len(states)
-    for i in range(turns):
-        parts = [
-            r.do(elements.select, x, axis, -1 - i if back else i, at="/turn")
-            for x, axis, back in zip(inputs, axes, ways, strict=True)
-        ]
-        made = r.branch(body, (*states, *parts))
-        states, rest = list(made[:count]), made[count:]
-        kept.append(rest)
-    out_axes = r.attr("scan_output_axes", (0,) * (len(r.node.outputs) - count))
-    backwards = r.attr("scan_output_directions", (0,) * len(out_axes))
-    columns = zip(zip(*kept, strict=True), out_axes, backwards, strict=True)
-    return [*states, *(_stacked(r, c[::-1] if back else c, axis) for c, axis, back in columns)]
 
 
 def _spectra(r: Run, x: Value, step: Value, window: Value = None, length: Value = None) -> Value:
@@ -267,7 +238,6 @@ OPS: Mapping[str, Function] = {
     "Max": partial(_folded, "maximum"),
     "Min": partial(_folded, "minimum"),
     "Loop": _loop,
-    "Scan": _scan,
     "STFT": _spectra,
     "Mean": _mean,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),

@@ -26,7 +26,7 @@ from steptime.importers.patterns import recognised
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError, require
 
-WITH_GRAPHS = ("If", "Loop", "Scan")
+WITH_GRAPHS = ("If", "Loop")
 T = TypeVar("T")
 
 

@@ -116,23 +116,13 @@ def decode(split: Split, indices: Indices) -> tuple[Images, Indices]:
 
 @dataclass(frozen=True)
 class _Batches:
-    """The batches of a part by the number of their step, made by loaders in memory that all share.
-
-    Between the batch that a step uses and the one that a loader makes there are never as many
-    others as there are places, so none is overwritten in use. (The loader's own way, a new piece of
-    shared memory for each tensor, takes the process of the steps 0.4 ms a batch.)
-    """
+    """The batches of a part by the number of their step, as a loader takes them."""
 
     split: Split
     order: Order
-    images: Any  # tensors `[places, batch, ...]` in shared memory
-    labels: Any
 
-    def __getitem__(self, step: int) -> int:
-        place = step % len(self.images)
-        images, labels = decode(self.split, self.order.indices(step))
-        self.images[place].numpy()[:], self.labels[place].numpy()[:] = images, labels
-        return place
+    def __getitem__(self, step: int) -> tuple[Images, Indices]:
+        return decode(self.split, self.order.indices(step))
 
 
 def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int) -> Feed:
@@ -140,16 +130,12 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
     steps = count()  # epochs follow each other, as in `Order`
     if not loaders:
         return Feed(lambda: fit.arrays(*decode(split, order.indices(next(steps)))), lambda: None)
-    import torch
     from torch.utils.data import DataLoader
 
-    shape = (loaders * prefetch + 1, order.batch)
-    images = torch.empty(*shape, *split.images.shape[1:]).share_memory_()
-    labels = torch.empty(shape, dtype=torch.int64).share_memory_()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # more loaders than CPUs, as was asked for
         loader: Any = DataLoader(
-            _Batches(split, order, images, labels),  # type: ignore[arg-type]  # all that is needed
+            _Batches(split, order),  # type: ignore[arg-type]  # all that is needed
             batch_size=None,  # each number of a step is a whole batch already
             sampler=steps,
             num_workers=loaders,
@@ -161,10 +147,10 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
 
     def take() -> Arrays:
         try:
-            place = next(running[0])
+            images, labels = next(running[0])
         except RuntimeError as error:
             raise loader_death(error) or error from None
-        return fit.arrays(images[place].numpy(), labels[place].numpy())
+        return fit.arrays(images.numpy(), labels.numpy())
 
     return Feed(take, running.clear)  # loaders end with the iterator
 

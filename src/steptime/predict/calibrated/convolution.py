@@ -15,6 +15,7 @@ from steptime.predict.calibrated.form import (
     ceil,
     has_matrix_units,
     kept,
+    library_share,
     memory_rate,
     remembered,
     streamed_s,
@@ -139,6 +140,7 @@ def _direct_s(
     groups, m, n, k = shape
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
+    rate = rate * library_share(device, constants)
     if (device.architecture or "").startswith("Kepler"):
         rate = rate * constants["product.kepler"]
     if splits:

@@ -12,6 +12,7 @@ from steptime.predict.kernel import Kernel, Larger
 
 CLOCK_HZ = 3e9  # of a device whose file does not say
 CACHE_BYTES = 32 * 2**20  # likewise, of its last cache
+CORE_FLOP = 32  # of a core in a clock: two units of 8 numbers of float32, multiply and add
 GRAIN_BYTES = 8 * 32_768  # read and written; ATen splits no op of fewer elements (GRAIN_SIZE)
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 UPDATE_OPS = {"sgd": 1, "momentum": 2, "rmsprop": 5, "adam": 8}  # torch/optim, a weight at a time
@@ -30,6 +31,12 @@ CYCLES = {  # arithmetic that no vector unit hides: the constant, in cycles a co
     "rms_norm_grad": "vector.composite_cycles",
     "embedding_grad": "vector.scatter_cycles",
 }
+
+
+def cores_of(device: Device) -> int:
+    """Return the cores that a peak needs, of a device whose file does not say them."""
+    peak = device.peak_flop_per_s.get("float32", 0.0)
+    return max(1, round(peak / CORE_FLOP / (device.clock_hz or CLOCK_HZ)))
 
 
 def at_work(device: Device, share: float, large: Any = 1) -> Any:

@@ -71,7 +71,7 @@ def ceil(part: Any, size: Any) -> Any:
 
 
 OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
-NO_MATRIX_UNITS = (*OLD, "GCN", "RDNA")
+NO_MATRIX_UNITS = (*OLD, "GCN", "RDNA 1", "RDNA 2")
 MULTIPROCESSORS = 64  # of a device whose file does not say
 CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
 CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
@@ -82,17 +82,24 @@ def is_geforce(device: Device) -> bool:
     return any("GeForce" in name for name in device.products)
 
 
+def library_share(device: Device, constants: Constants) -> float:
+    """Return what libraries reach of a peak on a device, beside what NVIDIA's reach on theirs."""
+    of_nvidia = device.kind == "gpu" and device.maker in (None, "NVIDIA")
+    return 1.0 if of_nvidia else constants["product.amd"]
+
+
 @kept
 def memory_rate(device: Device, constants: Constants) -> Any:
     """Return the bytes per second that long kernels reach: a share by the kind of memory.
 
     Stacked memory (HBM) comes nearer to its datasheet than GDDR, whose error correction takes a
-    part of the bandwidth, but on a `GeForce`, which has none; GPUs before Volta reach less of all.
+    part of the bandwidth, but on a `GeForce`, which has none; AMD's chips and those before Volta
+    reach less of all.
     """
     if (device.architecture or "").startswith(OLD):
         share = constants["stream.share_old"]
     elif "HBM" in (device.memory_type or ""):
-        share = constants["stream.share_hbm"]
+        share = constants["stream.share_amd" if device.maker == "AMD" else "stream.share_hbm"]
     elif is_geforce(device):
         share = constants["stream.share_geforce"]
     else:

@@ -14,14 +14,17 @@ NEAR = 1.25  # watts within this factor of what was measured count as measured
 WIDER = 0.15  # of ln(measured / predicted), for each reason: assumed, as much as kinds differ by
 NO_KIND = 9  # reasons that a kind of device counts of which none was measured
 _FILE = Path(catalog.__file__).parent / "data" / "measured.toml"
-_ASKED = {  # field: how a person calls it
-    "maker": "maker",
-    "architecture": "architecture",
-    "memory_type": "kind of memory",
-    "process_nm": "process",
-    "multiprocessors": "multiprocessors",
-    "l2_bytes": "L2 cache",
-    "peak_w": "power",
+_ASKED = {  # by kind of device, field: how a person calls it
+    "gpu": {
+        "maker": "maker",
+        "architecture": "architecture",
+        "memory_type": "kind of memory",
+        "process_nm": "process",
+        "multiprocessors": "multiprocessors",
+        "l2_bytes": "L2 cache",
+        "peak_w": "power",
+    },
+    "cpu": {"maker": "maker", "cores": "cores"},
 }
 
 
@@ -58,9 +61,10 @@ def beyond(device: Device) -> tuple[str, ...]:
 
 
 def _lacking(device: Device) -> list[str]:
-    if device.kind != "gpu" or device.calibration.get("intervals"):
+    if device.calibration.get("intervals") or device.measured:
         return []
-    return [word for field, word in _ASKED.items() if getattr(device, field) is None]
+    asked = _ASKED.get(device.kind, {})
+    return [word for field, word in asked.items() if getattr(device, field) is None]
 
 
 def _among(said: str, known: list[str]) -> bool:

@@ -10,7 +10,7 @@ from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
-from steptime.predict.calibrated.described import described
+from steptime.predict.calibrated.described import described, unnamed
 from steptime.predict.calibrated.form import OLD, Constants, Form, has_matrix_units, kept
 from steptime.predict.calibrated.hull import beyond, wider
 from steptime.predict.calibrated.interval import Bounds, bounds
@@ -19,21 +19,22 @@ from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.calibrated.systolic import systolic
-from steptime.predict.described import KINDS
+from steptime.predict.described import KINDS, UNNAMED
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
 from steptime.predict.price import seen
 
+DESCRIBED: dict[str, Form] = {kind: unnamed if UNNAMED in kind else described for kind in KINDS}
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "matrix": product,
     "vector": stream,
     "attention": attention,
     "attention_grad": attention,
     **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
-    **dict.fromkeys(KINDS, described),
+    **DESCRIBED,
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
-TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **dict.fromkeys(KINDS, described)}
+TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **DESCRIBED}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 
 
@@ -118,11 +119,15 @@ def _seen(device: Device, priors: Mapping[str, Constant], dtype: str, settings: 
 
 
 def reached(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it, with the peak of its vector units beside TF32's."""
+    """Return the device as kernels find it, with the peak of its vector units beside TF32's.
+
+    A CPU whose file does not say its cores has as many as its peak takes.
+    """
     units, vector = dict(device.vector_flop_per_s), device.vector_peak("float32")
     if vector is not None:
         units["float32"] = vector
-    return replace(seen(device, dtype, settings), vector_flop_per_s=units)
+    cores = device.cores or (cpu.cores_of(device) if device.kind == "cpu" else None)
+    return replace(seen(device, dtype, settings), vector_flop_per_s=units, cores=cores)
 
 
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
@@ -154,5 +159,6 @@ METHOD = Method(
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker"),
         *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
+        "capped_flop_per_s",
     ),
 )

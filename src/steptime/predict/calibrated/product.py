@@ -16,6 +16,7 @@ from steptime.predict.calibrated.form import (
     is_geforce,
     kept,
     latency_s,
+    library_share,
     memory_rate,
     missed,
     remembered,
@@ -41,9 +42,20 @@ TENSOR: Tiles = ((128, 256), (128, 128), (64, 128), (64, 64), (16, 64))
 OF_OTHERS: Tiles = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32))
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
 HALVES = ("float16", "bfloat16")
+# of linear layers on Pascal, with what an element of a tile counts: the library takes the tile that
+# is padded least, not the fastest (as launched by PyTorch 2.1 on P4 and P100)
+ALONG: Mapping[str, Mapping[tuple[int, int], float]] = {
+    "Maxwell": {(64, 64): 1.0, (128, 32): 1.0},
+    "Pascal": {(64, 64): 1.0, (128, 32): 0.95},
+}
 LANES = 96  # of a multiprocessor, above which a Pascal chip is built as Maxwell was
+# where an instruction is 32 multiply-adds, and schedulers issue one a clock: with 128 lanes none is
+# left for what is not arithmetic (CUDA C++ Programming Guide, multiprocessors of 8.6, 8.9, 9.0);
+# B200 and its kin multiply pairs (PTX, fma.f32x2)
+ONE_ISSUED = ("Ampere", "Ada", "Hopper", "Blackwell 2")
 NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
-PAGES_BYTES = 16 * 2**20  # of a matrix whose addresses older GPUs hold at hand
+PAGES_BYTES, ROW = 16 * 2**20, 4000  # of a matrix that older GPUs hold at hand, in rows of 4000
+GROWS = 0.4  # power by which reading again slows down as the first operand grows
 
 
 def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
@@ -93,6 +105,8 @@ class _Units(NamedTuple):
     these it waits for its first and last numbers. The contraction is padded to `step`. The parts
     of one that is split over multiprocessors are written at the `rate` of the memory and summed in
     `sum_s`. However few or small tiles are, a step takes `turn_s`: each waits for its numbers.
+    `padded` is what an element of each tile of one product counts where the library takes the tile
+    that is padded least, not the fastest.
     """
 
     alone: _Timed
@@ -102,6 +116,7 @@ class _Units(NamedTuple):
     sum_s: float
     step: int = 1
     turn_s: float = 0.0
+    padded: tuple[float, ...] = ()
 
 
 def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
@@ -136,7 +151,7 @@ def product_s(
 
     The second operand is read again for each row of tiles where it is `strided`.
     """
-    units = _units_of(device, constants, dtype)
+    units = _units_of(device, constants, dtype, strided)
     again_s = _again_s(shape, dtype, device, constants) if strided else None
     many: Any = shape[0] > 1
     if many is True or many is False:  # a number
@@ -147,10 +162,11 @@ def product_s(
 
 
 @kept
-def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
+def _units_of(device: Device, constants: Constants, dtype: str, strided: bool) -> _Units:
     """Return what multiplies products of a type, by generation."""
     age = (device.architecture or "").partition(" ")[0]
-    peak = rate = device.peak_flop_per_s[dtype]
+    peak = device.peak_flop_per_s[dtype]
+    rate = peak * library_share(device, constants)
     count = device.multiprocessors or MULTIPROCESSORS
     sum_s, ramp_s, turn_s = (
         latency_s(device, constants, f"product.{name}") for name in ("sum_s", "ramp_s", "turn_s")
@@ -167,7 +183,6 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
 
     if has_matrix_units(device, constants, dtype):
         rate *= constants["product.tensor_share"]
-        rate *= 1.0 if age in TILES else constants["product.amd"]
         rate *= constants["product.geforce"] if is_geforce(device) else 1.0
         quick = min(1.0, peak / count / TENSOR_RATE)
         half = constants["product.tensor_half_reuse"] * quick
@@ -180,12 +195,18 @@ def _units_of(device: Device, constants: Constants, dtype: str) -> _Units:
     rate *= constants["product.share"]
     rate *= constants["product.old"] if age in OLD else 1.0
     rate *= constants["product.kepler"] if age == "Kepler" else 1.0
-    if age == "Pascal" and _lanes(device) > LANES:
+    if (device.architecture or "").startswith(ONE_ISSUED) and _lanes(device) > LANES:
+        rate *= constants["product.issue"]
+    is_pascal = age == "Pascal"
+    if is_pascal and _lanes(device) > LANES:
         age = "Maxwell"
     alone, batched = TILES.get(age, (OF_OTHERS, OF_OTHERS))
+    counts = ALONG[age] if strided and is_pascal else {}
+    alone = (*counts,) or alone
     half = constants["product.half_reuse"]
     rate *= 1 + half / reuse(LARGEST)
-    return _Units(timed(alone, half), timed(batched, half), *summing, turn_s=turn_s)
+    single, batches = timed(alone, half), timed(batched, half)
+    return _Units(single, batches, *summing, turn_s=turn_s, padded=(*counts.values(),))
 
 
 def reuse(tile: tuple[int, int]) -> float:
@@ -206,31 +227,35 @@ def _again_s(shape: Shape, dtype: str, device: Device, constants: Constants) -> 
     """Return the seconds in which a GPU before Volta reads the weights of a linear layer.
 
     Both operands lie along the contraction there: tiles read short pieces far apart, at a share of
-    the memory's rate that falls with the length of rows, as soon as the weights lie on more pages
-    than are held at hand.
+    the memory's rate that falls as the first operand grows, as soon as the weights lie on more
+    pages than are held at hand: few long rows do so later than many short ones of as many bytes.
     """
-    _, _, n, k = shape
-    weights = SIZE_BYTES[dtype] * n * k
-    missed = weights**2 / (weights**2 + PAGES_BYTES**2)
-    slower = (1 + k / constants["product.stride"]) ** 0.5 / constants["product.pieces"]
+    _, m, n, k = shape
+    weights, first = (SIZE_BYTES[dtype] * rows * k for rows in (n, m))
+    missed = weights**2 / (weights**2 + PAGES_BYTES**2 * k / ROW)
+    slower = (1 + first / constants["product.first_bytes"]) ** GROWS / constants["product.pieces"]
     return missed * weights * slower / memory_rate(device, constants)
 
 
 def _fastest(
     shape: Shape, units: _Units, in_batch: bool, again_s: Any, larger: Larger
 ) -> tuple[Any, Any]:
-    """Return seconds and FLOP of a product by the best of some tiles, its contraction split or not.
+    """Return seconds and FLOP of a product by the tile that is taken, its contraction split or not.
 
     A tile needs one row and one column of its operands for each multiply-add of its area, so small
     ones keep the arithmetic waiting. A wave is a tile for each multiprocessor. Parts of a split
-    contraction are written and summed up.
+    contraction are written and summed up. Of two tiles that are padded alike either may be taken.
     """
-    best: Any = inf
+    least: Any = inf
+    best: Any = 0.0
     done: Any = 0.0
     tiles, waves_s = units.batched if in_batch else units.alone
     long, dealt = _dealt(shape, tiles, units.multiprocessors, units.step)
     _, m, n, k = shape
-    for (each, waits), (area, high, blocks, waves, split) in zip(waves_s, dealt, strict=True):
+    padded = (not in_batch and units.padded) or (None,) * len(tiles)
+    for (each, waits), (area, high, blocks, waves, split), counts in zip(
+        waves_s, dealt, padded, strict=True
+    ):
         found = larger(waves * each, units.turn_s) * (long + waits)
         if split and not in_batch:
             summed = 4.0 * (m * n + area * units.multiprocessors) / units.rate + units.sum_s
@@ -238,10 +263,11 @@ def _fastest(
             found = -larger(-found, -(turn * (split[1] + waits) + summed))
         if again_s is not None:
             found = larger(found, again_s * high)
-        faster: Any = found < best
-        if faster is not False:  # a number
-            done = faster * 2.0 * area * blocks * k + (1 - faster) * done
-            best = -larger(-best, -found)
+        taken_by = found if counts is None else counts * area * blocks
+        share: Any = (taken_by < least) + 0.5 * (taken_by == least)
+        best = share * found + (1 - share) * best
+        done = share * 2.0 * area * blocks * k + (1 - share) * done
+        least = -larger(-least, -taken_by)
     return best, done
 
 

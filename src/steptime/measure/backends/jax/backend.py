@@ -173,6 +173,8 @@ def prepare(
     contract.refuse(
         {
             "jax always compiles: leave out --compile": options.compile,
+            "jax scales no loss: train in bfloat16-mixed": workload.phase == "train"
+            and workload.dtype == "float16-mixed",
             "XLA says what overlaps: leave out --no-overlap": replicas > 1 and not options.overlap,
             "replicas of jax have no data set: --input device or host": replicas > 1
             and options.input == "dataset",
@@ -182,12 +184,11 @@ def prepare(
     products = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", products)
     trains = workload.phase == "train"
-    scaled = trains and workload.dtype == "float16-mixed"
     spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
     given = _inputs(graph, options.seed, replicas)
 
     values = initial_values(graph, options.seed, jnp.dtype)
-    carry = spread.put(program.carry_of(graph, workload.optimizer, values, scaled))
+    carry = spread.put(program.carry_of(graph, workload.optimizer, values))
     inputs, specs = spread.put_inputs(given), spread.specs(given)
     if trains:
         step: Any = program.training_step(graph, workload.optimizer, options.seed, strategy)
@@ -228,7 +229,6 @@ def prepare(
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "parts": "forward, backward and update are three programs; the step is one",
         "learning_rate": synthetic.LEARNING_RATE if trains else None,
-        "loss_scaling": "as torch.amp.GradScaler" if scaled else None,
     }
     group = None
     if replicas > 1:
@@ -307,8 +307,8 @@ def _parts(
         return {"forward": running.step}
     held: dict[str, Any] = {}
 
-    def backwards(back: Any, loss: Any, carry: program.Carry) -> Any:
-        return program.averaged(back(program.seed_of(carry, loss))[0], strategy)
+    def backwards(back: Any, loss: Any) -> Any:
+        return program.averaged(back(jnp.ones_like(loss))[0], strategy)
 
     forward_of = spread.jit(
         partial(program.forwards, network), (SAME, spread.specs(running.inputs))
@@ -321,7 +321,7 @@ def _parts(
         running.results = [loss]
 
     def backward() -> None:
-        held["grads"] = backward_of(held.pop("back"), running.results[0], running.carry)
+        held["grads"] = backward_of(held.pop("back"), running.results[0])
         running.results = [running.results[0], held["grads"]]
 
     def update() -> None:

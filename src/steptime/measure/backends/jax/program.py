@@ -19,21 +19,18 @@ Arrays = Mapping[str, Any]  # by the name of the tensor
 UPDATE = "optimizer"  # the scope of all updates
 EXCHANGE = "exchange"  # that of gradients
 REPLICAS = "replicas"  # the axis of devices
-FIRST_SCALE, GROWN_AFTER = 2.0**16, 2000  # of the loss, as torch.amp.GradScaler has them
 
 
 class Carry(NamedTuple):
     """What one step hands to the next: all that training changes.
 
     `states` are those of the optimizer, in its order, by weight; `count` is of the steps so far.
-    `scaling` is what the loss is multiplied by, and how many steps that has gone well; () for none.
     """
 
     weights: dict[str, Any]
     states: dict[str, Any]
     buffers: dict[str, Any]
     count: Any
-    scaling: tuple[Any, ...] = ()
 
 
 Network = Callable[[Carry, Arrays], tuple[Array, dict[str, Any]]]
@@ -85,7 +82,7 @@ def training_step(
 
     def step(carry: Carry, inputs: Arrays) -> tuple[Array, Carry]:
         loss, back, buffers = forwards(network, carry, inputs)
-        grads = averaged(back(seed_of(carry, loss))[0], strategy)
+        grads = averaged(back(jnp.ones_like(loss))[0], strategy)
         return loss, updated(optimizer, carry, buffers, grads)
 
     return step
@@ -107,29 +104,8 @@ def averaged(grads: Arrays, strategy: str) -> Any:
         return lax.pmean(grads, REPLICAS) if strategy == "allreduce" else grads
 
 
-def seed_of(carry: Carry, loss: Array) -> Array:
-    """Return the gradient of the loss by itself, times what it is scaled by."""
-    return jnp.ones_like(loss) * (carry.scaling[0].astype(loss.dtype) if carry.scaling else 1)
-
-
 def updated(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
-    """Return what the next step starts from; a loss is scaled as by `torch.amp.GradScaler`."""
-    if not carry.scaling:
-        return _moved(optimizer, carry, buffers, grads)
-    scale, steps = carry.scaling
-    grads = {name: grad / scale.astype(grad.dtype) for name, grad in grads.items()}
-    fine = jnp.all(jnp.stack([jnp.isfinite(grad).all() for grad in grads.values()]))
-    plain = carry._replace(scaling=())
-    new: Carry = jax.tree.map(
-        lambda a, b: jnp.where(fine, a, b), _moved(optimizer, plain, buffers, grads), plain
-    )
-    steps = jnp.where(fine, steps + 1, 0)
-    grown = jnp.where(steps == GROWN_AFTER, 2 * scale, scale)
-    steps = jnp.where(steps == GROWN_AFTER, 0, steps)
-    return new._replace(scaling=(jnp.where(fine, grown, scale / 2), steps), buffers=buffers)
-
-
-def _moved(optimizer: str, carry: Carry, buffers: dict[str, Any], grads: Arrays) -> Carry:
+    """Return what the next step starts from."""
     with jax.named_scope(UPDATE):
         count = carry.count + 1
         new = {
@@ -173,10 +149,9 @@ OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gr
 }
 
 
-def carry_of(graph: Graph, optimizer: str, values: Arrays, scaled: bool = False) -> Carry:
+def carry_of(graph: Graph, optimizer: str, values: Arrays) -> Carry:
     """Return what the first step starts from."""
     weights, buffers = ({n: values[n] for n in names} for names in (graph.weights, graph.buffers))
     count = STATES.get(optimizer, 0)
     states = {name: [np.zeros_like(w) for _ in range(count)] for name, w in weights.items()}
-    scaling = (np.float32(FIRST_SCALE), np.int32(0)) if scaled else ()
-    return Carry(weights, states, buffers, np.int32(0), scaling)
+    return Carry(weights, states, buffers, np.int32(0))

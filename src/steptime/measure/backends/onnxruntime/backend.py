@@ -4,10 +4,7 @@ Inputs lie on the device and are bound once, weights are given beside the file, 
 protocol buffers cannot have more than 2 GB.
 """
 
-import json
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +13,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Workload
 from steptime.exporters.onnx import model_of
 from steptime.exporters.onnx_kinds import KINDS
@@ -24,8 +21,6 @@ from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
 from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
 from steptime.measure.synthetic import initial_values
-from steptime.measure.trace import STEP, event
-from steptime.ops import OPS
 
 __all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
 
@@ -35,8 +30,6 @@ PHASES = ("infer",)
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16", "bfloat16")}
 _NO_KERNEL = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument)
-_RUN, _KERNEL = "model_run", "_kernel_time"  # of its profiler
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
 _NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out of memory")
 
 
@@ -93,23 +86,17 @@ def prepare(
     held = {name: _placed(values.pop(name), graph.tensors[name]) for name in values.copy()}
     model = model_of(graph, apart=True)
 
-    def session(profile_to: str = "") -> Any:
-        chosen = ort.SessionOptions()
-        chosen.intra_op_num_threads = options.threads or 0
-        chosen.inter_op_num_threads = 1
-        chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-        if profile_to:
-            chosen.enable_profiling, chosen.profile_file_prefix = True, profile_to
-        chosen.log_severity_level = 3
-        if kept := list(dict.fromkeys((*graph.weights, *graph.buffers))):
-            chosen.add_external_initializers(kept, [held[name] for name in kept])
-        about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
-        own = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: about}
-        providers = list(reversed(own.items()))
-        return ort.InferenceSession(model, chosen, providers=providers)
-
+    chosen = ort.SessionOptions()
+    chosen.intra_op_num_threads = options.threads or 0
+    chosen.inter_op_num_threads = 1
+    chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    chosen.log_severity_level = 3
+    if kept := list(dict.fromkeys((*graph.weights, *graph.buffers))):
+        chosen.add_external_initializers(kept, [held[name] for name in kept])
+    about = {"device_id": number, "use_tf32": int(options.tf32)} if kind == "cuda" else {}
+    own = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: about}
     began = perf_counter()
-    running = session()
+    running = ort.InferenceSession(model, chosen, providers=list(reversed(own.items())))
     compile_s = perf_counter() - began
     binding = _bound(running, graph, held, kind, number)
     copies = options.input != "device"
@@ -124,12 +111,6 @@ def prepare(
 
     def forward() -> None:
         running.run_with_iobinding(binding)
-
-    def trace(steps: int) -> str:
-        with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
-            profiled = session(f"{folder}/steps")
-            bound = _bound(profiled, graph, held, kind, number)
-            return _trace_of(profiled, bound, graph, steps)
 
     facts = {
         "onnxruntime": ort.__version__,
@@ -146,7 +127,6 @@ def prepare(
         parts={"forward": forward},
         waited=waited,
         facts=facts | ({"input_clock": HOST_CLOCK} if take else {}),
-        trace=trace,
     )
 
 
@@ -174,40 +154,3 @@ def _bound(session: Any, graph: Graph, held: Mapping[str, Any], kind: str, numbe
     if kind != "cpu":
         binding.synchronize_inputs()
     return binding
-
-
-def _trace_of(session: Any, binding: Any, graph: Graph, steps: int) -> str:
-    """Return the trace of some steps as Trace Event JSON, as PyTorch's profiler would have it."""
-    session.run_with_iobinding(binding)  # what the first use costs comes before the steps
-    for _ in range(steps):
-        session.run_with_iobinding(binding)
-    told = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    marks = [one for one in told if one.get("name") == _RUN][-steps:]
-    events = [
-        event(f"{STEP}{i}", "user_annotation", one["ts"], one["dur"]) for i, one in enumerate(marks)
-    ]
-    makers = {op.outputs[0]: op for op in graph.ops}
-    for one in told:
-        name = str(one.get("name"))
-        if name.endswith(_KERNEL) and marks and one["ts"] >= marks[0]["ts"]:
-            runs = str(one["args"]["op_name"])
-            if op := op_of(name.removesuffix(_KERNEL), runs, makers):
-                events.append(event(op, "user_annotation", one["ts"], one["dur"]))
-            events.append(event(f"onnx::{runs}", "cpu_op", one["ts"], one["dur"]))
-    return json.dumps({"traceEvents": events})
-
-
-def op_of(node: str, runs: str, makers: Mapping[str, Op]) -> str:
-    """Return the op that a node belongs to; "" where there is none.
-
-    A node that optimizations have made has the name of one that it replaces, with more behind it: a
-    product together with what follows it may have the name of the last.
-    """
-    while node and node not in makers:
-        node = node[:-1]
-    name = node
-    while any(word in runs for word in _PRODUCTS) and name in makers:
-        if OPS[makers[name].kind].products:
-            return name
-        name = makers[name].inputs[0] if makers[name].inputs else ""
-    return node

@@ -200,27 +200,20 @@ def _clocked_input(
     """
     if device.type != "cuda":
         return clocked(take)
-    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-    taken = 0
+    events: list[list[torch.cuda.Event]] = []  # before and after, of each step since it was asked
 
     def timed() -> None:
-        nonlocal taken
-        if taken == len(events):  # they are used again in the next sample
-            events.append(
-                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            )
-        before, after = events[taken]
-        taken += 1
+        pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         stream = torch.cuda.current_stream(device)
-        before.record(stream)
+        pair[0].record(stream)
         take()
-        after.record(stream)
+        pair[1].record(stream)
+        events.append(pair)
 
     def waited() -> float:
-        nonlocal taken
         torch.cuda.synchronize(device)
-        total_ms = sum(float(before.elapsed_time(after)) for before, after in events[:taken])
-        taken = 0
+        total_ms = sum(float(before.elapsed_time(after)) for before, after in events)
+        events.clear()
         return total_ms / 1e3
 
     return timed, waited
