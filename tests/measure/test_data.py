@@ -37,7 +37,6 @@ from steptime.measure.data import loader, mnist
 from steptime.measure.data.dataset import find
 from steptime.measure.data.loader import Order, fit
 from steptime.measure.data.sources import open_input
-from steptime.measure.infeed import loader_death
 
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"
 
@@ -286,17 +285,10 @@ def test_a_loader_that_dies_is_told(tmp_path: Path) -> None:
     before = set(_children(os.getpid()))
     feed, _, _ = _feed(idx_folder.write(tmp_path), 2)
     feed.next()
-
-    def kill_and_go_on() -> None:
-        try:
-            for pid in set(_children(os.getpid())) - before:
-                os.kill(pid, signal.SIGKILL)
-            _ = [feed.next() for _ in range(10)]
-        except RuntimeError as error:  # PyTorch tells it by a signal, at any moment
-            raise loader_death(error) or error from None
-
+    for pid in set(_children(os.getpid())) - before:
+        os.kill(pid, signal.SIGKILL)
     with pytest.raises(KilledError, match="a loader ended with exit code -9"):
-        kill_and_go_on()
+        _ = [feed.next() for _ in range(10)]
     feed.close()
 
 

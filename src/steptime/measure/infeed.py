@@ -1,10 +1,7 @@
-"""How long steps wait for their input, by the host's clock, and what ends their waiting."""
+"""How long steps wait for their input, by the host's clock."""
 
-import re
 from collections.abc import Callable
 from time import perf_counter
-
-from steptime.measure.contract import KilledError
 
 HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
 
@@ -54,12 +51,3 @@ def in_turn(*calls: Callable[[], None] | None) -> Callable[[], None]:
             call()
 
     return step
-
-
-_LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K|exited unexpect)")
-
-
-def loader_death(error: Exception) -> KilledError | None:
-    """Return what an error of PyTorch says of a loader that was killed; None where nothing."""
-    found = _LOADER_DEATH.search(str(error))
-    return KilledError("a loader ended with exit code -9") if found else None

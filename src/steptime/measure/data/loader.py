@@ -8,6 +8,7 @@ on, and has up to `prefetch` of them ready. Without loaders nothing here needs P
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import warnings
@@ -21,15 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.core.graph import Graph
-from steptime.measure.contract import Arrays, Feed, UnsupportedError
+from steptime.measure.contract import Arrays, Feed, KilledError, UnsupportedError
 from steptime.measure.data.dataset import Split
-from steptime.measure.infeed import loader_death
 
 Images = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
 _SCALE = np.float32(255)  # the largest byte becomes 1
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K|exited unexpect)")
 
 
 @dataclass(frozen=True)
@@ -143,16 +144,31 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
             worker_init_fn=partial(_begin, os.getpid(), spare_cpus()),
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        running = [iter(loader)]
+        running = [_quiet(loader)]
 
     def take() -> Arrays:
         try:
             images, labels = next(running[0])
-        except RuntimeError as error:
-            raise loader_death(error) or error from None
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if isinstance(error, RuntimeError) and not _LOADER_DEATH.search(str(error)):
+                raise
+            raise KilledError("a loader ended with exit code -9") from None
         return fit.arrays(images.numpy(), labels.numpy())
 
     return Feed(take, running.clear)  # loaders end with the iterator
+
+
+def _quiet(loader: Any) -> Any:
+    """Return the loader's iterator, which alone tells that a process of it has died.
+
+    PyTorch also raises it from a signal, at any moment in any code of the process.
+    """
+    if sys.platform == "win32":
+        return iter(loader)
+    before = signal.getsignal(signal.SIGCHLD)
+    begun = iter(loader)
+    signal.signal(signal.SIGCHLD, before)
+    return begun
 
 
 def _begin(parent: int, cpus: Collection[int], _: int) -> None:

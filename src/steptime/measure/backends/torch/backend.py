@@ -25,7 +25,7 @@ from steptime.measure.backends.torch import module as torch_module
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
-from steptime.measure.infeed import HOST_CLOCK, Stopwatch, clocked, in_turn, loader_death
+from steptime.measure.infeed import HOST_CLOCK, Stopwatch, clocked, in_turn
 from steptime.measure.trace import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
@@ -288,7 +288,7 @@ def _settings(options: contract.Options) -> None:
 
 
 def meant(error: Exception) -> Exception | None:
-    """Return what an error of PyTorch, of a loader or of the compiler means; None is unknown."""
+    """Return what an error of PyTorch or of its compiler means; None is unknown."""
     if not isinstance(error, MemoryError | RuntimeError):
         return None
     text = str(error).strip().partition("\n")[0]
@@ -301,7 +301,7 @@ def meant(error: Exception) -> Exception | None:
         return contract.UnsupportedError(f"torch has no kernel for it here: {said}")
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         return RuntimeError(f"torch.compile: {text}")
-    return loader_death(error)  # a signal, so it comes at any moment
+    return None
 
 
 def _compiled() -> dict[str, object]:
