@@ -199,6 +199,46 @@ def test_ops_as_people_call_them(short, whole):
     assert found.kernels
 
 
+IMAGE, FILTER = (2, 4, 9, 9), (8, 4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ({"stride": 2, "padding": 1}, {"stride": (2, 2), "padding": (1, 1, 1, 1)}),
+        ({"padding": [1, 0]}, {"padding": (1, 1, 0, 0)}),  # (height, width), as in frameworks
+        ({"dilation": 2, "groups": 1}, {"dilation": (2, 2), "groups": 1}),
+    ],
+)
+def test_one_number_is_that_of_each_side_of_an_image(short, whole):
+    found, other = (
+        steptime.predict_op("conv2d", [IMAGE, FILTER], "float32", "t4", attrs).kernels
+        for attrs in (short, whole)
+    )
+    assert found == other
+
+
+def test_sides_that_are_missing_are_not_taken_to_be_without_padding():
+    with pytest.raises(InputError, match="not top, bottom, left, right"):
+        steptime.predict_op("conv2d", [IMAGE, FILTER], "float32", "t4", {"padding": (1, 1, 1)})
+    with pytest.raises(InputError, match=r"a window \[2, 2, 2\]"):
+        steptime.predict_op("max_pool", [IMAGE], "float32", "t4", {"kernel": (2,) * 3, "stride": 2})
+
+
+def test_an_op_by_itself_on_a_cpu_is_called_by_its_own_host():
+    one, many = (
+        steptime.predict_op("relu", [[64, 64]], "float32", "epyc-7763", condition=condition)
+        for condition in ("isolated", "repeated")
+    )
+    assert 0 < one.low < one.seconds < one.high
+    assert one.seconds == many.seconds
+
+
+def test_what_runs_no_kernel_has_no_time():
+    with pytest.raises(InputError, match="op add: no kernel runs"):
+        steptime.predict_op("add", [[8, 8], [8, 8]], "float32", "t4", pass_="backward")
+
+
 def test_the_numbers_of_an_embedding_are_whole():
     (kernel,) = steptime.predict_op("embedding", [[8, 16], [100, 32]], "float32", "t4").kernels
     assert kernel.bytes == 8 * 16 * 8 + 2 * 8 * 16 * 32 * 4

@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Literal
 
 from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
 from steptime.core.hardware import Device
 from steptime.core.workload import Workload
-from steptime.ops import output_names, outputs_of
+from steptime.ops import kind_row, output_names, outputs_of
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
 from steptime.predict.described import KINDS
@@ -42,6 +43,7 @@ WEIGHTS: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # that follow f
     "batch_norm": lambda x: (x[1:2],) * 4,
 }
 INDEXED = frozenset(("embedding",))  # kinds whose first input are whole numbers
+SIDES = {"padding": 4, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 2)}
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Case:
     whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
     group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
     are the seconds that others predicted. `place` is where the case stands. Cases that do not
-    calibrate are only predicted. What is `repeated` goes round `copies` of its weights.
+    calibrate are only predicted. What is `repeated` goes round `copies` of its weights. Raises
+    `InputError` where nothing runs.
     """
 
     kernels: tuple[Kernel, ...]
@@ -68,6 +71,10 @@ class Case:
     place: str = ""
     calibrates: bool = True
     copies: int = COPIES
+
+    def __post_init__(self) -> None:
+        if not self.kernels:
+            raise InputError("no kernel runs: it is a view, or its gradient is passed on as it is")
 
     @property
     def described(self) -> str:
@@ -91,7 +98,8 @@ def op_kernels(
 ) -> tuple[Kernel, ...]:
     """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits.
 
-    `kind` may be what people call it (`CALLED`); weights in `WEIGHTS` may be left out.
+    `kind` may be what people call it (`CALLED`); weights in `WEIGHTS` may be left out. Of an image
+    a stride of 2 is (2, 2), a padding of (1, 0) one row above and one below, as in frameworks.
     Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
     """
     wanted = None if gradients is None else tuple(gradients)
@@ -100,7 +108,19 @@ def op_kernels(
         raise ShapeError("each size is at least 1")
     if len(shapes) == 1 and kind in WEIGHTS:
         shapes = (*shapes, *WEIGHTS[kind](shapes[0]))
-    return _op_kernels(kind, shapes, tuple(sorted(attrs.items())), dtype, settings, pass_, wanted)
+    said = attrs
+    if kind_row(kind).window:
+        said = {name: _of_sides(value, SIDES.get(name, 0)) for name, value in attrs.items()}
+    return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, settings, pass_, wanted)
+
+
+def _of_sides(said: Attr, sides: int) -> Attr:
+    """Return an attribute for each side of an image, or each of its ends: (1, 1, 0, 0) of (1, 0)."""
+    if not sides or isinstance(said, str | float):
+        return said
+    if isinstance(said, int):
+        return (said,) * sides
+    return tuple(size for size in said for _ in range(sides // len(said or (0,)) or 1))
 
 
 @lru_cache(maxsize=4096)

@@ -130,7 +130,7 @@ class Columns:
     def _timed(self, device_s: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take `device_s`."""
         total = device_s.copy()
-        if self._isolated.any():
+        if self._isolated.any() and "launch.isolated_s" in constants:  # a CPU is its own host
             factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
             between = between_events_s(device_s, factors, constants)
             total = np.where(self._isolated, between, device_s)
@@ -144,7 +144,7 @@ class Columns:
                 factor = np.where(np.array(self._names) != "", np.exp(named), factor)
             total[self._steps] = np.maximum(own + base, host_s) * factor
         elif self._steps:
-            total[self._steps] += constants["launch.step_s"]  # a CPU is its own host
+            total[self._steps] += constants["launch.step_s"]
         return total
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:

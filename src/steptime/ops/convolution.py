@@ -40,7 +40,9 @@ def conv2d_outputs(
 ) -> Specs:
     """Return `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
     _check_channels(x, w, groups)
+    require(len(stride) == len(dilation) == 2, f"stride {stride}, dilation {dilation}: not a pair")
     require(min(*stride, *dilation) >= 1, f"stride {stride}, dilation {dilation}: below 1")
+    require(len(padding) == 4, f"padding {padding}: not top, bottom, left, right")
     require(
         x.shape[1] == w.shape[1] * groups,
         f"{x.shape[1]} channels do not fit a filter {show(w)} in {groups} groups",

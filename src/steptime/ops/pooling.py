@@ -24,7 +24,9 @@ def pool_outputs(
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
-    require(min(*kernel, *stride) >= 1, f"a window {list(kernel)} with stride {list(stride)}")
+    sound = len(kernel) == len(stride) == 2 and len(padding) == 4
+    said = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
+    require(sound and min(*kernel, *stride) >= 1, said)
     height = positions(x.shape[2], kernel[0], stride[0], padding[:2], ceil=ceil)
     width = positions(x.shape[3], kernel[1], stride[1], padding[2:], ceil=ceil)
     require(height >= 1 and width >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
