@@ -236,7 +236,7 @@ def test_an_op_by_itself_on_a_cpu_is_called_by_its_own_host():
 
 def test_what_runs_no_kernel_has_no_time():
     with pytest.raises(InputError, match="op add: no kernel runs"):
-        steptime.predict_op("add", [[8, 8], [8, 8]], "float32", "t4", pass_="backward")
+        steptime.predict_op("add", [[8, 8], [8, 8]], "float32", "t4", pass_="backward")  # noqa: S106  # of a step
 
 
 def test_the_numbers_of_an_embedding_are_whole():

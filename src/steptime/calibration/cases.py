@@ -115,7 +115,7 @@ def op_kernels(
 
 
 def _of_sides(said: Attr, sides: int) -> Attr:
-    """Return an attribute for each side of an image, or each of its ends: (1, 1, 0, 0) of (1, 0)."""
+    """Return an attribute for each side of an image, or each end: (1, 1, 0, 0) of (1, 0)."""
     if not sides or isinstance(said, str | float):
         return said
     if isinstance(said, int):

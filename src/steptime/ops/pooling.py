@@ -24,7 +24,7 @@ def pool_outputs(
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
-    sound = len(kernel) == len(stride) == 2 and len(padding) == 4
+    sound = len((*kernel, *stride, *padding)) == 8
     said = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
     require(sound and min(*kernel, *stride) >= 1, said)
     height = positions(x.shape[2], kernel[0], stride[0], padding[:2], ceil=ceil)
