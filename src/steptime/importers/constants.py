@@ -1,4 +1,4 @@
-"""Small arrays that exporters leave in a file: shapes, positions, masks, worked out without numpy.
+"""Small arrays that exporters leave in a file: shapes, positions, masks, worked out.
 
 An array of more than `MOST` elements, or whose values are not read, has a shape and no values. What
 is made of one has none either, so that a size that follows from it can be refused by name.
@@ -8,9 +8,13 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from steptime.ops.table import ShapeError, require
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.ops.table import ShapeError, broadcast_shape, require
 
 MOST = 16_384
 LARGEST = 2**63
@@ -59,33 +63,32 @@ def scalar(value: Number, dtype: str = "int64") -> Array:
     return Array((), dtype, (value,))
 
 
-def made(shape: Sequence[int], dtype: str, values: Callable[[], Iterable[Number]] | None) -> Array:
-    """Return an array of `shape`, with its values if there are at most `MOST`.
+def made(shape: Sequence[int], dtype: str, values: Callable[[], Any], *of: Array) -> Array:
+    """Return an array of `shape`, with its values if those `of` which it is made are known.
 
-    Raises `ShapeError` for a size below 0 or of 2^63 and more, and for such values.
+    More than `MOST` are left out. Raises `ShapeError` for a size below 0 or of 2^63 and more, and
+    for such values.
     """
     require(len(shape) <= 16 and all(0 <= n < LARGEST for n in shape), f"an array of {list(shape)}")
-    if values is None or math.prod(shape) > MOST:
+    if math.prod(shape) > MOST or any(x.values is None for x in of):
         return Array(tuple(shape), dtype)
-    kept = tuple(values())
+    found = values()
+    kept = tuple(found.ravel().tolist() if isinstance(found, np.ndarray) else found)
     require(all(isinstance(v, float) or -LARGEST <= v < LARGEST for v in kept), "a number >= 2^63")
     return Array(tuple(shape), dtype, kept)
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+def _numbers(x: Array) -> NDArray[Any]:
+    """Return the elements as Python's numbers, zeros that take no memory if they are not known."""
+    if x.values is None:
+        return np.broadcast_to(np.zeros((), bool), x.shape)
+    return np.array(x.values, object).reshape(x.shape)
 
 
-def _view(x: Array, shape: Sequence[int], strides: Sequence[int], start: int = 0) -> Array:
-    """Return the elements of `x` at `start` and the multiples of `strides`."""
-
-    def values() -> Iterable[Number]:
-        places = [start]
-        for n, stride in zip(shape, strides, strict=True):
-            places = [place + i * stride for place in places for i in range(n)]
-        return map(x.known().__getitem__, places)
-
-    return made(shape, x.dtype, None if x.values is None else values)
+def _seen(x: Array, view: Callable[[NDArray[Any]], NDArray[Any]]) -> Array:
+    """Return a view of the elements, known or not."""
+    y = view(_numbers(x))
+    return made(y.shape, x.dtype, lambda: y, x)
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -96,21 +99,15 @@ def axis_of(axis: int, rank: int) -> int:
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that arrays have together, as numpy does; raises `ShapeError` if none."""
-    rank = max(map(len, shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    out = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
-    for shape in padded:
-        fits = all(n in (1, wanted) for n, wanted in zip(shape, out, strict=True))
-        require(fits, f"shapes {[list(s) for s in shapes]} do not fit together")
-    return out
+    found = broadcast_shape(*shapes)
+    require(found is not None, f"shapes {[list(s) for s in shapes]} do not fit together")
+    return found or ()
 
 
 def expand(x: Array, shape: tuple[int, ...]) -> Array:
     """Return `x` repeated to `shape`."""
     require(broadcast(x.shape, shape) == shape, f"{list(x.shape)} is not {list(shape)} repeated")
-    own = (1,) * (len(shape) - len(x.shape)) + x.shape
-    strides = [0 if n == 1 else s for n, s in zip(own, _strides(own), strict=True)]
-    return _view(x, shape, strides)
+    return _seen(x, lambda a: np.broadcast_to(a, shape))
 
 
 def reshape(x: Array, shape: Sequence[int]) -> Array:
@@ -122,8 +119,7 @@ def reshape(x: Array, shape: Sequence[int]) -> Array:
 def transpose(x: Array, order: Sequence[int]) -> Array:
     """Return `x` with its axes in `order`."""
     require(sorted(order) == list(range(len(x.shape))), f"transpose {list(x.shape)} by {order}")
-    strides = _strides(x.shape)
-    return _view(x, [x.shape[i] for i in order], [strides[i] for i in order])
+    return _seen(x, lambda a: a.transpose(order))
 
 
 def window(size: int, start: int, stop: int, step: int) -> tuple[int, int]:
@@ -137,27 +133,39 @@ def slice_(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     """Return `x[..., start:stop:step, ...]` along `axis`."""
     axis = axis_of(axis, len(x.shape))
     first, length = window(x.shape[axis], start, stop, step)
-    shape, strides = list(x.shape), _strides(x.shape)
-    shape[axis], begin = length, first * strides[axis]
-    strides[axis] *= step
-    return _view(x, shape, strides, begin)
+    last = first + length * step
+    part = slice(first, None if last < 0 else last, step)
+    return _seen(x, lambda a: a[(slice(None),) * axis + (part,)])
 
 
 def gather(x: Array, indices: Array, axis: int = 0) -> Array:
     """Return the slices of `x` along `axis` that `indices` name, their axes in the axis' place."""
     axis = axis_of(axis, len(x.shape))
-    size, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
-    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    size, shape = x.shape[axis], (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
-    def values() -> Iterable[Number]:
-        numbers, places = x.known(), indices.whole("an index")
-        require(all(-size <= i < size for i in places), f"an index outside of {size}")
-        for outer in range(math.prod(x.shape[:axis])):
-            for i in places:
-                begin = (outer * size + i % size) * inner
-                yield from numbers[begin : begin + inner]
+    def values() -> NDArray[Any]:
+        places = np.reshape(indices.whole("an index"), indices.shape).astype(int)
+        require(bool(np.all((-size <= places) & (places < size))), f"an index outside of {size}")
+        return np.take(_numbers(x), places, axis)
 
-    return made(shape, x.dtype, None if None in (x.values, indices.values) else values)
+    return made(shape, x.dtype, values, x, indices)
+
+
+def gather_nd(x: Array, indices: Array) -> Array:
+    """Return the parts of `x` that the rows of `indices` name by their first axes."""
+
+    def values() -> NDArray[Any]:
+        places = tuple(np.moveaxis(_numbers(indices).astype(int), -1, 0))
+        return np.asarray(_numbers(x)[places])
+
+    shape = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
+    return made(shape, x.dtype, values, x, indices)
+
+
+def tile(x: Array, times: Sequence[int]) -> Array:
+    """Return `x` repeated so many times along each axis."""
+    shape = [n * t for n, t in zip(x.shape, times, strict=True)]
+    return made(shape, x.dtype, lambda: np.tile(_numbers(x), times), x)
 
 
 def concat(arrays: Sequence[Array], axis: int) -> Array:
@@ -165,20 +173,11 @@ def concat(arrays: Sequence[Array], axis: int) -> Array:
     require(bool(arrays), "concat of nothing")
     first = arrays[0]
     axis = axis_of(axis, len(first.shape))
-    rest = (*first.shape[:axis], *first.shape[axis + 1 :])
-    require(
-        all((*x.shape[:axis], *x.shape[axis + 1 :]) == rest for x in arrays),
-        f"concat of {[list(x.shape) for x in arrays[:8]]} along axis {axis}",
-    )
+    rest = {(*x.shape[:axis], *x.shape[axis + 1 :]) for x in arrays}
+    shapes = [list(x.shape) for x in arrays[:8]]
+    require(len(rest) == 1, f"concat of {shapes} along axis {axis}")
     shape = (*first.shape[:axis], sum(x.shape[axis] for x in arrays), *first.shape[axis + 1 :])
-
-    def values() -> Iterable[Number]:
-        for outer in range(math.prod(first.shape[:axis])):
-            for x in arrays:
-                length = math.prod(x.shape[axis:])
-                yield from x.known()[outer * length : (outer + 1) * length]
-
-    return made(shape, first.dtype, None if any(x.values is None for x in arrays) else values)
+    return made(shape, first.dtype, lambda: np.concatenate([*map(_numbers, arrays)], axis), *arrays)
 
 
 def range_(start: Number, stop: Number, step: Number, dtype: str = "int64") -> Array:
@@ -191,18 +190,6 @@ def range_(start: Number, stop: Number, step: Number, dtype: str = "int64") -> A
 def full(shape: Sequence[int], value: Number, dtype: str) -> Array:
     """Return an array of one number."""
     return made(shape, dtype, lambda: (value,) * math.prod(shape))
-
-
-def _divided(a: Number, b: Number) -> Number:
-    if isinstance(a, float) or isinstance(b, float):
-        return a / b if b else math.copysign(math.inf, a) if a else math.nan
-    require(b != 0, "division by 0")
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def _power(a: Number, b: Number) -> Number:
-    require(abs(b) <= 64, f"a power of {b}")
-    return a**b if a or b >= 0 else math.inf
 
 
 def _safely(function: Callable[..., Number]) -> Callable[..., Number]:
@@ -221,14 +208,14 @@ _PLAIN: dict[str, Callable[..., Number]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "mod")},
     **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos", "floor", "ceil")},
     "abs": abs,
-    "div": _divided,
+    "div": lambda a, b: a / b if float in (type(a), type(b)) else int(Fraction(a, b)),
     "floor_divide": operator.floordiv,
-    "pow": _power,
+    "pow": lambda a, b: a**b if abs(b) <= 64 else math.nan,
     "round": round,
     "minimum": min,
     "maximum": max,
     "sign": lambda x: (x > 0) - (x < 0),
-    "reciprocal": lambda x: _divided(1.0, x),
+    "reciprocal": lambda x: 1 / x,
     "where": lambda c, a, b: a if c else b,
 }
 FUNCTIONS = {name: _safely(function) for name, function in _PLAIN.items()}
@@ -260,12 +247,8 @@ def pointwise(function: str, *arrays: Array) -> Array:
     shape = broadcast(*(x.shape for x in arrays))
     compute = COMPARISONS.get(function) or FUNCTIONS[function]
     dtype = "bool" if function in COMPARISONS else arrays[-1].dtype
-    known = all(x.values is not None for x in arrays)
-    return made(
-        shape,
-        dtype,
-        (lambda: map(compute, *(expand(x, shape).known() for x in arrays))) if known else None,
-    )
+    operands = (np.broadcast_to(_numbers(x), shape).flat for x in arrays)
+    return made(shape, dtype, lambda: map(compute, *operands), *arrays)
 
 
 def cast(x: Array, dtype: str) -> Array:
@@ -273,42 +256,31 @@ def cast(x: Array, dtype: str) -> Array:
     kind: type = bool if dtype == "bool" else float if "float" in dtype else int
     if kind is int and x.values is not None and not all(map(math.isfinite, x.values)):
         return Array(x.shape, dtype)
-    return made(x.shape, dtype, None if x.values is None else lambda: map(kind, x.known()))
+    return made(x.shape, dtype, lambda: map(kind, x.known()), x)
 
 
 def reduce(function: str, x: Array, axes: Iterable[int], keep: bool = False) -> Array:
     """Return a row of `REDUCTIONS` over `axes`, of size 1 if they are kept."""
     gone = sorted({axis_of(axis, len(x.shape)) for axis in axes})
-    kept = [i for i in range(len(x.shape)) if i not in gone]
     length = math.prod(x.shape[i] for i in gone)
     require(length > 0, f"{function} over no elements")
     shape = tuple(1 if i in gone else n for i, n in enumerate(x.shape) if keep or i not in gone)
-    turned = transpose(x, [*kept, *gone])
 
     def values() -> Iterable[Number]:
-        numbers = turned.known()
-        return (REDUCTIONS[function](numbers[i : i + length]) for i in range(0, x.size, length))
+        rows = np.moveaxis(_numbers(x), gone, range(-len(gone), 0)).reshape(-1, length)
+        return map(REDUCTIONS[function], rows.tolist())
 
-    return made(shape, x.dtype, None if turned.values is None else values)
+    return made(shape, x.dtype, values, x)
 
 
 def cumulative_sum(x: Array, axis: int) -> Array:
     """Return the sums of all elements up to each along `axis`."""
     axis = axis_of(axis, len(x.shape))
-    stride, block = _strides(x.shape)[axis], math.prod(x.shape[axis:])
-
-    def values() -> Iterable[Number]:
-        sums: list[Number] = []
-        for i, value in enumerate(x.known()):
-            sums.append(value + (sums[i - stride] if i % block >= stride else 0))
-        return sums
-
-    return made(x.shape, x.dtype, None if x.values is None else values)
+    return made(x.shape, x.dtype, lambda: _numbers(x).cumsum(axis), x)
 
 
 def non_zero(x: Array) -> Array:
     """Return the places of the elements that are not 0, `[axes, number]`."""
-    strides = _strides(x.shape)
-    found = [i for i, value in enumerate(x.known("the number of places")) if value]
-    places = [i // s % n for n, s in zip(x.shape, strides, strict=True) for i in found]
-    return made((len(x.shape), len(found)), "int64", lambda: places)
+    x.known("the number of places")
+    places = np.array(np.nonzero(_numbers(x)))
+    return made(places.shape, "int64", lambda: places)

@@ -127,17 +127,7 @@ def _gather_nd(r: Run, x: Value, indices: Value) -> Value:
     require(batch == 0, "batch_dims of GatherND other than 0")
     merged = (math.prod(own[:depth]), *own[depth:])
     if isinstance(x, Constant) and isinstance(indices, Constant) and not is_weight(x):
-        rows, known = math.prod(at[:-1]), indices.array.values
-        if x.array.values is None or known is None or rows > constants.MOST:
-            return r.constant(Array((*at[:-1], *own[depth:]), x.array.dtype), x, indices)
-        numbers, flat = indices.array.whole(), []
-        for i in range(rows):
-            place = 0
-            for axis in range(depth):
-                place = place * own[axis] + numbers[i * depth + axis] % own[axis]
-            flat.append(place)
-        places = Array(at[:-1], "int64", tuple(flat))
-        return r.constant(constants.gather(constants.reshape(x.array, merged), places), x, indices)
+        return r.constant(constants.gather_nd(x.array, indices.array), x, indices)
     ids = r.b.buffer(elements.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
     return r.do(elements.gather, r.view(x, "reshape", merged), ids, 0)
 
@@ -159,10 +149,7 @@ def _tile(r: Run, x: Value, times: Value) -> Value:
     if all(n == 1 for n in repeats):
         return x
     if isinstance(x, Constant) and not is_weight(x):
-        apart = constants.reshape(x.array, [n for size in shape for n in (1, size)])
-        pairs = [*zip(repeats, shape, strict=True)]
-        wide = constants.expand(apart, tuple(n for pair in pairs for n in pair))
-        return r.constant(constants.reshape(wide, [times * n for times, n in pairs]), x)
+        return r.constant(constants.tile(x.array, repeats), x)
     return r.do(elements.op, "tile", x, times=repeats)
 
 
@@ -228,21 +215,11 @@ def _gather_elements(r: Run, x: Value, indices: Value) -> Value:
     return r.do(elements.op, "gather_elements", x, indices, axis=axis)
 
 
-def _trilu(r: Run, x: Value, k: Value = None) -> Value:
-    """Return a triangle of `x`: constants worked out, else a product with a mask."""
-    shape, offset = r.shape(x), int(r.number(k) or 0)
-    upper = bool(r.attr("upper", 1))
+def _trilu(r: Run, x: Value, *_: Value) -> Value:
+    """Return a triangle of `x`: a table of a constant, else a product with a mask."""
+    shape = r.shape(x)
     if isinstance(x, Constant):
-        array = x.array
-        if array.values is None:
-            return r.constant(array, x, derived=True)
-        height, width = shape[-2:]
-        kept = (
-            v if ((j - i >= offset) if upper else (j - i <= offset)) else type(v)(0)
-            for n, v in enumerate(array.values)
-            for i, j in [(n // width % height, n % width)]
-        )
-        return r.constant(Array(shape, array.dtype, tuple(kept)), x, derived=True)
+        return r.constant(Array(shape, x.array.dtype), derived=True)
     mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), shape[-2:])
     return r.do(elements.pointwise, "mul", x, mask)
 
