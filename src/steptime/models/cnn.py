@@ -9,7 +9,7 @@ from steptime.core.workload import Value
 from steptime.layers.blocks import conv_norm, residual_block
 from steptime.layers.dense import classify, linear
 from steptime.layers.image import max_pool
-from steptime.models.family import Family, Parameter
+from steptime.models.family import Family, parameters_of
 from steptime.ops.builder import Builder
 
 GROUPS = 4
@@ -70,17 +70,7 @@ def build_residual(
 FAMILY = Family(
     "cnn",
     build_residual,
-    {
-        "block": Parameter(
-            "bottleneck", "kind of block", ("residual", "bottleneck"), choices=tuple(BLOCKS)
-        ),
-        "blocks": Parameter(
-            "3-4-6-3", "blocks a group, one number or four", "1..8", read=read_blocks
-        ),
-        "filters": Parameter(64, "filters of the first group", (16, 32, 64)),
-        "image": Parameter(224, "height and width of the input", "100..300 +50"),
-        "classes": Parameter(1000, "classes", "500..1500 +500"),
-    },
+    parameters_of("cnn", block={"choices": (*BLOCKS,)}, blocks={"read": read_blocks}),
     "Wang, Wei, Brooks 2019, table 2; He et al. 2015",
     batch_sweep="64..1024 x2",
 )

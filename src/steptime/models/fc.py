@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.layers.dense import classify, linear
-from steptime.models.family import Family, Parameter
+from steptime.models.family import Family, parameters_of
 from steptime.ops.builder import Builder
 
 
@@ -20,12 +20,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 FAMILY = Family(
     "fc",
     build,
-    {
-        "layers": Parameter(4, "hidden layers", "4..128 x2"),
-        "nodes": Parameter(1024, "units of a hidden layer", "32..8192 x2"),
-        "inputs": Parameter(2000, "width of the input", "2000..8000 +2000"),
-        "outputs": Parameter(200, "classes", "200..1000 +200"),
-    },
+    parameters_of("fc"),
     "Wang, Wei, Brooks 2019, table 2",
     batch_sweep="64..16384 x2",
 )

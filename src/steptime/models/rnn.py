@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.layers.dense import classify, embedding, linear
-from steptime.models.family import Family, Parameter
+from steptime.models.family import Family, parameters_of
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
 
@@ -27,13 +27,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 FAMILY = Family(
     "rnn",
     build,
-    {
-        "cell": Parameter("lstm", "kind of cell", ("rnn", "lstm", "gru"), choices=tuple(GATES)),
-        "layers": Parameter(1, "stacked cells", (1, 5, 9, 13)),
-        "embedding": Parameter(500, "width of embedding and cells", (100, 500, 900)),
-        "length": Parameter(50, "steps of a sequence", (10, 50, 90)),
-        "vocabulary": Parameter(1024, "words", "2..1024 x8", least=2),
-    },
+    parameters_of("rnn", cell={"choices": (*GATES,)}),
     "Wang, Wei, Brooks 2019, table 2; the steps of the vocabulary are ours",
     batch_sweep="16..1024 x4",
 )

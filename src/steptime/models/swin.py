@@ -13,7 +13,7 @@ from steptime.layers.blocks import Sight, attention, block, feed_forward, norm
 from steptime.layers.dense import classify, embedding, linear, mean_loss
 from steptime.layers.image import conv2d
 from steptime.models import transformer
-from steptime.models.family import Family, Parameter, resolve
+from steptime.models.family import Family, parameters_of, resolve
 from steptime.ops.builder import Builder
 
 MOST_STAGES = 16
@@ -151,20 +151,10 @@ FAMILY = Family(
     "swin",
     build,
     {
-        "image": Parameter(224, "height and width of an image"),
-        "patch": Parameter(4, "height and width of a patch"),
-        "channels": Parameter(3, "channels of an image"),
-        "width": Parameter(96, "width of the first stage, doubled by each other one"),
-        "depths": Parameter("2-2-6-2", "blocks of each stage", read=_stages),
-        "heads": Parameter("3-6-12-24", "heads of each stage", read=_stages),
-        "window": Parameter(7, "height and width of a window, in patches"),
-        "ffn_ratio": Parameter(
-            4.0, "width of the feed-forward part by that of the stage", read=_ratio
+        **parameters_of(
+            "swin", depths={"read": _stages}, heads={"read": _stages}, ffn_ratio={"read": _ratio}
         ),
-        "qkv_bias": Parameter(True, "queries, keys and values have a bias"),
         "activation": transformer.FAMILY.parameters["activation"],
-        "classes": Parameter(1000, "classes, 0 for none", least=0),
-        "pixels": Parameter(0, "height and width that a place is made to again, 0: not", least=0),
     },
     "Liu et al. 2021; the small ones: 28,288,354 parameters",
     check=check,
