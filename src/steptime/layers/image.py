@@ -49,19 +49,6 @@ def conv2d(
         return b.op("bias", y, b.weight("b", (channels,)), name="bias", axis=1) if bias else y
 
 
-def conv_relu(
-    b: Builder, x: str, channels: int, kernel: Kernel, name: str, norm: bool = False, **sizes: Any
-) -> str:
-    """Return convolution, bias (or batch norm in its stead where `norm`), and ReLU.
-
-    `sizes` are those of `conv2d`.
-    """
-    x = conv2d(b, x, channels, kernel, name, bias=not norm, **sizes)
-    if norm:
-        x = batch_norm(b, x, f"{name}/norm")
-    return b.op("relu", x, name=f"{name}/relu")
-
-
 def batch_norm(b: Builder, x: str, name: str, op: str = "") -> str:
     """Return `x` normalised by its batch in training, by the running statistics in inference.
 

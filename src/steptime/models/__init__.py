@@ -13,23 +13,14 @@ FAMILIES = {
     "rnn": "steptime.models.rnn:FAMILY",
     "transformer": "steptime.models.transformer:FAMILY",
 }
-ZOO = {
-    "alexnet": "steptime.models.classic:alexnet",
-    "alexnet_v2": "steptime.models.classic:alexnet_v2",
-    "overfeat": "steptime.models.classic:overfeat",
-    "nin": "steptime.models.classic:nin",
-    "vgg16": "steptime.models.classic:vgg16",
-    "resnet18": "steptime.models.zoo:RESNET18",
-    "resnet50": "steptime.models.zoo:RESNET50",
-    "resnet50_v1": "steptime.models.zoo:RESNET50_V1",
-    "inception_v3": "steptime.models.inception:inception_v3",
-    "densenet121": "steptime.models.densenet:densenet121",
-    "densenet_cifar": "steptime.models.densenet:densenet_cifar",
-    "squeezenet1_0": "steptime.models.mobile:squeezenet1_0",
-    "squeezenet1_1": "steptime.models.mobile:squeezenet1_1",
-    "mobilenet_v1": "steptime.models.mobile:mobilenet_v1",
-    "mobilenet_v2": "steptime.models.mobile:mobilenet_v2",
-    "deep_mnist": "steptime.models.classic:deep_mnist",
+_CONVOLUTIONAL = (
+    *("alexnet", "alexnet_v2", "overfeat", "nin", "vgg16", "resnet18", "resnet50", "resnet50_v1"),
+    *("inception_v3", "densenet121", "densenet_cifar", "squeezenet1_0", "squeezenet1_1"),
+    *("mobilenet_v1", "mobilenet_v2", "deep_mnist"),
+)
+ZOO = {name: f"steptime.models.convolutional:{name}" for name in _CONVOLUTIONAL} | {
+    **{name: f"steptime.models.zoo:{name.upper()}" for name in _CONVOLUTIONAL if "resnet" in name},
+    **{name: f"steptime.models.densenet:{name}" for name in _CONVOLUTIONAL if "dense" in name},
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }
 
