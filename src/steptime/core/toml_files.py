@@ -4,6 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{shown(path)}: not TOML: nested too deeply") from None
     except ValueError as error:  # a TOMLDecodeError, a NUL in the path, an endless number
         raise InputError(f"{shown(path)}: not TOML: {error}") from error
+
+
+@cache
+def packaged(name: str) -> dict[str, Any]:
+    """Return the table of one of the package's own files, `data/NAME`."""
+    return read_toml(Path(__file__).parents[1] / "data" / name)
 
 
 def toml_text(table: Mapping[str, Any]) -> str:

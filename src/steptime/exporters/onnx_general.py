@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from steptime.core.toml_files import packaged
 from steptime.exporters.onnx_nodes import TYPES, Function, Nodes, Write, node
 from steptime.ops.norm import EPSILON
 from steptime.ops.pointwise import promoted
@@ -46,35 +47,18 @@ def _sloped(kind: str, default: float) -> Function:
 
 
 FUNCTIONS: dict[str, Function] = {
-    **{
-        name: node(name.capitalize())
-        for name in (
-            *("neg", "abs", "exp", "log", "sqrt", "reciprocal", "sin", "cos", "erf", "floor"),
-            *("ceil", "round", "sign", "selu", "softsign", "softplus", "mish", "where"),
-            *("add", "sub", "mul", "div", "pow", "mod", "and", "or", "xor"),
-        )
-    },
+    **{function: node(name) for function, name in packaged("onnx.toml")["functions"].items()},
     "rsqrt": lambda b, x: b.add("Reciprocal", b.add("Sqrt", x)),
     "log1p": lambda b, x: b.add("Log", _of(1.0, "Add")(b, x)),
     "expm1": lambda b, x: _of(1.0, "Sub")(b, b.add("Exp", x)),
-    "logical_not": node("Not"),
-    "isnan": node("IsNaN"),
     "clamp": _clamp,
     "leaky_relu": _sloped("LeakyRelu", 0.01),
     "elu": _sloped("Elu", 1.0),
     "hard_sigmoid": node("HardSigmoid", alpha=1 / 6, beta=0.5),
-    "hard_swish": node("HardSwish"),
     "log_sigmoid": _log_sigmoid,
-    "maximum": node("Max"),
-    "minimum": node("Min"),
     "mod": _mod,
     "floor_divide": _quotient,
-    "eq": node("Equal"),
     "ne": _not_equal,
-    "lt": node("Less"),
-    "le": node("LessOrEqual"),
-    "gt": node("Greater"),
-    "ge": node("GreaterOrEqual"),
 }
 _OF_TRUTH = ("and", "or", "xor", "logical_not")
 _OF_ONE = ("leaky_relu", "elu")  # their scalar is a parameter, not an operand

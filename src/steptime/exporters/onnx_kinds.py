@@ -285,6 +285,10 @@ def _cross_entropy(b: Nodes, logits: str, labels: str) -> str:
 
 KINDS: dict[str, Write] = {
     **onnx_general.KINDS,
+    **{
+        kind: onnx_general.FUNCTIONS[kind]
+        for kind in ("relu", "sigmoid", "tanh", "add", "sub", "mul", "maximum")
+    },
     "linear": _linear,
     "matmul": matmul,
     "bias": _bias,
@@ -303,16 +307,9 @@ KINDS: dict[str, Write] = {
     "local_response_norm": lambda b, x, size, alpha, beta, k: b.add(
         "LRN", x, size=size, alpha=float(alpha), beta=float(beta), bias=float(k)
     ),
-    "relu": node("Relu"),
-    "sigmoid": node("Sigmoid"),
-    "tanh": node("Tanh"),
     "gelu": lambda b, x, tanh=False: b.add("Gelu", x, approximate="tanh" if tanh else "none"),
     "silu": _silu,
     "softmax": node("Softmax", axis=-1),
-    "add": node("Add"),
-    "sub": node("Sub"),
-    "mul": node("Mul"),
-    "maximum": node("Max"),
     "prelu": lambda b, x, slope: b.add("PRelu", x, _along(b, slope, 1, len(b.shape(x)))),
     "dropout": node("Identity"),  # in inference
     "cast": lambda b, x, dtype: b.add("Cast", x, to=TYPES[dtype]),

@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import formula
 from steptime.core.ranges import LARGEST
-from steptime.core.toml_files import read_toml
+from steptime.core.toml_files import packaged
 from steptime.core.workload import Value
 from steptime.importers import Source
 from steptime.models.family import Family, Parameter, resolve
@@ -23,7 +22,6 @@ from steptime.ops.builder import Builder
 KEY = "model_type"
 _FAMILY = "steptime.models.transformer:FAMILY"
 LONGEST_LIST = 10_000
-_TABLE = Path(__file__).parents[1] / "data/huggingface.toml"
 _MERGED = ("fields", "spelled", "only", "heads", "settings", "free", "remarks")
 _ACTIVATIONS = {  # by their names in transformers
     **{name: name for name in ("gelu", "relu", "silu", "quick_gelu")},
@@ -51,7 +49,7 @@ _HARMLESS = re.compile(  # fields that change neither shapes nor work
 @lru_cache(maxsize=1)
 def _rows() -> Mapping[str, Mapping[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
-    for name, row in read_toml(_TABLE).items():
+    for name, row in packaged("huggingface.toml").items():
         base = rows.get(row.get("like", ""), {})
         merged = {part: {**base.get(part, {}), **row.get(part, {})} for part in _MERGED}
         merged |= {part: row[part] for part in ("heads", "free") if part in row}

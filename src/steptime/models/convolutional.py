@@ -3,10 +3,9 @@
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from steptime.core.toml_files import read_toml
+from steptime.core.toml_files import packaged
 from steptime.layers.dense import classify, dropout, linear
 from steptime.layers.image import avg_pool, batch_norm, conv2d, max_pool
 from steptime.models.family import Family, Parameter
@@ -20,17 +19,12 @@ _WINDOW = re.compile(r"(\d+)x(\d+)$")  # that a name ends with
 _POOLS = {"max": max_pool, "avg": avg_pool}
 
 
-@lru_cache(maxsize=1)
-def _table() -> Mapping[str, Any]:
-    return read_toml(Path(__file__).parents[1] / "data/convolutional_networks.toml")
-
-
 @lru_cache(maxsize=64)
 def __getattr__(name: str) -> Family:
     """Return the network that a row says; raises `AttributeError` where there is none."""
-    if name not in _table():
+    row = packaged("convolutional_networks.toml").get(name)
+    if row is None:
         raise AttributeError(name)
-    row = _table()[name]
     parameters = {}
     if "image" in row:
         parameters["image"] = Parameter(row["image"], "height and width of the input")

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import isnan
-from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.ranges import number_of, value_text, whole_number
-from steptime.core.toml_files import read_toml
+from steptime.core.toml_files import packaged
 from steptime.core.workload import Value
 from steptime.ops.builder import Builder
 
@@ -61,15 +59,10 @@ class Family:
     settings: Mapping[str, Value] = field(default_factory=dict)
 
 
-@lru_cache(maxsize=1)
-def _table() -> Mapping[str, Any]:
-    return read_toml(Path(__file__).parents[1] / "data/families.toml")
-
-
 def parameters_of(family: str, **more: Mapping[str, Any]) -> dict[str, Parameter]:
     """Return the hyperparameters of a family as the table has them, with `more` of some of them."""
     made = {}
-    for name, row in _table()[family].items():
+    for name, row in packaged("families.toml")[family].items():
         own: dict[str, Any] = {
             key: tuple(one) if isinstance(one, list) else one for key, one in row.items()
         }
@@ -81,7 +74,9 @@ def parameters_of(family: str, **more: Mapping[str, Any]) -> dict[str, Parameter
 
 def fault_of(family: str) -> Callable[[Mapping[str, Any]], str | None]:
     """Return what says which sizes of a family do not fit together, None if all do."""
-    rules = [(formula(when), said) for when, said in _table()["faults"][family].items()]
+    rules = [
+        (formula(when), said) for when, said in packaged("families.toml")["faults"][family].items()
+    ]
     return lambda p: next((filled(said, p) for when, said in rules if when(p)), None)
 
 

@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from steptime.core.toml_files import read_toml
+from steptime.core.toml_files import packaged
 from steptime.models.family import Family
-
-_TABLE = Path(__file__).parents[1] / "data/language_models.toml"
 
 
 @lru_cache(maxsize=1)
 def rows() -> Mapping[str, Mapping[str, Any]]:
     """Return the hyperparameters of each model, its `source` and its `parameters`."""
-    table = read_toml(_TABLE)
+    table = packaged("language_models.toml")
     styles, models = table["styles"], table["models"]
-    return {name: {**styles.get(row.pop("like", ""), {}), **row} for name, row in models.items()}
+    found = {name: {**styles.get(row.get("like", ""), {}), **row} for name, row in models.items()}
+    return {name: {key: row[key] for key in row if key != "like"} for name, row in found.items()}
 
 
 @lru_cache(maxsize=64)

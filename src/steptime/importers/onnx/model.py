@@ -12,92 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.toml_files import packaged
 from steptime.importers import Source
 from steptime.importers.constants import MOST, Array, Number
 from steptime.importers.onnx.wire import Schema, Span, Wire, WireError
 
 MOST_NODES = 300_000
 MOST_FLOATS = 16  # a float tensor of more is a weight, and not read
-DTYPES = {  # ours, bytes of an element, form of `struct`
-    1: ("float32", 4, "f"),
-    2: ("int8", 1, "B"),  # uint8
-    3: ("int8", 1, "b"),
-    4: ("int32", 2, "H"),
-    5: ("int32", 2, "h"),
-    6: ("int32", 4, "i"),
-    7: ("int64", 8, "q"),
-    9: ("bool", 1, "?"),
-    10: ("float32", 2, "e"),  # floats of all widths have the type of the run
-    11: ("float32", 8, "d"),
-    12: ("int64", 4, "I"),
-    13: ("int64", 8, "Q"),
-    16: ("float32", 2, ""),
-    **dict.fromkeys((17, 18, 19, 20), ("float32", 1, "")),
-    **dict.fromkeys((21, 22), ("int8", 0.5, "")),
-    23: ("float32", 0.5, ""),
-}
-_ENTRY: Schema = {1: ("key", "text"), 2: ("value", "text")}
-_TENSOR: Schema = {
-    1: ("dims*", "numbers"),
-    2: ("dtype", "int"),
-    4: ("floats*", "numbers"),
-    5: ("int32s*", "numbers"),
-    7: ("int64s*", "numbers"),
-    8: ("name", "text"),
-    9: ("raw", "span"),
-    10: ("doubles*", "numbers"),
-    11: ("uint64s*", "numbers"),
-    13: ("external*", _ENTRY),
-    14: ("location", "int"),
-}
-_DIMENSION: Schema = {1: ("size", "int"), 2: ("name", "text")}
-_TYPE: Schema = {1: ("tensor", {1: ("dtype", "int"), 2: ("shape", {1: ("sizes*", _DIMENSION)})})}
-_VALUE: Schema = {1: ("name", "text"), 2: ("type", _TYPE)}
-_ATTRIBUTE: Schema = {
-    1: ("name", "text"),
-    2: ("f", "float"),
-    3: ("i", "int"),
-    4: ("s", "span"),
-    5: ("t", _TENSOR),
-    7: ("floats*", "numbers"),
-    8: ("ints*", "numbers"),
-    9: ("strings*", "span"),
-    20: ("type", "int"),
-    21: ("refers", "text"),
-}
-_NODE: Schema = {
-    1: ("inputs*", "text"),
-    2: ("outputs*", "text"),
-    3: ("name", "text"),
-    4: ("op", "text"),
-    5: ("attributes*", _ATTRIBUTE),
-    7: ("domain", "text"),
-}
-_OPSET: Schema = {1: ("domain", "text"), 2: ("version", "int")}
-_GRAPH: Schema = {
-    1: ("nodes*", _NODE),
-    5: ("weights*", _TENSOR),
-    11: ("inputs*", _VALUE),
-    12: ("outputs*", _VALUE),
-    15: ("sparse*", "span"),
-}
-_ATTRIBUTE[6] = ("g", _GRAPH)
-_FUNCTION: Schema = {
-    1: ("name", "text"),
-    4: ("inputs*", "text"),
-    5: ("outputs*", "text"),
-    7: ("nodes*", _NODE),
-    9: ("opsets*", _OPSET),
-    10: ("domain", "text"),
-    11: ("defaults*", _ATTRIBUTE),
-}
-_MODEL: Schema = {
-    1: ("version", "int"),
-    7: ("graph", _GRAPH),
-    8: ("opsets*", _OPSET),
-    25: ("functions*", _FUNCTION),
+DTYPES: Mapping[int, tuple[str, float, str]] = {
+    int(number): tuple(row) for number, row in packaged("onnx.toml")["types"].items()
 }
 _STANDARD = ("", "ai.onnx")
+
+
+def _schema() -> Schema:
+    """Return the fields of a whole file, each of a message those of that message."""
+    found: dict[str, Schema] = {name: {} for name in packaged("onnx.toml")["messages"]}
+    for message, fields in packaged("onnx.toml")["messages"].items():
+        for number, said in fields.items():
+            name, kind = said.split()
+            found[message][int(number)] = name, found.get(kind, kind)
+    return found["Model"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +77,7 @@ class Model:
         self.wire = Wire(self.source.content)
         self._nodes = 0
         try:
-            table = self.wire.message(_MODEL, 0, len(self.source.content))
+            table = self.wire.message(_schema(), 0, len(self.source.content))
             _has(table, "graph", "opsets")
             self._functions = {
                 (f.get("domain", ""), f.get("name", "")): f for f in table["functions"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from steptime.core.toml_files import packaged
 from steptime.importers import constants, elements, lowering, windows
 from steptime.importers.constants import axis_of
 from steptime.importers.onnx.fused import FUSED
@@ -198,42 +199,13 @@ def _spectra(r: Run, x: Value, step: Value, window: Value = None, length: Value 
     return r.do(elements.reshape, y, (n, frames, bins, 2), at="/bins")
 
 
-_SAME_NAME = (
-    *("Neg", "Abs", "Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Erf", "Floor", "Ceil"),
-    *("Round", "Sign", "Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "Selu", "Where"),
-    *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Mod", "IsNaN"),
-    *("Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-)
-_POINTWISE = dict(zip(_SAME_NAME, map(str.lower, _SAME_NAME), strict=True)) | {
-    "Equal": "eq",
-    "Less": "lt",
-    "LessOrEqual": "le",
-    "Greater": "gt",
-    "GreaterOrEqual": "ge",
-    "Not": "logical_not",
-    "IsInf": "isnan",
-    "BitwiseAnd": "and",
-    "BitwiseOr": "or",
-    "BitwiseXor": "xor",
-    "BitwiseNot": "logical_not",
-    "HardSigmoid": "hard_sigmoid",
-    "HardSwish": "hard_swish",
-    "Swish": "silu",
-    "com.microsoft.Gelu": "gelu",
-    "com.microsoft.FastGelu": "gelu_tanh",
-    "com.microsoft.QuickGelu": "quick_gelu",
-}
-_REDUCED = {
-    **{f"Reduce{name}": name.lower() for name in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")},
-    "ReduceSumSquare": "sum_square",
-    "ReduceLogSumExp": "logsumexp",
-    "ReduceLogSum": "logsum",
-}
 _UNKNOWN = "a loop, whose number of turns the file does not say"
 _BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
+_NAMES = packaged("onnx.toml")
 OPS: Mapping[str, Function] = {
-    **{name: partial(_pointwise, function) for name, function in _POINTWISE.items()},
-    **{name: partial(_reduce, function) for name, function in _REDUCED.items()},
+    **{name: partial(_pointwise, function) for function, name in _NAMES["functions"].items()},
+    **{name: partial(_pointwise, function) for name, function in _NAMES["read"].items()},
+    **{name: partial(_reduce, function) for name, function in _NAMES["reductions"].items()},
     "Sum": partial(_folded, "add"),
     "Max": partial(_folded, "maximum"),
     "Min": partial(_folded, "minimum"),
