@@ -8,6 +8,7 @@ from statistics import fmean
 
 from steptime.core.errors import InputError
 from steptime.core.record import NO_OP, UNATTRIBUTED, Method, Quantity, Record
+from steptime.core.toml_files import packaged
 from steptime.core.workload import Workload
 from steptime.measure.profile import times_of
 from steptime.measure.trace import Part, Profile, events_of, profile_of
@@ -16,26 +17,8 @@ from steptime.readers.sources import TRACE, Found, Source, platform_of
 SOURCE = "a trace of torch.profiler"
 SEEN = 1_000_000  # bytes before the list of events, at most
 MOST_OPS = 20_000
-KINDS = {  # of PyTorch's ops, without `aten::` and a last `_`: what we call them
-    **{name: name for name in (
-        "linear", "matmul", "conv2d", "max_pool2d", "avg_pool2d", "batch_norm", "layer_norm",
-        "rms_norm", "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "add", "sub", "mul",
-        "maximum", "prelu", "dropout", "reshape", "flatten", "transpose", "embedding", "lstm",
-        "gru", "mean", "expand",
-    )},
-    "addmm": "linear", "mm": "matmul", "bmm": "matmul", "baddbmm": "matmul", "einsum": "matmul",
-    "convolution": "conv2d", "conv_transpose2d": "conv_transpose2d", "rnn_tanh": "rnn",
-    "adaptive_avg_pool2d": "avg_pool2d", "scaled_dot_product_attention": "attention",
-    "cross_entropy_loss": "cross_entropy", "log_softmax": "softmax", "nll_loss": "cross_entropy",
-    "cat": "concat", "view": "reshape", "permute": "transpose", "t": "transpose", "to": "cast",
-    "sum": "reduce_sum", "narrow": "slice", "split_with_sizes": "split",
-}  # fmt: skip
-KERNELS = (  # in the names of kernels that no op launched, in small letters: the first that fits
-    ("nccl", "all_reduce"), ("memcpy", "copy"), ("memset", "fill"), ("flash", "attention"),
-    ("fmha", "attention"), ("conv", "conv2d"), ("wgrad", "conv2d"), ("gemm", "matmul"),
-    ("softmax", "softmax"), ("layer_norm", "layer_norm"), ("batch_norm", "batch_norm"),
-    ("elementwise", "elementwise"), ("reduce", "reduce_sum"),
-)  # fmt: skip
+_NAMES = packaged("torch_names.toml")
+KINDS = {name: name for name in _NAMES["same"]} | _NAMES["kinds"]
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{[^\]]*?"name"\s*:\s*"([^"]{1,100})"')
 
 
@@ -48,7 +31,7 @@ def kind_of(op: str) -> str:
     """Return the kind of an op or kernel of PyTorch; one that is not known is its own kind."""
     known = KINDS.get(op.removeprefix("aten::").rstrip("_"))
     if known is None and "::" not in op:
-        known = next((kind for word, kind in KERNELS if word in op.lower()), None)
+        known = next((kind for word, kind in _NAMES["kernels"].items() if word in op.lower()), None)
     return known or op
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
+from steptime.core.toml_files import packaged
 from steptime.importers import elements as el
 from steptime.importers import lowering as low
 from steptime.importers import products
@@ -17,35 +18,7 @@ from steptime.importers.pytorch.views import OTHERS, VIEWS
 from steptime.importers.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.ops.table import require
 
-UNARY = {  # ATen: a function of one operand
-    **{name: name for name in el.UNARY},
-    "hardsigmoid": "hard_sigmoid",
-    "hardswish": "hard_swish",
-    "special_expit": "sigmoid",
-    "special_logit": "logit",
-    "isinf": "isnan",
-    "bitwise_not": "logical_not",
-}
-BINARY = {  # ATen: a function of two operands
-    **{name: name for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum")},
-    **{name: name for name in ("eq", "ne", "lt", "le", "gt", "ge", "floor_divide")},
-    **{f"__{name}__": name for name in ("and", "or", "xor")},
-    **{f"{of}_{name}": name for of in ("logical", "bitwise") for name in ("and", "or", "xor")},
-    "true_divide": "div",
-    "remainder": "mod",
-    "fmod": "mod",
-}
-REDUCTIONS = {
-    **{name: name for name in ("mean", "sum", "prod", "logsumexp", "any", "all")},
-    **{name: name for name in ("argmax", "argmin")},
-    "amax": "max",
-    "amin": "min",
-}
-RESIZES = {
-    **dict.fromkeys(("nearest1d", "nearest2d", "_nearest_exact2d"), "nearest"),
-    **dict.fromkeys(("bilinear2d", "linear1d"), "bilinear"),
-    "bicubic2d": "bicubic",
-}
+NAMES = packaged("torch_names.toml")
 Size = Any
 
 
@@ -245,9 +218,10 @@ def _dropout(c: Call) -> Result:
 ATEN: Mapping[str, Handler] = {
     **VIEWS,
     **OTHERS,
-    **{name: partial(_function, function) for name, function in UNARY.items()},
-    **{name: partial(_binary, function) for name, function in BINARY.items()},
-    **{name: partial(_reduction, function) for name, function in REDUCTIONS.items()},
+    **{name: partial(_function, name) for name in el.UNARY},
+    **{name: partial(_function, function) for name, function in NAMES["unary"].items()},
+    **{name: partial(_binary, function) for name, function in NAMES["binary"].items()},
+    **{name: partial(_reduction, function) for name, function in NAMES["reductions"].items()},
     **dict.fromkeys(("linalg_vector_norm", "norm"), partial(_reduction, "norm")),
     "var": partial(_reduction, "variance"),
     "std": partial(_reduction, "variance", then="sqrt"),
@@ -302,8 +276,8 @@ ATEN: Mapping[str, Handler] = {
     **{f"avg_pool{n}d": partial(_pool, "avg", n) for n in (1, 2, 3)},
     **{f"adaptive_avg_pool{n}d": _adaptive("avg", n) for n in (1, 2, 3)},
     **{f"adaptive_max_pool{n}d": _adaptive("max", n) for n in (1, 2, 3)},
-    **{f"upsample_{name}": _resize(mode) for name, mode in RESIZES.items()},
-    **{f"_upsample_{name}_aa": _resize(mode) for name, mode in RESIZES.items()},
+    **{f"upsample_{name}": _resize(mode) for name, mode in NAMES["resizes"].items()},
+    **{f"_upsample_{name}_aa": _resize(mode) for name, mode in NAMES["resizes"].items()},
     "scaled_dot_product_attention": _attention,
     "lstm": partial(_recurrent, "lstm"),
     "gru": partial(_recurrent, "gru"),
