@@ -15,14 +15,6 @@ def _of(value: float, kind: str) -> Function:
     return lambda b, x: b.add(kind, x, b.number(value, b.output.dtype))
 
 
-def _not_equal(b: Nodes, *operands: str) -> str:
-    return b.add("Not", b.add("Equal", *operands))
-
-
-def _log_sigmoid(b: Nodes, x: str) -> str:
-    return b.add("Neg", b.add("Softplus", b.add("Neg", x)))
-
-
 def _quotient(b: Nodes, x: str, y: str) -> str:
     """Return the quotient rounded down: whole numbers as floats, which hold up to 2^53."""
     if "float" in b.output.dtype:
@@ -55,10 +47,10 @@ FUNCTIONS: dict[str, Function] = {
     "leaky_relu": _sloped("LeakyRelu", 0.01),
     "elu": _sloped("Elu", 1.0),
     "hard_sigmoid": node("HardSigmoid", alpha=1 / 6, beta=0.5),
-    "log_sigmoid": _log_sigmoid,
+    "log_sigmoid": lambda b, x: b.add("Neg", b.add("Softplus", b.add("Neg", x))),
     "mod": _mod,
     "floor_divide": _quotient,
-    "ne": _not_equal,
+    "ne": lambda b, x, y: b.add("Not", b.add("Equal", x, y)),
 }
 _OF_TRUTH = ("and", "or", "xor", "logical_not")
 _OF_ONE = ("leaky_relu", "elu")  # their scalar is a parameter, not an operand

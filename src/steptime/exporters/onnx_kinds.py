@@ -96,10 +96,6 @@ def _windows(
     return {**how, "dilations": dilation, "group": groups}
 
 
-def _conv2d(b: Nodes, *inputs: str, **window: Any) -> str:
-    return b.add("Conv", *inputs, **_windows(b, inputs, **window))
-
-
 def conv_transpose2d(b: Nodes, *inputs: str, output_size: Pair, **window: Any) -> str:
     """Return the transposed convolution, what it reaches beyond its last window said."""
     how = _windows(b, inputs, **window)
@@ -295,7 +291,7 @@ KINDS: dict[str, Write] = {
     "reduce_sum": reduce_sum,
     "mean": node("ReduceMean", keepdims=0),
     "expand": expand,
-    "conv2d": _conv2d,
+    "conv2d": lambda b, *inputs, **how: b.add("Conv", *inputs, **_windows(b, inputs, **how)),
     "conv_transpose2d": conv_transpose2d,
     "max_pool2d": max_pool2d,
     "avg_pool2d": avg_pool2d,

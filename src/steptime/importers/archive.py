@@ -27,7 +27,7 @@ def _directory_bytes(source: Source) -> int:
     return min(max(sizes), at)
 
 
-def member(source: Source, wanted: Callable[[str], bool], what: str) -> bytes:
+def member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
     """Return the bytes of the only member whose name is `wanted`; nothing is written to a disk.
 
     `what` is named where there is none. Raises `InputError` for what is not a ZIP archive, and for

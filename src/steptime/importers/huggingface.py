@@ -23,33 +23,17 @@ KEY = "model_type"
 _FAMILY = "steptime.models.transformer:FAMILY"
 LONGEST_LIST = 10_000
 _MERGED = ("fields", "spelled", "only", "heads", "settings", "free", "remarks")
-_ACTIVATIONS = {  # by their names in transformers
-    **{name: name for name in ("gelu", "relu", "silu", "quick_gelu")},
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_tanh"),
-    "swish": "silu",
-    "gelu_python": "gelu",
-}
-_GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "relu": "reglu"}
 _NESTED = ("config", "config_dict")  # the second, of older files, wins
-_LETTERS = {"sliding_attention": "w", "full_attention": "a"}
-_MAY_BE_0 = ("type_vocab_size", "first_k_dense_replace", "n_shared_experts", "max_window_layers")
-_HARMLESS = re.compile(  # fields that change neither shapes nor work
-    "^_|^(name|architectures|auto_map|model_type|id2label|label2id|num_labels|problem_type|torch_dtype"
-    "|dtype|quantization_config|is_encoder_decoder|is_decoder|finetuning_task|pretraining_tp"
-    "|torchscript|use_bfloat16|tie_encoder_decoder|cross_attention_hidden_size|length_penalty"
-    "|prefix|chunk_size_feed_forward|decoder_start_token_id|position_embedding_type|n_ctx|n_group"
-    "|topk_group|topk_method|norm_topk_prob|scoring_func|ep_size|num_nextn_predict_layers"
-    "|moe_layer_freq|query_pre_attn_scalar|hidden_activation|original_max_position_embeddings)$"
-    "|token|rop(e|out)|drop|pdrop|^use_cache|version|init|eps|^task_|^summary_|scal|coef|jitter"
-    "|softcap|^output_|^return_|gradient_|penalty|beam|temperature|top_[kp]$|^max_length|^min_length"
-    "|_act_fn$|swiglu_limit|swiglu_alpha|^attn_implementation|^router_|seq_aux|^use_mla"
-)
+_WORDS = packaged("huggingface.toml")["words"]
+_HARMLESS = re.compile(_WORDS["harmless"], re.VERBOSE)
 
 
 @lru_cache(maxsize=1)
 def _rows() -> Mapping[str, Mapping[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for name, row in packaged("huggingface.toml").items():
+        if name == "words":
+            continue
         base = rows.get(row.get("like", ""), {})
         merged = {part: {**base.get(part, {}), **row.get(part, {})} for part in _MERGED}
         merged |= {part: row[part] for part in ("heads", "free") if part in row}
@@ -191,7 +175,7 @@ def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dic
         where = f"{place}: {names.get(name, name)}"
         values[name] = _checked(given[names[name]], default, where) if name in names else default
         zero = type(default) is int and given.get(names.get(name, "")) == 0  # null is another thing
-        if zero and name not in _MAY_BE_0:
+        if zero and name not in _WORDS["may_be_0"]:
             raise InputError(f"{where}: must be at least 1, not 0")
     for name, text in row["only"].items():
         only = _value(text, values, place) if isinstance(text, str) else text
@@ -240,17 +224,21 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
 
 
 def _activation(name: str, gated: bool, place: str) -> str:
-    known = {key: ours for key, ours in _ACTIVATIONS.items() if not gated or ours in _GATED}
+    known = {
+        key: ours
+        for key, ours in _WORDS["activations"].items()
+        if not gated or ours in _WORDS["gated"]
+    }
     if name not in known:
         raise unknown("activation", name, known, place)
-    return _GATED[known[name]] if gated else known[name]
+    return str(_WORDS["gated"][known[name]]) if gated else known[name]
 
 
 def _windows(names: list[Any], place: str) -> str:
     for name in names:
-        if not isinstance(name, str) or name not in _LETTERS:
-            raise unknown("layer type", name, _LETTERS, place)
-    return "".join(_LETTERS[name] for name in names)
+        if not isinstance(name, str) or name not in _WORDS["layers"]:
+            raise unknown("layer type", name, _WORDS["layers"], place)
+    return "".join(_WORDS["layers"][name] for name in names)
 
 
 def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:

@@ -105,8 +105,8 @@ def _matches(b: Builder, pattern: Pattern, x: Operand, found: Found) -> Iterator
 
 
 def _leads_to(b: Builder, x: Operand, source: str, steps: int = 10) -> bool:
-    """Whether everything that `x` is made of is `source` and numbers."""
-    if not isinstance(x, str) or x == source:
+    """Whether everything that `x` is made of is `source` and numbers; "" is nothing."""
+    if not isinstance(x, str) or x in (source, ""):
         return True
     operands = _operands(b, x, "add", "sub", "mul", "div", "pow", "erf", "tanh")
     return (
@@ -114,38 +114,19 @@ def _leads_to(b: Builder, x: Operand, source: str, steps: int = 10) -> bool:
     )
 
 
-def _factors(b: Builder, x: Operand, stop: str = "", depth: int = 3) -> tuple[float, list[str]]:
-    """Return the number and the tensors whose product `x` is; `stop` is not taken apart."""
-    if not isinstance(x, str):
-        return float(x), []
-    operands = _operands(b, x, "mul") if depth and x != stop else []
-    if not operands:
-        return 1.0, [x]
-    numbers, tensors = 1.0, []
-    for operand in operands:
-        number, more = _factors(b, operand, stop, depth - 1)
-        numbers *= number
-        tensors += more
-    return numbers, tensors
+def _halved(function: str) -> list[Pattern]:
+    """Return x/2 (1 + f(inner)), in every order of its factors."""
+    term = ("add", (function, "inner"), 1.0)
+    return [
+        ("mul", ("mul", "x", 0.5), term),
+        ("mul", ("mul", "x", term), 0.5),
+        ("mul", ("mul", term, 0.5), "x"),
+    ]
 
 
-def _gelu(b: Builder, y: str, name: str) -> str | None:
-    """Recognise x/2 (1 + erf(x / sqrt 2)), and the form with tanh."""
-    for term in _factors(b, y)[1]:
-        inner = _only(_operands(b, term, "add"))
-        made = b.made_by.get(inner)
-        if made is None or _function(made) not in ("erf", "tanh"):
-            continue
-        for x in dict.fromkeys(t for deep in (1, 2, 3) for t in _factors(b, y, "", deep)[1]):
-            number, rest = _factors(b, y, x)
-            fits = x != term and sorted(rest) == sorted((x, term)) and abs(number - 0.5) < 1e-3
-            if fits and _leads_to(b, inner, x):
-                function = "gelu" if _function(made) == "erf" else "gelu_tanh"
-                return elements.pointwise(b, function, x, name=name)
-    return None
-
-
-_GATED = {
+_BY_ITSELF: dict[str, Pattern] = {
+    "gelu": _halved("erf"),
+    "gelu_tanh": _halved("tanh"),
     "silu": ("mul", "x", ("sigmoid", "x")),
     "hard_swish": ("mul", "x", ("hard_sigmoid", "x")),
     "quick_gelu": ("mul", "x", ("sigmoid", ("mul", "x", 1.702))),
@@ -153,9 +134,10 @@ _GATED = {
 
 
 def _gated_by_itself(b: Builder, y: str, name: str) -> str | None:
-    for function, pattern in _GATED.items():
+    for function, pattern in _BY_ITSELF.items():
         for found in _matches(b, pattern, y, {}):
-            return elements.pointwise(b, function, found["x"], name=name)
+            if _leads_to(b, found.get("inner", ""), found["x"]):
+                return elements.pointwise(b, function, found["x"], name=name)
     return None
 
 
@@ -356,7 +338,7 @@ def _attention(b: Builder, y: str, name: str) -> str | None:
 
 _Rule = Callable[[Builder, str, str], str | None]
 _RULES: dict[str, tuple[_Rule, ...]] = {
-    "mul": (_gelu, _gated_by_itself, _norm),
+    "mul": (_gated_by_itself, _norm),
     "add": (_norm, _group_norm, _rotary),
     "matmul": (_attention,),
     "sum": (experts,),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from steptime.build import Choice, make_workload, read_model
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Method, Quantity, Record
+from steptime.core.toml_files import packaged
 from steptime.readers.sources import Found, Source, Unread
 
 Lists = Mapping[str, list[Any]]
@@ -23,51 +24,16 @@ CORES = 8  # of a Cloud TPU v2-8: its files count FLOP of one core
 TPU, GPU = "tpu-v2-8", "v100-sxm2-16gb"
 BEST = "best interval of the run"
 
-Amounts = Mapping[str, tuple[str, float]]  # list: our quantity, our unit over theirs
-SPEEDS: Amounts = {
-    "example_per_sec": ("published_speed_per_s", 1.0),
-    "flops": ("published_flop_per_s", 1e9),
-    "fl": ("published_flop", 1e9),
-    "intensity": ("published_flop_per_parameter_byte", 1.0),
-    "params": ("published_parameters", 1.0),
-}
 OF_CORE = ("flops", "fl")  # of one core of a TPU
-PROFILE: Amounts = {
-    "time_perc": ("published_time_share", 0.01),
-    "flops_perc": ("published_flop_share", 0.01),
-    "memory_bandwidth": ("published_bandwidth_share", 0.01),
-    "rawMB": ("published_traffic_bytes", 1e6),
-    "intensity": ("published_intensity_flop_per_byte", 1.0),
-    "infeed": ("published_infeed_share", 0.01),
-    "infeed_std": ("published_infeed_share_std", 0.01),
-    "flops_trace": ("published_flop_shares", 0.01),  # samples: the profiles of a run
-    "infeed_trace": ("published_infeed_shares", 0.01),
-}
-OF_TRACES = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation of the above
+OF_TRACES = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation over profiles
 FAILURES = ("err_jobs", "states")
 STATES = {"OOM": "oom", "Deadline Exceeded": "timeout"}  # the rest failed
-LABELS = {  # a label: model text, and the words that the file's name says of it
-    "layer_{layer}-node_{node}-input_{input}-output_{output}-bs_{batch}": (
-        "fc:layers={layer},nodes={node},inputs={input},outputs={output}",
-        "",
-        (),
-    ),
-    "block_{block}-filtersz_{filters}-input_{image}-output_{output}-batchsize_{batch}": (
-        "cnn:blocks={block},filters={filters},image={image},classes={output}",
-        "block",
-        ("residual", "bottleneck"),
-    ),
-    "layer_{layer}-maxlength_{length}-vocabsize_{words}-embeddingsize_{width}-batchsize_{batch}": (
-        "rnn:layers={layer},length={length},vocabulary={words},embedding={width}",
-        "cell",
-        ("lstm", "gru", "rnn"),
-    ),
-}
+_TABLE = packaged("paradnn.toml")
 _BEHIND = r"(?:-(?P<scope>.+))?"  # names of operations hold hyphens and blanks
-PATTERNS = {
-    re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\d{1,15})", form) + _BEHIND, re.DOTALL): row
-    for form, row in LABELS.items()
-}
+PATTERNS = [
+    (re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\d{1,15})", row["form"]) + _BEHIND, re.DOTALL), row)
+    for row in _TABLE["labels"]
+]
 
 
 def recognises(source: Source) -> bool:
@@ -109,7 +75,8 @@ class _Machine(NamedTuple):
 
 def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
     timed = "example_per_sec" in lists or bool(lists["err_jobs"])
-    amounts, others = (SPEEDS, ("step_per_sec",)) if timed else (PROFILE, OF_TRACES)
+    amounts = _TABLE["speeds" if timed else "profile"]
+    others = ("step_per_sec",) if timed else OF_TRACES
     machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
     method = Method("paradnn-profile", "unknown", {})
     if timed:
@@ -189,7 +156,7 @@ def _machine(lists: Lists, file: str) -> _Machine:
     shares, sizes = [], []
     for index, label in enumerate(lists["labels"]):
         flop, params, intensity = (
-            _number(lists[name][index] if name in lists else None, SPEEDS[name][1]) or 0.0
+            _number(lists[name][index] if name in lists else None, _TABLE["speeds"][name][1]) or 0.0
             for name in ("fl", "params", "intensity")
         )
         if flop and params and intensity:
@@ -216,13 +183,13 @@ def network(text: str, file: str = "") -> tuple[Choice, int, str]:
 
     The `file` names the kind of block or cell. Raises `InputError` for what is no label.
     """
-    for pattern, (model, detail, words) in PATTERNS.items():
+    for pattern, row in PATTERNS:
         found = pattern.fullmatch(text)
         if not found:
             continue
-        said = model.format(**found.groupdict())
+        said, detail = row["model"].format(**found.groupdict()), row.get("detail")
         if detail:
-            named = [word for word in words if word in re.split(r"[_/.-]", file.lower())]
+            named = [word for word in row["words"] if word in re.split(r"[_/.-]", file.lower())]
             if not named:
                 label = text[: found.end("batch")]
                 raise InputError(f"{label}: the file's name does not say the {detail}")

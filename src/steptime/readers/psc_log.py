@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.record import Method, Quantity, Record
+from steptime.core.toml_files import packaged
 from steptime.readers.sources import Found, Source, Unread, platform_of
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
@@ -36,18 +37,8 @@ TIMES = (  # our quantities, and the fields that hold them; a log without a time
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 # What may follow a result: a number that another line breaks into is none.
 _END = r"(?= *(?:\r?$|Images/Sec|Mean |Speed |speed |test ))"
-_TIME, _SPEED = r"Mean Time(?: Per Step)? *: *", r"Mean Speed *: *"
+_TABLE = packaged("psc_log.toml")
 MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_CAUSES = (  # word, what the log says
-    ("slurm_time_limit", r"CANCELLED AT \S+ DUE TO TIME LIMIT"),
-    ("module_conflict_error", r"conflicts with the currently loaded module"),
-    ("slurm_cancelled", r"CANCELLED AT \S+ \*\*\*"),
-    ("script_not_found", r"can't open file"),
-    ("python_syntax_error", r"^SyntaxError:"),
-    ("import_error_glibcxx", r"^ImportError: .{0,500}GLIBCXX_\S{1,50} not found"),
-    ("import_error_no_module", r"^(?:ImportError|ModuleNotFoundError): No module named"),
-    ("illegal_instruction", r"\bIllegal instruction\b"),
-)
 
 
 class Worked(NamedTuple):
@@ -72,7 +63,7 @@ class FileName:
 
 
 Log = dict[str, Any]
-"""What a log says, by the names of `FIELDS` and `log_fields`; "" and None where it is silent."""
+"""What a log says, by the names of the table and of `log_fields`; "" and None: nothing."""
 
 
 def recognises(source: Source) -> bool:
@@ -224,8 +215,14 @@ def log_fields(text: str) -> Log:
 
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
-    log: Log = {name: read(text, pattern) for name, (read, pattern) in FIELDS.items()}
-    program, results = log["program"], rf"(?i:{_SPEED}){_NUMBER}{_END}"
+    reads: Mapping[str, Callable[[str, str], Any]]
+    reads = {"text": _first, "whole": _whole, "number": _number}
+    log: Log = {
+        name: read(text, pattern)
+        for kind, read in reads.items()
+        for name, pattern in _TABLE[kind].items()
+    }
+    program, results = log["program"], rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
     versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
     ran = "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""  # else not so far
     found = log["speed"] is not None or "CNN_MNIST" in program
@@ -240,7 +237,9 @@ def log_fields(text: str) -> Log:
         "staging": "local" if re.search(r"^\+ cd /local/", text, re.MULTILINE) else ran,
         "batch": _whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
         "step_s": log["step_s"] or None,  # no step takes no time
-        "causes": tuple(word for word, says in _CAUSES if re.search(says, text, re.MULTILINE)),
+        "causes": tuple(
+            word for word, says in _TABLE["causes"].items() if re.search(says, text, re.MULTILINE)
+        ),
         "is_benchmark": found or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
         "results": len(re.findall(results, text, re.MULTILINE)),
     }
@@ -287,27 +286,3 @@ def _gpus_used(text: str) -> int | None:
     spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
     placed = re.findall(spot, text, re.MULTILINE)
     return len({number for kind, number in placed if kind == "GPU"}) if placed else None
-
-
-FIELDS: Mapping[str, tuple[Callable[[str, str], Any], str]] = {  # how it is read, where it stands
-    "job_id": (_whole, r"^JobId=(\d+)"),
-    "submitted": (_first, r"\bSubmitTime=(\d{4}-\d\d-\d\d)"),
-    "started": (_first, r"\bStartTime=(\d{4}-\d\d-\d\dT[\d:]+)"),
-    "cluster": (_first, r"^SLURM_CLUSTER_NAME=(\S+)"),
-    "partition": (_first, r"\bPartition=(\S+)"),
-    "node": (_first, r"^ *NodeList=(\w\S*)"),
-    "tasks": (_whole, r"\bNumTasks=(\d+)"),
-    "cpus": (_whole, r"\bNumCPUs=(\d+)"),
-    "gpu_type": (_first, r"\bGres=gpu:(\w+):\d{1,6}\b"),
-    "gpu_count": (_whole, r"\bGres=gpu:\w+:(\d{1,6})\b"),
-    "gpu_full_name": (
-        _first,
-        r"\bname: ((?:Tesla|GeForce|Quadro|NVIDIA) [\w -]*?\w)(?=,| major|$)",
-    ),
-    "program": (_first, r"^\+ python\d? (\S+\.py)"),
-    "step_s": (_number, _TIME),
-    "speed": (_number, _SPEED),
-    "uncertainty": (_number, r"speed uncertainty *: *"),
-    "jitter": (_number, r"Speed Jitter *: *"),
-    "accuracy": (_number, r"test accuracy *:? *"),
-}

@@ -153,11 +153,6 @@ def merge(function: str, at: Layer, *values: Value | float) -> Value:
     return Value(str(y), first)
 
 
-def scaled_sum(at: Layer, x: Value, y: Value) -> Value:
-    """Return `x + scale y`, as Inception-ResNet of `keras.applications` has it."""
-    return merge("add", at, x, at.each("mul", y, at.number("scale", 1.0), at="/scale"))
-
-
 def average(at: Layer, *values: Value) -> Value:
     """Return the mean of several tensors."""
     return at.each("mul", merge("add", at, *values), 1 / len(values), at="/mean")
@@ -352,7 +347,9 @@ LAYERS: dict[str, Lower] = {
     "Maximum": partial(merge, "maximum"),
     "Minimum": partial(merge, "minimum"),
     "Average": average,
-    "CustomScaleLayer": scaled_sum,
+    "CustomScaleLayer": lambda at, x, y: merge(  # of Inception-ResNet in `keras.applications`
+        "add", at, x, at.each("mul", y, at.number("scale", 1.0), at="/scale")
+    ),
     "Concatenate": _concatenate,
     "Reshape": _reshape,
     "Flatten": lambda at, x: at.do(elements.reshape, x, (at.shape(x)[0], -1)),

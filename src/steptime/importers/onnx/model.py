@@ -137,7 +137,8 @@ class Model:
             function = self._functions.get((domain, op))
             if function is None:
                 full = op if domain in _STANDARD else f"{domain}.{op}"
-                yield Node(name, full, tuple(inputs), outputs, attrs, _opset(opsets))
+                opset = next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
+                yield Node(name, full, tuple(inputs), outputs, attrs, opset)
                 continue
             inner = dict(zip(function["inputs"], inputs, strict=False))
             inner |= dict.fromkeys(function["inputs"][len(inner) :], "")
@@ -241,10 +242,6 @@ def _has(table: Mapping[str, Any], *names: str) -> None:
 
 def _versions(table: Mapping[str, Any]) -> dict[str, int]:
     return {one.get("domain", ""): one.get("version", 0) for one in table["opsets"]}
-
-
-def _opset(opsets: Mapping[str, int]) -> int:
-    return next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
 
 
 def _input(table: Mapping[str, Any]) -> Input:

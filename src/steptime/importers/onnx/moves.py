@@ -210,11 +210,6 @@ def _cast(r: Run, x: Value, like: Value = None) -> Value:
     return r.do(elements.cast, x, r.b.precision.weights if "float" in dtype else dtype)
 
 
-def _gather_elements(r: Run, x: Value, indices: Value) -> Value:
-    axis = axis_of(r.attr("axis", 0), len(r.shape(x)))
-    return r.do(elements.op, "gather_elements", x, indices, axis=axis)
-
-
 def _trilu(r: Run, x: Value, *_: Value) -> Value:
     """Return a triangle of `x`: a table of a constant, else a product with a mask."""
     shape = r.shape(x)
@@ -260,7 +255,9 @@ MOVES: Mapping[str, Function] = {
     "Slice": _slice,
     "Gather": _gather,
     "GatherND": _gather_nd,
-    "GatherElements": _gather_elements,
+    "GatherElements": lambda r, x, at: r.do(
+        elements.op, "gather_elements", x, at, axis=axis_of(r.attr("axis", 0), len(r.shape(x)))
+    ),
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,

@@ -5,6 +5,7 @@ numbers, or texts that `symbols` reads.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,12 +146,9 @@ class Program:
 
 def document_of(source: Source) -> Any:
     """Return the values of a file's `models/model.json`; raises `InputError`."""
-    found = member(source, _is_model, "models/model.json of torch.export.save")
+    document = re.compile(r"([^/]*/)?models/model\.json")
+    found = member(source, document.fullmatch, "models/model.json of torch.export.save")
     return told(found, f"model {shorten(source.path)}: model.json")
-
-
-def _is_model(name: str) -> bool:
-    return name.count("/") <= 2 and f"/{name}".endswith("/models/model.json")
 
 
 def program_of(document: Any, tied: Mapping[str, str]) -> Program:

@@ -45,10 +45,6 @@ def _order(c: Call) -> list[int]:
     return order
 
 
-def _permute(c: Call) -> Result:
-    return c.do(el.transpose, c.x(), _order(c))
-
-
 def _movedim(c: Call) -> Result:
     rank = len(c.shape)
     source, target = ([i % rank for i in listed(c[name])] for name in ("source", "destination"))
@@ -231,20 +227,17 @@ def _columns_to_image(c: Call) -> Result:
     return c.do(windows.fold, c.x(), size, kernel, stride)
 
 
-def _same(c: Call) -> Result:
-    return c.first
-
-
-def _filled(c: Call) -> Result:
-    return Const(c.shape, c.dtype, c.name)
-
-
 VIEWS: Mapping[str, Handler] = {
-    **dict.fromkeys(("alias", "clone", "contiguous", "detach", "lift_fresh_copy"), _same),
+    **dict.fromkeys(
+        ("alias", "clone", "contiguous", "detach", "lift_fresh_copy"), lambda c: c.first
+    ),
     **dict.fromkeys(("to", "_to_copy", "type_as", "float", "bfloat16", "half"), _cast),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), _view),
-    **dict.fromkeys(("permute", "transpose", "swapaxes", "t", "numpy_T"), _permute),
+    **dict.fromkeys(
+        ("permute", "transpose", "swapaxes", "t", "numpy_T"),
+        lambda c: c.do(el.transpose, c.x(), _order(c)),
+    ),
     **dict.fromkeys(("expand", "expand_as"), _expand),
     **dict.fromkeys(("slice", "narrow"), _slice),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split"), _split),
@@ -258,9 +251,12 @@ VIEWS: Mapping[str, Handler] = {
     "stack": lambda c: c.do(el.stack, [*map(c.walk.tensor, c["tensors"])], c.get("dim", 0)),
 }
 OTHERS: Mapping[str, Handler] = {
-    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like", "rand_like"), _filled),
     **dict.fromkeys(
-        ("randn_like", "new_zeros", "new_ones", "new_full", "new_empty", "zero", "fill"), _filled
+        (
+            *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"),
+            *("new_zeros", "new_ones", "new_full", "new_empty", "zero", "fill"),
+        ),
+        lambda c: Const(c.shape, c.dtype, c.name),
     ),
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     **{f"{kind}_pad{n}d": _pad for kind in ("reflection", "replication") for n in (1, 2)},
