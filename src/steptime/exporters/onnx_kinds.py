@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from steptime.core.toml_files import packaged
 from steptime.core.windows import reach
 from steptime.exporters import onnx_general
 from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError, Write, node
@@ -281,10 +282,7 @@ def _cross_entropy(b: Nodes, logits: str, labels: str) -> str:
 
 KINDS: dict[str, Write] = {
     **onnx_general.KINDS,
-    **{
-        kind: onnx_general.FUNCTIONS[kind]
-        for kind in ("relu", "sigmoid", "tanh", "add", "sub", "mul", "maximum")
-    },
+    **{kind: node(name) for kind, name in packaged("onnx.toml")["kinds"].items()},
     "linear": _linear,
     "matmul": matmul,
     "bias": _bias,

@@ -203,6 +203,7 @@ _UNKNOWN = "a loop, whose number of turns the file does not say"
 _BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
 _NAMES = packaged("onnx.toml")
 OPS: Mapping[str, Function] = {
+    **{name: partial(_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
     **{name: partial(_pointwise, function) for function, name in _NAMES["functions"].items()},
     **{name: partial(_pointwise, function) for name, function in _NAMES["read"].items()},
     **{name: partial(_reduce, function) for name, function in _NAMES["reductions"].items()},
