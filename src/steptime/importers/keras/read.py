@@ -7,8 +7,8 @@ made from, are not looked at.
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -187,39 +187,26 @@ class _Network:
                 raise InputError(f"{self.place}: input {shorten(name)} has no shape")
             else:
                 values[name, node, 0] = self.input(layer, f"{path}{name}", shape)
-        waiting: Counter[tuple[str, int]] = Counter()
-        readers: dict[Reference, list[tuple[str, int]]] = {}
-        nodes: dict[tuple[str, int], tuple[Any, Any]] = {}
-        ready: deque[tuple[str, int]] = deque()
-        for name, layer in found.items():
-            for node, said in enumerate(layer.get("inbound_nodes") or ()):
-                nodes[name, node] = arguments = _arguments(said)
-                wanted = {one for one in _references([*arguments]) if one not in values}
-                waiting[name, node] = len(wanted)
-                for one in wanted:
-                    self.known(found, one[0])
-                    readers.setdefault(one, []).append((name, node))
-                if not wanted and (name, node, 0) not in values:
-                    ready.append((name, node))
-        while ready:
-            name, node = ready.popleft()
+        nodes = {
+            (name, node): _arguments(said)
+            for name, layer in found.items()
+            for node, said in enumerate(layer.get("inbound_nodes") or ())
+        }
+        reads = {key: [one[:2] for one in _references([*said])] for key, said in nodes.items()}
+        for name, _ in (one for wanted in reads.values() for one in wanted):
+            self.known(found, name)
+        for name, node in TopologicalSorter(reads).static_order():
+            if (name, node) not in nodes or (name, node, 0) in values:
+                continue
             args, kwargs = (_filled(one, values) for one in nodes[name, node])
             flat = [x for one in args for x in (one if isinstance(one, list) else [one])]
-            made = self.call(found[name], f"{path}{name}", flat, kwargs, depth)
-            for i, value in enumerate(made):
+            for i, value in enumerate(self.call(found[name], f"{path}{name}", flat, kwargs, depth)):
                 values[name, node, i] = value
-                for reader in readers.get((name, node, i), ()):
-                    waiting[reader] -= 1
-                    if not waiting[reader]:
-                        ready.append(reader)
         outputs = _references(config.get("output_layers"))
         missing = [one for one in outputs if one not in values]
         if missing or not outputs:
             name = missing[0][0] if missing else "none"
-            raise InputError(
-                f"{self.place}: output {shorten(name)} is never made: its inputs are missing, or "
-                "wait for each other"
-            )
+            raise InputError(f"{self.place}: output {shorten(name)} is never made")
         return [values[one] for one in outputs]
 
     def known(self, found: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -18,8 +18,6 @@ MOST_LAYERS = 1_000_000  # and as many parents
 MOST_SPLITS = 4096
 MOST_NESTED = 50
 LONGEST_NAME = 300
-_SHOWN_OF_A_CYCLE = 4
-_RESERVED = ("grad", "saved", "update")
 _COMPARED_NAMES = 2_000
 
 Names = dict[str, str | int]
@@ -100,7 +98,6 @@ def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
             _endpoint(names, name)
     count = 0
     for i, entry in enumerate(entries):
-        _check_reserved(names, entry)
         parents: list[str] = []
         for reference in entry.written:
             parents += _found(names, reference, entry)
@@ -218,16 +215,6 @@ def _endpoint(names: Names, name: str) -> str:
     return name
 
 
-def _check_reserved(names: Names, entry: Entry) -> None:
-    """Refuse the name of a layer that a gradient or update of another layer will have."""
-    *_, last = parts = entry.name.split("/")
-    if last.startswith(_RESERVED):
-        for i in range(1, len(parts)):
-            above = "/".join(parts[:i])
-            if names.get(above) == above:
-                raise entry.fault(f"'{last}' inside '{above}' is a name of gradients")
-
-
 def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
     place = {entry.name: i for i, entry in enumerate(entries)}
     sorter = TopologicalSorter(
@@ -236,7 +223,9 @@ def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
     try:
         sorter.prepare()
     except CycleError as error:
-        raise _cycle([entries[i] for i in error.args[1]]) from None
+        last, first = (entries[i] for i in error.args[1][-2:])
+        way = f"is its own ancestor, by way of {shorten(last.name)}"
+        raise first.fault(way) from None
     ready: list[int] = []
     ordered: list[Entry] = []
     while sorter.is_active():
@@ -246,11 +235,3 @@ def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:
         ordered.append(entries[first])
         sorter.done(first)
     return tuple(ordered)
-
-
-def _cycle(circle: list[Entry]) -> InputError:
-    """Return the error of a circle of layers, each a parent of the next, the first also last."""
-    first, *shown = (shorten(entry.name) for entry in (circle[0], *reversed(circle[1:])))
-    if len(shown) > _SHOWN_OF_A_CYCLE:
-        shown = [*shown[:_SHOWN_OF_A_CYCLE], "..."]
-    return circle[0].fault(f"is its own ancestor: {' <- '.join([*shown, first])}")
