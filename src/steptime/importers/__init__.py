@@ -20,7 +20,7 @@ WRONG = (  # what values of another form than is read end in
     *(MemoryError, RecursionError),
 )
 LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
-MOST_VALUES = 4_000_000  # of a JSON text: commas and brackets
+MOST_VALUES = 4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,7 @@ def line_of(error: Exception) -> str:
 
 
 def json_of(text: str) -> Any:
-    """Return the values of a JSON text.
-
-    Raises `ValueError` for what is not JSON, for a key given twice and for too many values, which
-    would take far more memory than the text.
-    """
+    """Return the values of a JSON text; raises `ValueError`, also for a key given twice."""
     values = sum(map(text.count, ",[{"))
     if values > MOST_VALUES:
         raise ValueError(f"{values} values, above {MOST_VALUES}")
@@ -196,11 +192,7 @@ def remembered(source: Source, row: Format) -> str:
 
 @lru_cache(maxsize=64)
 def network(path: str, sha256: str, allow_unknown: bool) -> Family:
-    """Return the network of a file whose content has the hash `sha256`.
-
-    With `allow_unknown` a layer of unknown type passes its input on and is named in the result.
-    Raises `InputError` for what is not a network, and where the file has changed.
-    """
+    """Return the network of a file; raises `InputError` where it has another hash by now."""
     if (path, sha256) not in _REMEMBERED:
         source = opened(path)
         found = format_of(source)

@@ -28,11 +28,7 @@ def _directory_bytes(source: Source) -> int:
 
 
 def member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
-    """Return the bytes of the only member whose name is `wanted`; nothing is written to a disk.
-
-    `what` is named where there is none. Raises `InputError` for what is not a ZIP archive, and for
-    a member that is damaged, encrypted or larger than `LARGEST_MEMBER_BYTES` unpacked.
-    """
+    """Return the bytes of the only member whose name is `wanted`, `what` in errors."""
     place = f"model {shorten(source.path)}"
     try:
         if _directory_bytes(source) > MOST_DIRECTORY_BYTES:

@@ -105,11 +105,7 @@ def about_of(source: Source) -> dict[str, Any]:
 
 
 def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
-    """Return the `.pt2` file of code, and why its batch is fixed, "" if it is not.
-
-    A file that was made before is used where the code has not changed since; where it has, its
-    inputs are, if the code says none. Raises `InputError` where the code fails.
-    """
+    """Return the `.pt2` file of code, made before or now, and why its batch is fixed, or ""."""
     kept, key = path or code.kept, code.key
     about: Mapping[str, Any] = {}
     if kept.exists() and path is None:

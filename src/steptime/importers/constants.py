@@ -64,11 +64,7 @@ def scalar(value: Number, dtype: str = "int64") -> Array:
 
 
 def made(shape: Sequence[int], dtype: str, values: Callable[[], Any], *of: Array) -> Array:
-    """Return an array of `shape`, with its values if those `of` which it is made are known.
-
-    More than `MOST` are left out. Raises `ShapeError` for a size below 0 or of 2^63 and more, and
-    for such values.
-    """
+    """Return an array of `shape`; its values if those `of` which it is made are, and are few."""
     require(len(shape) <= 16 and all(0 <= n < LARGEST for n in shape), f"an array of {list(shape)}")
     if math.prod(shape) > MOST or any(x.values is None for x in of):
         return Array(tuple(shape), dtype)
@@ -239,11 +235,7 @@ REDUCTIONS: dict[str, Callable[[Any], Number]] = {
 
 
 def pointwise(function: str, *arrays: Array) -> Array:
-    """Return a row of `FUNCTIONS` or `COMPARISONS` of arrays that are broadcast.
-
-    Names are those of the op kind `pointwise`. The result has the type of the last array, a
-    comparison's is bool.
-    """
+    """Return a row of `FUNCTIONS` or `COMPARISONS`, by the names of the op kind `pointwise`."""
     shape = broadcast(*(x.shape for x in arrays))
     compute = COMPARISONS.get(function) or FUNCTIONS[function]
     dtype = "bool" if function in COMPARISONS else arrays[-1].dtype

@@ -54,11 +54,7 @@ class _File(_Strict):
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
-    """Return the network of a native file.
-
-    Its shapes are made for one batch, phase and dtype, and others are refused when it is built.
-    Raises `InputError`, naming the op, for what is not a graph or does not fit together.
-    """
+    """Return the network of a native file, whose shapes are of one batch, phase and dtype."""
     place = shorten(source.name)[1:-1]
     file = _checked(source.table, place)
     graph = graph_from_json(file.model_dump())

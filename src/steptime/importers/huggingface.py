@@ -48,11 +48,7 @@ def types() -> Mapping[str, Mapping[str, Any]]:
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
-    """Return the network of a `config.json`, its weights as transformers counts them.
-
-    Raises `InputError` for a `model_type` or a head that is not known, and for fields that do not
-    fit together.
-    """
+    """Return the network of a `config.json`, its weights as transformers counts them."""
     table: Any = source.table
     return described(table, shorten(source.name)[1:-1])
 

@@ -39,11 +39,7 @@ def densenet121(b: Builder, p: Mapping[str, Any], batch: int) -> str:
 
 @named("Huang et al. 2016, L=40, k=12, for CIFAR-10: 1,019,722 parameters")
 def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
-    """Return the DenseNet of 40 layers for CIFAR-10: growth 12, no bottleneck, nothing halved.
-
-    Each convolution but the first comes after a norm and before dropout, as in the Caffe file of
-    Huang et al., whose names it has; Caffe's pair of BatchNorm and Scale is one batch norm.
-    """
+    """Return the DenseNet of 40 layers for CIFAR-10, with the names of the Caffe file."""
     blocks, layers, growth = 3, 12, 12
     x = b.input("image", (batch, 3, 32, 32))
     x = conv2d(b, x, 16, 3, "Convolution1", padding=1)

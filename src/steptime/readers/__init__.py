@@ -48,11 +48,7 @@ class Import:
 
 
 def read_path(*paths: Path, mapping: Mapped | None = None) -> Import:
-    """Return the records of all files at `paths`, and what was not read; a path twice is one.
-
-    With a `mapping` CSV files are read by it, whatever they are. Raises `InputError` where a path
-    does not exist.
-    """
+    """Return the records of all files at `paths`; with a `mapping` CSV files are read by it."""
     readers: dict[str, Any] = {"csv": mapping} if mapping else {}
     readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
     done = Import()

@@ -37,9 +37,7 @@ def read_rows(
 ) -> Found:
     """Return the record that `make` makes of each row and its line, or why there is none.
 
-    The first line names the columns; blanks around cells are none, an empty line says nothing. A
-    column that is not `known` is named. Raises `InputError` for a first line that names no columns,
-    or one twice, or not a column that is `needed`.
+    Raises `InputError` for a first line without a column that is `needed`; one not `known` is told.
     """
     text = io.StringIO(source.text, newline="")
     reader: Any = csv.reader(text, delimiter=delimiter, skipinitialspace=True)

@@ -279,8 +279,6 @@ def _cpu(text: str) -> str:
 def _gpus_used(text: str) -> int | None:
     """Return on how many GPUs operations were placed, None where placement was not logged.
 
-    Each operation comes up to three times, as `name: (Kind)/job:.../device:GPU:0` from the placer
-    and as `name: (Kind): /job:...` on standard output; GPUs are counted, so that does not matter.
     A line that another one breaks into has no number at its end, and is left out.
     """
     spot = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"

@@ -1,8 +1,7 @@
 """Reads networks of Keras, Functional and Sequential, from their JSON; nothing is executed.
 
-A Lambda holds code, a layer or function of one's own names it: both are refused by name. `.keras`
-is a ZIP archive, of which `config.json` alone is read: weights, and what a custom object would be
-made from, are not looked at.
+A Lambda holds code, a layer or function of one's own names it: both are refused by name. Of a
+`.keras`, a ZIP archive, `config.json` alone is read.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ def config_of(source: Source) -> bytes:
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
-    """Return the network of a file; sizes that it leaves open are hyperparameters.
-
-    Raises `InputError`, naming the layer, for what is no network, and when it is built for a layer
-    that is not known, or does not fit.
-    """
+    """Return the network of a file; sizes that it leaves open are hyperparameters."""
     place = shorten(source.name)[1:-1]
     table = told(config_of(source), f"{place}:")
     if not isinstance(table, dict):

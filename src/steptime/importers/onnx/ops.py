@@ -1,7 +1,6 @@
 """ONNX's operators as a table of small functions onto the shared lowering, by name.
 
-Meanings: https://onnx.ai/onnx/operators. Where an attribute became an input in a later opset, both
-are read.
+Where an attribute became an input in a later opset, both are read: https://onnx.ai/onnx/operators.
 """
 
 import math

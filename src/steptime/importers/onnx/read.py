@@ -37,11 +37,7 @@ class Sizes:
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
-    """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters.
-
-    The first size of the first input, or one named like `batch`, is the batch. Raises `InputError`
-    for what is not an ONNX file; what it cannot lower is refused by name when it is built.
-    """
+    """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
     model = model_of(source)
     sizes = _sizes(model)
     walks: dict[Any, Run] = {}
@@ -100,7 +96,7 @@ def _word(name: str) -> str:
 
 
 def _sizes(model: Model) -> Sizes:
-    """Find the batch among the sizes of the inputs, and those that are free."""
+    """Return which sizes of inputs are the batch, the first or one named so, and which are free."""
     inputs = model.graph.inputs
     first = next((one for one in inputs if one.sizes), None)
     batch: int | str = first.sizes[0] if first else 1

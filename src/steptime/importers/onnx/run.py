@@ -289,11 +289,7 @@ class Run:
         return elements.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
 
     def reshaped(self, x: Value, wanted: Sequence[int], zeros_stand: bool = False) -> Value:
-        """Return `x` with another shape: 0 keeps a size, one -1 is what remains.
-
-        A shape that was written for the file's batch is mended for another one. Raises `ShapeError`
-        where that cannot be.
-        """
+        """Return `x` with another shape: 0 keeps a size, one -1 is what remains."""
         own = self.shape(x)
         copied = [
             own[i] if n == 0 and not zeros_stand and i < len(own) else n

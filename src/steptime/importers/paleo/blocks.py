@@ -80,11 +80,7 @@ class Entry:
 
 
 def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """Return every layer of a file under its full name, parents before children.
-
-    Of layers that are ready together, the one that stands first in the file comes first. Raises
-    `InputError`, naming the layer, for unknown parents, cycles, and blocks that are none.
-    """
+    """Return every layer of a file, parents before children, else in the order of the file."""
     names: Names = {}
     entries: list[Entry] = []
     for entry in _collected(names, layers, ("",), ()):

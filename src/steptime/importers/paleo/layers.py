@@ -89,11 +89,7 @@ def _inner_product(at: At) -> Built:
 
 
 def _pooling(kind: str, at: At) -> Built:
-    """`ksize, strides, padding`.
-
-    Padding of an average counts as zeros, where TensorFlow leaves it out of the mean: other values
-    at the rim, the same work.
-    """
+    """`ksize, strides, padding`; padding of an average counts as zeros, unlike TensorFlow's."""
     n, _, _, channels = at.image
     window = at.window(at.over("ksize"))
     size, how = at.slid(at.image, window)

@@ -27,11 +27,7 @@ class Network:
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
-    """Return the network of a Paleo file.
-
-    With `allow_unknown` a layer of unknown type passes its input on. Raises `InputError`, naming
-    the layer, for what is not a network; what does not fit is refused when it is built.
-    """
+    """Return the network of a Paleo file; what does not fit is refused when it is built."""
     name = source.name
     with _naming(name):
         network = _network(source.table, allow_unknown)

@@ -152,11 +152,7 @@ def document_of(source: Source) -> Any:
 
 
 def program_of(document: Any, tied: Mapping[str, str]) -> Program:
-    """Return the program that the values say; raises `ValueError` and its like where they do not.
-
-    `tied` are second names of weights, and their first. Raises `InputError` for another version of
-    the schema.
-    """
+    """Return the program that the values say; `tied` are second names of weights, and first."""
     version = document["schema_version"]["major"]
     if version != MAJOR:
         raise InputError(f"version {shorten(version)} of torch.export's schema; this reads {MAJOR}")

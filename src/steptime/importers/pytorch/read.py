@@ -36,10 +36,7 @@ def identity(source: Source) -> bytes:
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
-    """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded.
-
-    Raises `InputError` for what is not such a file, and later for ops that are unknown.
-    """
+    """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
     place = shorten(source.name)[1:-1]
     try:
         program = program_of(document_of(source), about_of(source).get("tied", {}))
