@@ -19,7 +19,6 @@ _CONVOLUTIONAL = (
     *("mobilenet_v1", "mobilenet_v2", "deep_mnist"),
 )
 ZOO = {name: f"steptime.models.convolutional:{name}" for name in _CONVOLUTIONAL} | {
-    **{name: f"steptime.models.zoo:{name.upper()}" for name in _CONVOLUTIONAL if "resnet" in name},
     **{name: f"steptime.models.densenet:{name}" for name in _CONVOLUTIONAL if "dense" in name},
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }

@@ -18,9 +18,6 @@ BLOCKS: Mapping[str, Layers] = {  # convolutions of a width and stride: channels
     "residual": lambda width, stride: ((width, 3, stride), (width, 3, 1)),
     "bottleneck": lambda width, stride: ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)),
 }
-BLOCKS_V1: Mapping[str, Layers] = {
-    "bottleneck": lambda width, stride: ((width, 1, stride), (width, 3, 1), (4 * width, 1, 1))
-}
 
 
 def read_blocks(text: str) -> Value:
@@ -41,12 +38,12 @@ def build_residual(
     batch: int,
     *,
     project_every_group: bool = True,
-    kinds: Mapping[str, Layers] = BLOCKS,
+    stride_first: bool = False,
 ) -> str:
     """Return stem, four groups of blocks, global pooling and a classifier.
 
     Every group begins with a projection shortcut unless `project_every_group` is false, where
-    only a change of shape asks for one. `kinds` says how each kind of block is built.
+    only a change of shape asks for one. With `stride_first` the first convolution has the stride.
     """
     blocks = [int(n) for n in str(p["blocks"]).split("-")]
     if len(blocks) == 1:
@@ -58,7 +55,9 @@ def build_residual(
         width = p["filters"] * 2**group
         for i in b.repeat(repeats):
             stride = 2 if group > 0 and i == 0 else 1
-            layers = kinds[p["block"]](width, stride)
+            layers = BLOCKS[p["block"]](width, stride)
+            if stride_first:
+                layers = [(n, k, 1 if i else stride) for i, (n, k, _) in enumerate(layers)]
             changes = stride > 1 or b.shape(x)[1] != layers[-1][0]
             project = i == 0 and (project_every_group or changes)
             name = f"group{group + 1}/block{i + 1}"

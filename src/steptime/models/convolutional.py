@@ -8,7 +8,8 @@ from typing import Any
 from steptime.core.toml_files import packaged
 from steptime.layers.dense import classify, dropout, linear
 from steptime.layers.image import avg_pool, batch_norm, conv2d, max_pool
-from steptime.models.family import Family, Parameter
+from steptime.models import cnn
+from steptime.models.family import Family, Parameter, setting
 from steptime.ops.builder import Builder
 
 _LAYER = re.compile(
@@ -25,6 +26,8 @@ def __getattr__(name: str) -> Family:
     row = packaged("convolutional_networks.toml").get(name)
     if row is None:
         raise AttributeError(name)
+    if "settings" in row:
+        return setting(name, cnn.FAMILY, row["source"], row["settings"], "image", **row["how"])
     parameters = {}
     if "image" in row:
         parameters["image"] = Parameter(row["image"], "height and width of the input")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -106,6 +107,23 @@ def resolve(family: Family, given: Mapping[str, object], where: str = "") -> dic
     if problem:
         raise InputError(f"{place}: {problem}")
     return values
+
+
+def setting(
+    name: str, base: Family, source: str, settings: Mapping[str, Value], *free: str, **how: Any
+) -> Family:
+    """Return `base` under fixed `settings`, of which the `free` ones may still be chosen."""
+    values = resolve(base, settings)
+    return Family(
+        name,
+        lambda b, p, batch: partial(base.build, **how)(b, {**values, **p}, batch),
+        {key: Parameter(values[key], base.parameters[key].meaning) for key in free},
+        source,
+        base.batch,
+        named=True,
+        check=lambda p: base.check({**values, **p}),
+        settings=values,
+    )
 
 
 def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from steptime.core.toml_files import packaged
-from steptime.models.family import Family
+from steptime.models.family import Family, setting
 
 
 @lru_cache(maxsize=1)
@@ -21,7 +21,6 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
 def model(name: str) -> Family:
     """Return a network of the table; its `length` may be chosen."""
     from steptime.models import transformer
-    from steptime.models.zoo import setting
 
     row = dict(rows()[name])
     source = f"{row.pop('source')}: {row.pop('parameters'):,} parameters"
