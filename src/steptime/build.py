@@ -22,6 +22,7 @@ from steptime.importers import (
     format_of,
     is_network_file,
     json_of,
+    line_of,
     network,
     opened,
     read_content,
@@ -141,8 +142,7 @@ def read_table(text: str, what: str) -> object:
         decoded = read_content(text, what).decode()
         return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
     except (ValueError, RecursionError) as error:
-        reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-        raise InputError(f"{what} {shorten(text)}: is no {form}: {reason}") from None
+        raise InputError(f"{what} {shorten(text)}: is no {form}: {line_of(error)}") from None
 
 
 def known_keys(
@@ -179,9 +179,7 @@ def choice_of(table: object, where: str) -> Choice:
     given: dict[str, Any] = dict(table)
     names = [given.pop(key) for key in ("family", "model") if key in given]
     if len(names) != 1:
-        is_json = where.lower().endswith(".json")
-        or_layers = " (or 'layers', a network of Paleo's)" if is_json else ""
-        raise InputError(f"{where}: give one of 'family' and 'model'{or_layers}")
+        raise InputError(f"{where}: give one of 'family' and 'model'")
     if not isinstance(names[0], str):
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
     if is_path(names[0]) and not (is_network_file(names[0]) or code_of(names[0])):

@@ -32,23 +32,17 @@ def channels_last(shape: Sequence[int]) -> Shape:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The batch that the file names, and the size that takes its place."""
-
-    file: int
-    size: int
-
-
-@dataclass(frozen=True)
 class At:
     """A layer being built; `is_loss` says that a softmax is part of the loss.
 
-    `shapes` are those of its parents by the file's rules, `x` the tensors that they made.
+    `shapes` are those of its parents by the file's rules, `x` the tensors that they made. `batch`
+    takes the place of that which the file names, `own_batch`.
     """
 
     b: Builder
     entry: Entry
-    batch: Batch
+    own_batch: int
+    batch: int
     shapes: Sequence[Shape]
     x: Sequence[str]
     is_loss: bool

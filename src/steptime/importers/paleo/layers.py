@@ -22,7 +22,7 @@ Lower = Callable[[At], Built]
 
 def _input(at: At) -> Built:
     """`tensor [n, ...]`, the asked batch in the place of n."""
-    shape = (at.batch.size, *at.sizes("tensor", 2, 3, 4)[1:])
+    shape = (at.batch, *at.sizes("tensor", 2, 3, 4)[1:])
     layer = at.layer("input", shape, inputs=shape)
     return layer, at.b.input(at.name, channels_first(shape))
 
@@ -48,7 +48,7 @@ def _deconvolution(at: At) -> Built:
     """
     batch, *inner, width = at.image
     n, *size, channels = at.sizes("output_shape", 4)
-    if at.batch.size == at.batch.file and n != batch:
+    if at.batch == at.own_batch and n != batch:
         raise at.fault(f"output_shape has batch {n}, its parent has {batch}")
     kernel, c_out, c_in = at.filter()
     if c_out not in (-1, channels):
@@ -131,8 +131,8 @@ def _reshape(at: At) -> Built:
     if not isinstance(value, list) or len(value) not in (2, 3, 4):
         raise at.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
     sizes = [-1 if type(n) is int and n == -1 else at.size("output_shape", n) for n in value]
-    if sizes[0] == at.batch.file:
-        sizes[0] = at.batch.size
+    if sizes[0] == at.own_batch:
+        sizes[0] = at.batch
     size, known = math.prod(at.shapes[0]), math.prod(n for n in sizes if n != -1)
     if sizes.count(-1) == 1 and size % known == 0:
         sizes[sizes.index(-1)] = size // known

@@ -1,15 +1,15 @@
 """Reads the network files of Paleo (JSON; Qi, Sparks, Talwalkar, ICLR 2017)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Layer
 from steptime.importers import Source
 from steptime.importers.paleo.blocks import Entry, expand
-from steptime.importers.paleo.layer import At, Batch
+from steptime.importers.paleo.layer import At
 from steptime.importers.paleo.layers import MANY, TYPES, UNKNOWN, classes_last
 from steptime.layers.dense import classify, mean_loss
 from steptime.models.family import Family
@@ -18,25 +18,17 @@ from steptime.ops.builder import Builder
 SOURCE = "a network file of Paleo (Qi, Sparks, Talwalkar 2017)"
 
 
-@dataclass(frozen=True)
-class Network:
-    """The layers of a file in topological order, and the batch that it names."""
-
-    entries: tuple[Entry, ...]
-    batch: int
-
-
 def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of a Paleo file; what does not fit is refused when it is built."""
     name = source.name
     with _naming(name):
-        network = _network(source.table, allow_unknown)
+        entries, own_batch = _network(source.table, allow_unknown)
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
         with _naming(name):
-            return lower(b, network, batch)
+            return _lowered(b, entries, own_batch, batch)
 
-    return Family(name, build, {}, SOURCE, batch=network.batch, named=True)
+    return Family(name, build, {}, SOURCE, batch=own_batch, named=True)
 
 
 @contextmanager
@@ -47,7 +39,8 @@ def _naming(file: str) -> Iterator[None]:
         raise InputError(f"{shorten(file)[1:-1]}: {error}") from None
 
 
-def _network(table: object, allow_unknown: bool) -> Network:
+def _network(table: object, allow_unknown: bool) -> tuple[tuple[Entry, ...], int]:
+    """Return the layers of a file in topological order, and the batch that it names."""
     if not isinstance(table, dict) or not isinstance(table.get("layers"), dict):
         raise InputError("a network is a table with a table of 'layers'")
     entries = expand(table["layers"])
@@ -66,24 +59,24 @@ def _network(table: object, allow_unknown: bool) -> Network:
     if len(entries) == 1:
         raise InputError("the network has no layers besides its input")
     tensor = inputs[0].keys.get("tensor")
-    return Network(entries, tensor[0] if isinstance(tensor, list) and tensor else 1)
+    return entries, tensor[0] if isinstance(tensor, list) and tensor else 1
 
 
-def lower(b: Builder, network: Network, batch: int) -> str:
+def _lowered(b: Builder, entries: Sequence[Entry], own_batch: int, batch: int) -> str:
     """Append the network's ops, layers and unmodelled names; give what a step ends with.
 
     In training that is the sum of the losses of its ends: cross-entropy for a softmax, else the
     mean. In inference it is the output of the last end.
     """
-    ends = _ends(network)
+    ends = _ends(entries)
     made: dict[str, tuple[Layer, str]] = {}
     results = []
-    for entry in network.entries:
+    for entry in entries:
         name, is_end = entry.name, entry.name in ends
         is_loss = entry.type == "Softmax" and b.training and is_end
         parents = [made[one] for one in entry.parents]
         shapes, x = [layer.outputs for layer, _ in parents], [tensor for _, tensor in parents]
-        at = At(b, entry, Batch(network.batch, batch), shapes, x, is_loss)
+        at = At(b, entry, own_batch, batch, shapes, x, is_loss)
         made[name] = layer, tensor = TYPES.get(entry.type, UNKNOWN)(at)
         if entry.type not in TYPES:
             b.unmodelled.append(name)
@@ -99,13 +92,11 @@ def lower(b: Builder, network: Network, batch: int) -> str:
     return total
 
 
-def _ends(network: Network) -> set[str]:
+def _ends(entries: Sequence[Entry]) -> set[str]:
     """Return the layers that no other reads; an accuracy beside other readers is none."""
-    read = {parent for entry in network.entries for parent in entry.parents}
-    used = {
-        parent for entry in network.entries if entry.type != "Accuracy" for parent in entry.parents
-    }
-    ends = (entry for entry in network.entries if entry.name not in read)
+    read = {parent for entry in entries for parent in entry.parents}
+    used = {one for entry in entries if entry.type != "Accuracy" for one in entry.parents}
+    ends = (entry for entry in entries if entry.name not in read)
     return {
         end.name
         for end in ends
