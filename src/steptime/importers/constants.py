@@ -176,6 +176,12 @@ def concat(arrays: Sequence[Array], axis: int) -> Array:
     return made(shape, first.dtype, lambda: np.concatenate([*map(_numbers, arrays)], axis), *arrays)
 
 
+def triangle(x: Array, offset: int, upper: bool) -> Array:
+    """Return `x` with 0 below, or above, a diagonal of its last two axes."""
+    cut = np.triu if upper else np.tril
+    return made(x.shape, x.dtype, lambda: cut(_numbers(x), offset), x)
+
+
 def range_(start: Number, stop: Number, step: Number, dtype: str = "int64") -> Array:
     """Return the numbers from `start` below `stop` by `step`."""
     require(step != 0 and all(map(math.isfinite, (start, stop, step))), "a range of step 0")

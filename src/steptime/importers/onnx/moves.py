@@ -210,12 +210,12 @@ def _cast(r: Run, x: Value, like: Value = None) -> Value:
     return r.do(elements.cast, x, r.b.precision.weights if "float" in dtype else dtype)
 
 
-def _trilu(r: Run, x: Value, *_: Value) -> Value:
+def _trilu(r: Run, x: Value, k: Value = None) -> Value:
     """Return a triangle of `x`: a table of a constant, else a product with a mask."""
-    shape = r.shape(x)
     if isinstance(x, Constant):
-        return r.constant(Array(shape, x.array.dtype), derived=True)
-    mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), shape[-2:])
+        upper, offset = bool(r.attr("upper", 1)), int(r.number(k) or 0)
+        return r.constant(constants.triangle(x.array, offset, upper), derived=True)
+    mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), r.shape(x)[-2:])
     return r.do(elements.pointwise, "mul", x, mask)
 
 
