@@ -13,11 +13,6 @@ def linear(b: Builder, x: str, width: int, name: str, bias: bool = True) -> str:
         return b.op("bias", y, b.weight("b", (width,)), name="bias", axis=-1)
 
 
-def embedding(b: Builder, ids: str, table: str, name: str) -> str:
-    """Return the rows of `table [vocabulary, width]` at `ids [...]`, `-> [..., width]`."""
-    return b.op("embedding", ids, table, name=name)
-
-
 def dropout(b: Builder, x: str, p: float, name: str) -> str:
     """Return `x` with a share `p` of its elements dropped in training, `x` itself in inference."""
     return b.op("dropout", x, name=name, p=p) if b.training and p > 0 else x

@@ -5,7 +5,7 @@ from math import sqrt
 from typing import Any
 
 from steptime.layers.blocks import activated, norm
-from steptime.layers.dense import classify, dropout, embedding, linear, mean_loss
+from steptime.layers.dense import classify, dropout, linear, mean_loss
 from steptime.layers.image import conv2d
 from steptime.ops.builder import Builder
 from steptime.ops.table import ShapeError
@@ -22,7 +22,7 @@ def words(
     ids = b.input(f"{name}tokens", (batch, p["length"] // b.plan.context), "int64")
     shape = (b.words(p["vocabulary"]), p["embedding_width"])
     table = table or b.weight("embedding/w", shape)
-    x = b.summed(embedding(b, ids, table, f"{name}embedding"), f"{name}embedding_sum")
+    x = b.summed(b.op("embedding", ids, table, name=f"{name}embedding"), f"{name}embedding_sum")
     narrow = p["embedding_width"] != p["width"]
     if p["projects_words"] and narrow:
         x = linear(b, x, p["width"], f"{name}embedding_in", bias=False)
@@ -32,7 +32,8 @@ def words(
     if p["segments"]:
         ids = b.input("segments", b.shape(x)[:2], "int64")
         segments = b.weight("segment/w", (p["segments"], b.shape(x)[-1]))
-        x = b.op("add", x, embedding(b, ids, segments, "segment"), name="add_segment")
+        kind = b.op("embedding", ids, segments, name="segment")
+        x = b.op("add", x, kind, name="add_segment")
     x = _placed(b, x, p, p["max_length"], name)
     x = _ready(b, x, p, name)
     if narrow and not p["projects_words"]:

@@ -1,5 +1,6 @@
 """What a family of networks says of itself, and how its hyperparameters are read and checked."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +23,9 @@ class Parameter:
     """One hyperparameter: its default (or a function of the others), its range in a sweep.
 
     `choices` lists the allowed texts, `aliases` other words for them; otherwise the type is that of
-    the default, whole numbers being at least `least`. `read` reads a text of a form of its own. A
-    `detail` is kept in a workload only where it departs from its default.
+    the default, whole numbers being at least `least`. A text of a `form` of its own, a regular
+    expression and what it must be in words, stays as it is unless `read` reads it. A `detail` is
+    kept in a workload only where it departs from its default.
     """
 
     default: Value | Callable[[Mapping[str, Value]], Value]
@@ -32,7 +34,8 @@ class Parameter:
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
-    read: Callable[[str], Value] | None = None
+    form: tuple[str, ...] = ()
+    read: Callable[[str], Value] = str
     detail: bool = False
 
     def default_in(self, values: Mapping[str, Value]) -> Value:
@@ -139,11 +142,10 @@ def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
 def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
     where = f"{place}: {name}"
     text = value_text(value, where)
-    if parameter.read is not None:
-        try:
-            return parameter.read(text)
-        except ValueError as error:
-            raise InputError(f"{where}: {error}") from None
+    if parameter.form:
+        if not re.fullmatch(parameter.form[0], text):
+            raise InputError(f"{where}: must be {parameter.form[1]}, not {shorten(text)}")
+        return parameter.read(text)
     if parameter.choices:
         text = parameter.aliases.get(text.lower(), text)
         if text not in parameter.choices:

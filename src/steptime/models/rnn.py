@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.layers.dense import classify, embedding, linear
+from steptime.layers.dense import classify, linear
 from steptime.models.family import Family, parameters_of
 from steptime.ops.builder import Builder
 from steptime.ops.sequence import GATES
@@ -14,7 +14,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     cell, width = p["cell"], p["embedding"]
     ids = b.input("tokens", (batch, p["length"]), "int64")
     table = b.weight("embedding/w", (p["vocabulary"], width))
-    x = embedding(b, ids, table, "embedding")
+    x = b.op("embedding", ids, table, name="embedding")
     rows = GATES[cell] * width
     for i in b.repeat(p["layers"]):
         with b.scope(f"layer{i + 1}"):

@@ -6,34 +6,12 @@ Liu et al. 2021, "Swin Transformer". The mask of windows that a shift puts toget
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.core.errors import shorten
-from steptime.core.ranges import number_of
-from steptime.core.workload import Value
 from steptime.layers.blocks import Sight, attention, block, feed_forward, norm
-from steptime.layers.dense import classify, embedding, linear, mean_loss
+from steptime.layers.dense import classify, linear, mean_loss
 from steptime.layers.image import conv2d
 from steptime.models import transformer
 from steptime.models.family import Family, parameters_of, resolve
 from steptime.ops.builder import Builder
-
-MOST_STAGES = 16
-
-
-def _stages(text: str) -> Value:
-    """Return numbers for each stage, such as `2-2-6-2`."""
-    parts = text.split("-")
-    if len(parts) > MOST_STAGES or not all(
-        p.isascii() and p.isdigit() and 0 < len(p) < 7 for p in parts
-    ):
-        raise ValueError(f"must be numbers such as 2-2-6-2, not {shorten(text)}")
-    return text
-
-
-def _ratio(text: str) -> Value:
-    ratio = number_of(text)
-    if not 0 < ratio < 1000:
-        raise ValueError(f"must be above 0 and below 1000, not {shorten(text)}")
-    return ratio
 
 
 def numbers(text: str) -> list[int]:
@@ -104,7 +82,7 @@ def _places(b: Builder, p: Mapping[str, Any]) -> str:
     area = p["window"] ** 2
     ids = b.buffer("places", (area, area), "int64")
     table = b.weight("relative/w", ((2 * p["window"] - 1) ** 2, p["heads"]))
-    found = embedding(b, ids, table, "relative")
+    found = b.op("embedding", ids, table, name="relative")
     return b.op("transpose", found, name="relative/by_head", order=(2, 0, 1))
 
 
@@ -151,9 +129,7 @@ FAMILY = Family(
     "swin",
     build,
     {
-        **parameters_of(
-            "swin", depths={"read": _stages}, heads={"read": _stages}, ffn_ratio={"read": _ratio}
-        ),
+        **parameters_of("swin", ffn_ratio={"read": float}),
         "activation": transformer.FAMILY.parameters["activation"],
     },
     "Liu et al. 2021; the small ones: 28,288,354 parameters",

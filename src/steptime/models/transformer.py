@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.core.errors import shorten
 from steptime.layers.blocks import NORMS, Part, Sight, attention, block, feed_forward, mixture, norm
-from steptime.layers.dense import embedding, linear
+from steptime.layers.dense import linear
 from steptime.models.ends import HEADS, STEMS, words
 from steptime.models.family import Family, fault_of, parameters_of
 from steptime.ops.builder import Builder
@@ -91,20 +90,8 @@ def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
     with b.scope(name):
         places = b.buffer("places", (length, length), "int64")
         table = b.weight("w", (p["buckets"], p["heads"]))
-        found = embedding(b, places, table, "embedding")
+        found = b.op("embedding", places, table, name="embedding")
         return b.op("transpose", found, name="by_head", order=(2, 0, 1))
-
-
-def _windows(text: str) -> str:
-    if not text or set(text) - set("wa") or len(text) > 1000:
-        raise ValueError(f"{shorten(text)} is not of the letters w and a, such as wwwa")
-    return text
-
-
-def _numbers(text: str) -> str:
-    if text.strip("0123456789-") or len(text) > 10_000:
-        raise ValueError(f"must be numbers such as 1-5, not {shorten(text)}")
-    return text
 
 
 FAMILY = Family(
@@ -114,8 +101,6 @@ FAMILY = Family(
         "transformer",
         activation={"choices": ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", *GATED)},
         norms={"choices": (*NORMS,)},
-        windows={"read": _windows},
-        dense_at={"read": _numbers},
         head={"choices": (*HEADS,)},
     ),
     "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",
