@@ -322,7 +322,10 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("transformer:width=6,heads=2,positions=rotary", "rotary positions need an even head wid"),
         ("transformer:rotary_width=66,positions=rotary", "rotary_width 66 is not an even part of"),
         ("transformer:experts=2,experts_per_token=3", "experts_per_token 3 of 2 experts"),
-        ("transformer:windows=wx", "windows: must be of the letters w and a, such as wwwa, not 'wx'"),
+        (
+            "transformer:windows=wx",
+            "windows: must be of the letters w and a, such as wwwa, not 'wx'",
+        ),
         ("transformer:latent_kv=8", "latent_kv needs rotary positions and kv_heads as many as"),
         (
             "transformer:latent_kv=8,positions=rotary",
