@@ -12,13 +12,12 @@ import json
 import os
 import secrets
 import socket
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.core.progress import watched
@@ -26,12 +25,8 @@ from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json,
 
 LOCK = "sweep.lock"
 MARKED = 16  # lines: of every such many a cache knows the place of the first
-BLOCK = 1 << 22  # bytes that are read at once
 EMPTY = "holds no records (no line in any *.jsonl file)"
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
-
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""By schema version: what makes a table of that version one of the next. Version 1 is the first."""
 
 
 class StoreError(OutsideError):
@@ -211,24 +206,14 @@ def records_at(
             pieces = [file.readline() for _ in range(MARKED)]
         found |= {line: _parse(pieces[line - 1 - at * MARKED]) for line in held}
     for path in paths:
-        if len(found) == len(wanted):
-            break
-        tail = b""
         with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                number, first = block.count(b"\n"), wanted[len(found) :][:1]
-                told = tail + block
-                if first and first[0] <= last + number:
-                    *pieces, tail = told.split(b"\n")
-                    here = bisect_right(wanted, last + number)
-                    found |= {at: _parse(pieces[at - last - 1]) for at in wanted[len(found) : here]}
-                else:  # nothing to find here
-                    tail = told[told.rfind(b"\n") + 1 :]
-                last += number
-        if tail and is_record(tail):
-            last += 1
-            if last in wanted:
-                found[last] = _parse(tail)
+            for line in file:
+                if len(found) == len(wanted):
+                    return found
+                if line.endswith(b"\n") or is_record(line):
+                    last += 1
+                    if last in lines:
+                        found[last] = _parse(line)
     return found
 
 
@@ -252,25 +237,17 @@ def _parse(line: bytes) -> Record:
     table = json.loads(line, parse_constant=_refuse)
     if not isinstance(table, dict):
         raise TypeError("not a JSON object")
-    return record_from_json(migrate(table))
+    version = table["schema"]
+    if type(version) is not int or version < 1:
+        raise ValueError(f"schema {shorten(version)}")
+    if version > SCHEMA:
+        knows = f"this steptime knows up to {SCHEMA}; upgrade steptime"
+        raise InputError(f"has schema {version}, {knows}")
+    return record_from_json(table)
 
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is no number")
-
-
-def migrate(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the table of a record in today's schema; raises `InputError` for a newer one."""
-    version = table["schema"]
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ValueError(f"schema {shorten(version)}")
-    if version > SCHEMA:
-        raise InputError(
-            f"has schema {version}, this steptime knows up to {SCHEMA}; upgrade steptime"
-        )
-    for step in range(version, SCHEMA):
-        table = {**MIGRATIONS[step](table), "schema": step + 1}
-    return table
 
 
 @contextmanager
@@ -323,11 +300,6 @@ def identity(method: Method) -> str:
     return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 
 
-def round_of(record: Record) -> int:
-    """Return the visit of a sweep that made the record, counted from 0."""
-    return int(record.env.get("round", 0))
-
-
 def done_keys(
     records: Iterable[Record], *, retry: Collection[str] = (), force: bool = False
 ) -> set[DoneKey]:
@@ -342,4 +314,5 @@ def done_keys(
 
 def done_key(record: Record) -> DoneKey:
     """Return what tells the step of a record from others: workload, platform, method, round."""
-    return record.workload.key, record.platform, identity(record.method), round_of(record)
+    round_ = int(record.env.get("round", 0))
+    return record.workload.key, record.platform, identity(record.method), round_

@@ -202,13 +202,6 @@ def test_reading_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert told == [("files", 2, 3)]
 
 
-def test_an_old_schema_is_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "SCHEMA", 3)
-    monkeypatch.setitem(store.MIGRATIONS, 1, lambda t: {**t, "a": t["old"]})
-    monkeypatch.setitem(store.MIGRATIONS, 2, lambda t: {**t, "b": t["a"] + 1})
-    assert store.migrate({"schema": 1, "old": 5}) == {"schema": 3, "old": 5, "a": 5, "b": 6}
-
-
 def test_a_number_that_json_cannot_say_is_refused_at_once(tmp_path: Path) -> None:
     bad = replace(RECORD, quantities={"step_s": Quantity(value=float("nan"))})
     with pytest.raises(ValueError, match="Out of range"), store.open_writer(tmp_path) as writer:
@@ -345,11 +338,7 @@ def test_which_cells_are_done() -> None:
     assert method != store.identity(Method("torch", "2.13.0", {"threads": 1}))
 
 
-@pytest.mark.parametrize("block", [1, 7, 300, 1 << 22])
-def test_records_of_some_lines_are_found_however_the_file_is_read(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "BLOCK", block)
+def test_records_of_some_lines_are_found(tmp_path: Path) -> None:
     paths = []
     for number in range(2):  # of five lines, the last of which lacks its end
         records = [replace(RECORD, platform=f"{number}-{line}") for line in range(5)]

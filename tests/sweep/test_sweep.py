@@ -176,7 +176,7 @@ def sweep(file: Path, out: Path, *more: str) -> int:
 
 
 def rounds_and_nodes(records: list[Record]) -> list[tuple[int, int]]:
-    return [(store.round_of(one), dict(one.workload.params)["nodes"]) for one in records]
+    return [(one.env["round"], dict(one.workload.params)["nodes"]) for one in records]
 
 
 def test_a_second_sweep_does_what_is_missing(

@@ -1,7 +1,6 @@
 """The contract of schedulers: what a sweep asks of one, in words that none of them owns.
 
-A scheduler is a file with a `Scheduler`, and a row of `SCHEDULERS`. A task is known by its array's
-name and its place in it, so that arrays are found again though the answer to a submission was lost.
+A task is known by its array's name and its place in it, so that it is found again.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ class SchedulerError(OutsideError):
 
 @dataclass(frozen=True)
 class Need:
-    """What all cells of a job need alike: resources, the processes of a cell, cores of each.
-
-    On several nodes the scheduler's own launcher starts the processes, else the first the others.
-    """
+    """What all cells of a job need alike: resources, the processes of a cell, cores of each."""
 
     request: ResourceRequest
     replicas: int
@@ -62,10 +58,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Array:
-    """An array to submit: the script's argument is `first`, the number of its first task.
-
-    At most `at_once` of its `tasks` run at a time, and none before the job `after` is over.
-    """
+    """An array to submit: `first` is its first task's number, `after` a job to wait for."""
 
     script: Path
     name: str
@@ -96,10 +89,7 @@ class Node:
 
 @dataclass(frozen=True)
 class JobExit:
-    """How a task's job ended: its state in the scheduler's words, exit code and signal.
-
-    `cause` is that of what it left undone, "" where the scheduler does not tell.
-    """
+    """How a task's job ended, in the scheduler's words; `cause` is that of what it left undone."""
 
     job: str
     state: str
@@ -159,11 +149,10 @@ def script_text(
     index: str,
     launcher: str,
 ) -> str:
-    """Return the text of the batch script of array `name`.
+    """Return the text of an array's batch script, whose argument is the first task's number.
 
-    Its argument is the number of the array's first task. `folder` holds what was submitted. What a
-    scheduler says of itself: the lines of its `flags`, its variables for the job's id and for the
-    place in the array, and the launcher that starts the processes of a cell on several nodes.
+    `folder` holds what was submitted; `flags`, the variables `job` and `index` and the `launcher`
+    on several nodes are the scheduler's.
     """
     task = shlex.join((python, "-P", "-m", "steptime.cluster.task", folder))
     request = need.request
@@ -187,9 +176,7 @@ def _or_end(line: str, otherwise: str) -> str:
     return f"{line} || {{ echo {shlex.quote(otherwise)} >&2; exit 1; }}"
 
 
-SCHEDULERS = {
-    "slurm": "steptime.cluster.slurm:SCHEDULER",
-}
+SCHEDULERS = {"slurm": "steptime.cluster.slurm:SCHEDULER"}
 ROOM = "schedulers"  # of entry points, by which other packages add rows
 
 

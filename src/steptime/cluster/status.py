@@ -1,8 +1,4 @@
-"""Where the cells of a folder stand, what became of them, and why; collect and cancel.
-
-Everything is found again from the folder and the scheduler, so the process that submitted may end,
-and another may ask, resume or cancel.
-"""
+"""Where the cells of a folder stand, what became of them, and why; collect and cancel."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +23,7 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CellState:
-    """Where one trial stands: one of `WORDS`, and what is known of it.
-
-    `failed` without a record means that its job is over; `unsent` that no scheduler took it.
-    """
+    """Where one trial stands: `failed` without a record: its job is over; `unsent`: none took."""
 
     trial: Trial
     submission: Submission
@@ -130,11 +123,7 @@ def cancel(out: Path) -> list[str]:
 
 
 def status(out: Path, warn: Warn) -> dict[str, Any]:
-    """Return how many cells of this folder stand where, and why those that failed did, as JSON.
-
-    Counted are the cells of the experiment as it was submitted last; `older` is how many more there
-    are of what it was before.
-    """
+    """Return how many of the cells asked for last stand where, and why some failed, as JSON."""
     seen = snapshot(out, warn)
     wanted = files.wanted(out)
     states = [one for one in seen.states if wanted is None or one.trial.id in wanted]

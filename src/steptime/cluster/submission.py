@@ -30,7 +30,6 @@ from steptime.cluster.resources import need_of
 from steptime.cluster.scheduler import Array, Need, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import replacing
-from steptime.core.record import now
 from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
@@ -87,10 +86,7 @@ Job = tuple[Task, ...]  # tasks with one need, sent as one array or several
 
 @dataclass(frozen=True)
 class Submission:
-    """A folder of what was submitted; no array has more than `largest` tasks.
-
-    `token` is drawn, so that no two folders have jobs of one name.
-    """
+    """A folder of what was submitted; a drawn `token` tells its jobs from those of others."""
 
     folder: Path
     token: str
@@ -179,10 +175,7 @@ def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def packed(trials: Iterable[Trial]) -> tuple[Task, ...]:
-    """Return the tasks for trials, those with one need together, as many in a task as it says.
-
-    Within a need cells of one worker stand together, so that it is started once a task.
-    """
+    """Return the tasks for trials by need, those of one worker in a row, to start it once."""
     by_need: dict[Need, list[Trial]] = {}
     for trial in trials:
         by_need.setdefault(need_of(trial.cell), []).append(trial)
@@ -284,12 +277,6 @@ def _tasks(jobs: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Tas
     if max((stop for job in jobs for _, stop in job["slices"]), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
     return tuple(tasks)
-
-
-def note_sent(submission: Submission, array: Array, job: str) -> None:
-    """Write down that the scheduler took an array, under this job id."""
-    line = {"first": array.first, "tasks": array.tasks, "job": job, "at": now()}
-    append_line(submission.folder / SUBMITTED, line)
 
 
 def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:

@@ -1,8 +1,4 @@
-"""What an experiment lacks of a folder, submitted.
-
-The cells that a folder lacks are those of the experiment less those with a final record and less
-those that wait or run.
-"""
+"""What an experiment lacks of a folder: not done, not waiting, not running; and submitted."""
 
 import shutil
 from contextlib import suppress
@@ -16,7 +12,8 @@ from steptime.cluster.scheduler import scheduler_of
 from steptime.cluster.status import Snapshot, Warn, collect, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
-from steptime.core.record import DONE
+from steptime.core.record import DONE, now
+from steptime.core.table import picked
 from steptime.sweep.run import Request, predict
 
 
@@ -56,8 +53,7 @@ def missing(request: Request, seen: Snapshot) -> Missing:
 def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
     """Submit what a folder lacks, and return what happened as JSON values.
 
-    Raises `InputError` where all is refused, and for a data set that this machine does not see,
-    `SchedulerError` where nobody answers; then nothing is left of it.
+    Where all is refused, or nobody answers, nothing is left of it.
     """
     out = request.out
     with store.exclusive(out):
@@ -115,11 +111,9 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
 
 
 def submit(submission: Submission, warn: Warn) -> None:
-    """Write the submission and send its arrays.
+    """Write the submission and send its arrays, those of one job after one another.
 
-    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
-    is refused (what it asks for is not there, or the site limits how much may wait) is told to
-    `warn`, and stays for the next time. Raises `InputError` where all are refused.
+    One that is refused is told to `warn`, and stays for the next time; all refused is an error.
     """
     files.write(submission)
     before: dict[int, str] = {}
@@ -130,8 +124,9 @@ def submit(submission: Submission, warn: Warn) -> None:
             continue
         try:
             after = replace(array, after=before.get(task.job, ""))
-            before[task.job] = scheduler_of(submission.scheduler).submit(after)
-            files.note_sent(submission, array, before[task.job])
+            before[task.job] = job = scheduler_of(submission.scheduler).submit(after)
+            line = {**picked(array, "first tasks"), "job": job, "at": now()}
+            files.append_line(submission.folder / files.SUBMITTED, line)
         except InputError as error:
             refused[task.job] = f"{task.need.text}: {error}"
     if not before:

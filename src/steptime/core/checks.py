@@ -65,10 +65,7 @@ def checked(
     where: str,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return the values of a table, lists as tuples; `where` and `prefix` are named in errors.
-
-    Raises `InputError` for an unknown key, a missing one, and a value of another type.
-    """
+    """Return the values of a table, lists as tuples; `where` and `prefix` are named in errors."""
     for key in table:
         one_of("key", key, checks, where)
     for key in required:

@@ -79,10 +79,7 @@ class Device:
         return self.kind == "cpu"
 
     def vector_peak(self, dtype: str) -> float | None:
-        """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
-
-        It is the file's own for `dtype`, else its vector peak of float32, else the peak of float32.
-        """
+        """Return the FLOP/s outside of products: the file's for `dtype`, else those of float32."""
         of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
         return self.vector_flop_per_s.get(dtype, of_float32)
 
@@ -108,10 +105,7 @@ class Link:
 
 
 class Level(NamedTuple):
-    """`size` parts that a link joins: devices in a node, nodes in a cluster.
-
-    Each part has `links` such links to the others.
-    """
+    """`size` parts that a link joins, by `links` each: devices of a node, nodes of a cluster."""
 
     size: int
     link: Link
@@ -146,10 +140,7 @@ class Cluster:
         return math.prod(level.size for level in self.ladder)
 
     def level_of(self, ranks: Iterable[int]) -> int | None:
-        """Return the place of the level whose link a group of ranks crosses, the outermost one.
-
-        None for a single rank. Raises `InputError` for ranks that the cluster does not have.
-        """
+        """Return the place of the level that a group of ranks crosses, None for a single rank."""
         group = set(ranks)
         if min(group) < 0 or max(group) >= self.devices:
             raise InputError(f"the cluster has ranks 0 to {self.devices - 1}, not {max(group)}")
@@ -180,11 +171,8 @@ _OF_LINK: Numbers = {
     "GB_per_s": ("bytes_per_s", GB),
     "reached_GB_per_s": ("reached_bytes_per_s", GB),
 }
-LATER = (
-    "arrays",
-    "array_side",
-    "capped_flop_per_s",
-)  # read since there were records: unknown, they change no hash
+# read since there were records: unknown, they change no hash
+LATER = ("arrays", "array_side", "capped_flop_per_s")
 DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
@@ -234,10 +222,7 @@ _CALIBRATION: dict[str, Check] = {  # what predictions read of it
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:
-    """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors.
-
-    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
-    """
+    """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors."""
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
     values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
     one_of("kind", values["kind"], KINDS, where)
@@ -256,10 +241,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
-    """Return the `Link` that a TOML table in datasheet units says; `where` is named in errors.
-
-    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
-    """
+    """Return the `Link` that a TOML table in datasheet units says; `where` is named in errors."""
     required = ("name", "source", "GB_per_s")
     values = _in_si(checked(table, _LINK, required, where), _OF_LINK, where)
     if _RANGE in values:

@@ -20,8 +20,7 @@ PLAIN = (str, float, int, bool, type(None))
 def text(table: Table, width: int | None = None) -> str:
     """Return the table for people, at most `width` characters wide where that can be.
 
-    In a narrow place spare columns go first, then the widest texts are folded between words,
-    then columns go from the right; a name is never broken. What went is said below.
+    Spare columns go first, then texts are folded, then columns go from the right, which is said.
     """
     kept = list(table.columns)
     cells = _cells(table, kept, table.most)
@@ -107,11 +106,10 @@ def _folded(cells: Cells, width: int) -> Cells:
 def _lines(cells: Cells, numeric: Sequence[bool]) -> Iterator[str]:
     widths = _widths(cells)
     for row in cells:
-        line = ""
-        for cell, width, right in zip(row, widths, numeric, strict=True):
-            blank = " " * (width - 2 - len(cell))
-            line += f" {blank}{cell} " if right else f" {cell}{blank} "
-        yield line.rstrip()
+        padded = zip(row, widths, numeric, strict=True)
+        yield "".join(
+            f" {cell:{'>' if right else '<'}{n - 2}} " for cell, n, right in padded
+        ).rstrip()
 
 
 def markdown(table: Table) -> str:
@@ -146,8 +144,7 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     """Yield the text of `json_text` but its last line end; further lines begin after `end`.
 
     What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
-    An iterator and `JsonRows` have items of one line each, and are gone through as they are asked
-    for.
+    Iterators and `JsonRows` are gone through as they are asked for.
     """
     if isinstance(value, Iterator | JsonRows):
         encode, before, between = _encoder(", "), f"{end}  ", f",{end}  "

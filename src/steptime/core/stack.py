@@ -126,10 +126,7 @@ _EXECUTION = checks_of(Execution)
 
 
 def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
-    """Return the `Stack` that a TOML table says; `where` is named in errors.
-
-    Raises `InputError` for an unknown or missing key and for a value of another type.
-    """
+    """Return the `Stack` that a TOML table says; `where` is named in errors."""
     given = checked(table, _STACK, ("name", "source"), where)
     kinds: dict[str, Execution] = {}
     for kind, row in given.pop("kinds", {}).items():

@@ -1,8 +1,4 @@
-"""An answer: one JSON document, and tables of named quantities for people.
-
-The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.shown` can write
-every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
-"""
+"""An answer: one JSON document, and tables of named quantities, whose keys carry units."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +10,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class JsonRows(Sequence[dict[str, Any]]):
-    """Rows as JSON, made whenever they are asked for: a million are not in memory at once.
-
-    `texts` gives `number` JSON objects, some at a time; `row` makes rows of them.
-    """
+    """Rows as JSON, made as they are asked for: `texts` gives `number` objects, some at a time."""
 
     number: int
     texts: Callable[[], Iterator[Sequence[str]]]
@@ -35,11 +28,7 @@ class JsonRows(Sequence[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key of its cells, what stands above them, and whether it may be left out.
-
-    A `spare` column is the first to go where a terminal is narrow. `form` is the format of its
-    numbers where that of the key's unit will not do.
-    """
+    """A column: key, heading, whether it may be left out (`spare`), a `form` beside its unit's."""
 
     key: str
     heading: str
@@ -87,10 +76,9 @@ class Answer:
 
 
 def columns(*said: str) -> tuple[Column, ...]:
-    """Return columns as `key=heading` says them; a `?` in front makes a column spare.
+    """Return columns as `key:format=heading` says them; a `?` in front makes a column spare.
 
-    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`. After `:` it
-    may have a format: `columns("ratio:.3f=b / a")`.
+    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`.
     """
     found = []
     for text in said:
@@ -119,9 +107,6 @@ def picked(one: object, names: str) -> dict[str, Any]:
 
 
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
-    """Return a table of one thing: its properties down the side, with their values under `heading`.
-
-    Values are texts as they shall stand (`units.shown`), or None.
-    """
+    """Return a table of one thing: properties down the side, with their texts under `heading`."""
     made = [{"name": name, "value": value} for name, value in rows]
     return Table((Column("name", ""), Column("value", heading)), made, title)

@@ -3,41 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-QUANTITIES = {  # name: (unit, meaning)
-    "step_s": ("s", "time of one step"),
-    "forward_s": ("s", "time of the forward pass"),
-    "backward_s": ("s", "time of the backward pass"),
-    "update_s": ("s", "time of the optimizer"),
-    "comm_s": ("s", "time of communication"),
-    "input_s": ("s", "time spent waiting for input"),
-    "first_step_s": ("s", "time of the first step, compilation included"),
-    "flop": ("FLOP", "floating-point operations of a step; a multiply-add is 2"),
-    "forward_flop": ("FLOP", "floating-point operations of the forward pass"),
-    "traffic_bytes": ("byte", "bytes of every op's inputs and outputs"),
-    "comm_bytes": ("byte", "bytes sent and received"),
-    "peak_memory_bytes": ("byte", "memory at the worst moment of a step"),
-    "accuracy": ("1", "share of the test set that a trained network tells right"),
-    "loss": ("1", "loss of the last step of a training"),
-    "energy_j": ("J", "energy of a step"),
-    "power_w": ("W", "mean power"),
-    "published_speed_per_s": ("/s", "examples a second, as published"),
-    "published_speed_uncertainty_per_s": ("/s", "its uncertainty, as published"),
-    "published_speed_jitter_per_s": ("/s", "its jitter, as published"),
-    "published_steps_per_s": ("/s", "steps a second in each interval of a log"),
-    "published_flop_per_s": ("FLOP/s", "floating-point operations a second, as published"),
-    "published_flop": ("FLOP", "floating-point operations of a step, as published"),
-    "published_flop_per_parameter_byte": ("FLOP/byte", "FLOP of a step over bytes of weights"),
-    "published_parameters": ("1", "trainable numbers, as published"),
-    "published_time_share": ("1", "share of the step's time"),
-    "published_flop_share": ("1", "share of the peak, the best of the profiles"),
-    "published_flop_shares": ("1", "share of the peak in each profile"),
-    "published_bandwidth_share": ("1", "share of the peak memory bandwidth"),
-    "published_traffic_bytes": ("byte", "bytes of memory in a profile"),
-    "published_intensity_flop_per_byte": ("FLOP/byte", "FLOP over bytes of memory in a profile"),
-    "published_infeed_share": ("1", "share of the time spent waiting for input"),
-    "published_infeed_share_std": ("1", "its deviation from step to step"),
-    "published_infeed_shares": ("1", "share of the time waiting for input in each profile"),
-}
+from steptime.core.toml_files import packaged
+
+QUANTITIES = {name: (unit, meaning) for name, (unit, meaning) in packaged("quantities.toml").items()}
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
@@ -108,10 +76,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
 
 
 def shown(key: str, value: Any) -> str:
-    """Return the value of `key` as a person reads it: in the unit that the key ends with.
-
-    A text stands as it is, None is a dash; lists and tables are shown item by item.
-    """
+    """Return the value of `key` as a person reads it, in the unit that the key ends with."""
     if value is None:
         return "-"
     if isinstance(value, str):

@@ -1,9 +1,7 @@
 """Workers on this machine: start one, ask it, and tell how it died.
 
-A worker that dies takes only the network in flight with it. Its death is told by its exit: a
-signal of ours is a time limit, a kill by the system while its counter of such kills went up is
-out-of-memory, anything else is a crash. Replicas are processes that get the same requests and wait
-for each other, so the death of one ends all.
+A worker that dies takes only the network in flight with it. A signal of ours is a time limit, a
+kill while the system's counter of such went up is out-of-memory. Replicas wait for each other.
 """
 
 import json
@@ -141,8 +139,7 @@ class _Process:
 class Worker(AbstractContextManager["Worker"]):
     """One worker process, or one for each replica that is a process, which answer as one.
 
-    `greeting` says platform and framework. `variables` are set beside those of this process.
-    Raises `StartError` from the start where backend, device or cores are refused.
+    `greeting` says platform and framework; `StartError` is for what is refused from the start.
     """
 
     def __init__(
@@ -183,11 +180,8 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> dict[str, Any]:
         """Send a request to all and return the answer of rank 0, when all have answered.
 
-        `on_event` is called with what rank 0 says of how far it is.
-
-        The first answer that reports a failure is given at once: the others may wait for that
-        process in vain. Raises `WorkerDiedError` if one dies or is not ready in time; the others
-        are then of no use and are ended.
+        The first failure is given at once. Raises `WorkerDiedError` if one dies or is late, which
+        ends the others. `on_event` is called with what rank 0 says of how far it is.
         """
         deadline = time.monotonic() + limit_s
         try:

@@ -24,10 +24,6 @@ INSTALL_TORCH = (
 )
 NVIDIA_FIELDS = ("name", "driver_version", "memory.total", "power.limit", "mig.mode.current")
 TOOLS = {  # what: (commands, any of which will do; what it is for, and how to get it)
-    "chromium": (
-        ("chromium", "chromium-browser", "google-chrome"),
-        "only tests of report pages need a browser: install your system's package 'chromium'",
-    ),
     "g++": (
         ("g++", "c++", "clang++"),
         "torch.compile needs a C++ compiler: install your system's package 'g++'",
@@ -37,14 +33,9 @@ TOOLS = {  # what: (commands, any of which will do; what it is for, and how to g
 
 
 def examine(root: Path = ROOT) -> dict[str, Any]:
-    """Return what was found as JSON values; imports no framework.
-
-    `missing` names what some feature would need and how to get it; `problems` are lines that say
-    what makes measurements doubtful or impossible, and the remedy. Unknown is None.
-    """
+    """Return what was found, what is `missing`, and `problems`, as JSON values; None is unknown."""
     found = cpus.cores(root)
     listed = cpus.caches(root)
-    who = machine.output("who", limit_s=2.0)
     report: dict[str, Any] = {
         "steptime": __version__,
         "python": sys.version.partition(" ")[0],
@@ -66,9 +57,6 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
         "user_devices": _user_devices(),
         "clock_resolution_s": clock_resolution_s(),
         "load": machine.load(),
-        "users": None
-        if who is None
-        else len({line.split()[0] for line in who.splitlines() if line}),
     }
     report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
     lacks = {
@@ -189,7 +177,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
     platform = f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})"
     probe = devices["probe"]
-    users, share = report["users"], report["load"]
+    share = report["load"]
     load = "unknown" if share is None else f"{share:.0%} of the CPUs in the last minute"
     calibrated = (probe or {}).get("calibration", {})
     caches = [
@@ -216,7 +204,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("last probe", f"{probe['name']}, {probe['source']}" if probe else "none"),
         ("calibrated", calibrated.get("date", "never: steptime calibrate")),
         ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
-        ("load", load if users is None else f"{load}, users logged in: {users}"),
+        ("load", load),
     ]
     rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]
     return rows

@@ -1,7 +1,6 @@
 """The backends by name: the modules that run graphs, and the packages that they need.
 
-Other packages add their own as entry points of the group `steptime.backends`: a name, and the
-module that has what `measure/contract.py` describes.
+Others' are entry points of the group `steptime.backends`: modules as `measure/contract.py` says.
 """
 
 from collections.abc import Mapping
@@ -20,8 +19,7 @@ GROUP = "steptime.backends"
 class Row:
     """The module of a backend, and the distribution whose version its records carry.
 
-    One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
-    Replicas are as many processes, or the devices of `one_process`.
+    One that `rewrites` graphs runs alike or unread ops once. Replicas are processes, or devices.
     """
 
     module: str
@@ -32,27 +30,16 @@ class Row:
 
 BACKENDS: Mapping[str, Row] = {
     "torch": Row("steptime.measure.backends.torch.backend", "torch"),
-    "jax": Row(
-        "steptime.measure.backends.jax.backend",
-        "jax",
-        rewrites=True,
-        one_process=True,
-    ),
+    "jax": Row("steptime.measure.backends.jax.backend", "jax", rewrites=True, one_process=True),
     "native": Row("steptime.measure.backends.native.backend", "torch", rewrites=True),
     "onnxruntime": Row(
-        "steptime.measure.backends.onnxruntime.backend",
-        "onnxruntime",
-        rewrites=True,
+        "steptime.measure.backends.onnxruntime.backend", "onnxruntime", rewrites=True
     ),
 }
-GONE = {"numpy": "it was a reference for values, which the tests keep; measure with torch"}
 
 
 def stack(name: str, where: str = "") -> Stack:
-    """Return the stack of a name as it is measured; a backend without a data file is one, too.
-
-    Raises `InputError` for an unknown name, and for a stack that nothing here runs.
-    """
+    """Return the stack of a name as it is measured; a backend without a data file is one, too."""
     labels = stacks.measured()
     if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
         found = catalog.stack(labels.get(name, name))
@@ -74,8 +61,6 @@ def compiles(name: str, compiled: bool) -> bool:
 
 def backend(name: str, where: str = "") -> Row:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
-    if name in GONE:
-        raise InputError(f"{where}{': ' if where else ''}backend {name} is gone: {GONE[name]}")
     known = BACKENDS if name in BACKENDS else backends()
     return known[one_of("backend", name, known, where)]
 

@@ -1,7 +1,6 @@
 """What every backend starts a network from: synthetic values and the optimizers' settings.
 
-Speed does not depend on values as long as none is denormal, infinite or not a number, so weights
-are scaled to keep activations near 1 in networks of any depth, and the learning rate is small.
+Weights keep activations near 1 in networks of any depth: denormal or infinite ones would be slow.
 """
 
 import math
@@ -31,21 +30,14 @@ def optimizer_epsilon(dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Fill:
-    """Values of a tensor.
-
-    `normal` numbers of deviation `amount`, the `constant` amount, `ids` below `amount`, or the
-    cosines and sines of rotary `angles` (`rotary_angle`).
-    """
+    """Values: `normal` of deviation `amount`, `constant`, `ids` below it, or rotary `angles`."""
 
     how: Literal["normal", "constant", "ids", "angles"]
     amount: float = 0.0
 
 
 def rotary_angle(position: int, pair: int, head_width: int) -> float:
-    """Return the angle in radians by which a pair of features is turned (Su et al. 2021, eq. 15).
-
-    A table of `angles` `[l, d]` holds d/2 cosines and then d/2 sines in each row.
-    """
+    """Return the angle in radians by which a pair is turned (Su et al. 2021, eq. 15)."""
     return position * math.pow(ROTARY_BASE, -2.0 * pair / head_width)
 
 
@@ -102,10 +94,7 @@ _PASSED_ON = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broa
 
 
 def fills(graph: Graph) -> dict[str, Fill]:
-    """Return the values of every input, weight and buffer, by the op that first uses it.
-
-    In a training graph the gradient of the loss is 1 and the optimizer's state 0.
-    """
+    """Return the values of every input, weight and buffer, by the op that first uses it."""
     found: dict[str, Fill] = {f"{name}/grad": ONES for name in graph.outputs}
     source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
     for op in graph.ops:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import operator
 import random
 import re
 from array import array
@@ -14,11 +13,12 @@ from typing import Any, Self
 from steptime import catalog, stacks
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.formula import Formula, formula
 from steptime.core.progress import watched
-from steptime.core.ranges import number_of
 from steptime.core.stack import label_of
+from steptime.core.table import picked
 from steptime.core.workload import Workload
-from steptime.count import Count, count, peak_memory_bytes
+from steptime.count import count, peak_memory_bytes
 from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
@@ -29,23 +29,16 @@ MOST_CELLS = 10_000_000
 SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
 SOBOL_PATIENCE = 64  # points a wanted cell: a draw of all cells meets most of them many times
 FITS = "fits in memory"
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-    "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-_FILTER = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
+_COMPARES = re.compile(r"^[^\"']*([<>]|[=!]=)[^\"']*$")  # numbers, not texts
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
 Fixed = Mapping[str, Any]
 _OWN_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
-_COUNTED = ("parameters", "flop", "traffic_bytes", "activation_bytes", "peak_memory_bytes")
+_COUNTED = "parameters flop traffic_bytes activation_bytes peak_memory_bytes"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one place: a backend with its options, and what it needs of a cluster.
-
-    `stack` is the file of the software stack that predicts it, "" where none says this backend.
-    """
+    """One workload at one place; `stack` is the file that predicts it, `request` its needs."""
 
     workload: Workload
     backend: str
@@ -82,22 +75,6 @@ def needed_bytes(cell: Cell, processes: int) -> int:
     return together * peak_memory_bytes(build_step(cell.workload))
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A condition on a cell: a counted quantity, the batch or a hyperparameter against a number."""
-
-    name: str
-    sign: str
-    limit: float
-
-    def holds(self, values: Mapping[str, Any], counted: Count | None) -> bool:
-        """Whether the cell passes; a cell without the hyperparameter does."""
-        value = getattr(counted, self.name) if self.name in _COUNTED else values.get(self.name)
-        if value is None or isinstance(value, str):
-            return True
-        return _COMPARE[self.sign](float(value), self.limit)
-
-
 class Cells(Collection[Cell]):
     """Cells of a grid by their indices, each made when it is its turn: there may be 10^7."""
 
@@ -122,35 +99,40 @@ class Cells(Collection[Cell]):
 
 def read_filters(
     experiment: Experiment, axes: Sequence[Axes], where: str
-) -> tuple[list[Filter], bool]:
+) -> tuple[list[Formula], bool]:
     """Return the conditions of `where`, and whether cells must fit in memory."""
     parameters = (name for one in axes for name in family_of(one.choice).parameters)
-    names = {*_COUNTED, "batch", *parameters}
-    filters, fits = [], False
-    for text in experiment.where:
-        if " ".join(text.split()) == FITS:
-            fits = True
-            continue
-        match = _FILTER.fullmatch(text)
-        if not match:
-            raise InputError(f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'")
-        one_of("name in where", match[1], sorted(names), where)
-        if math.isnan(limit := number_of(match[3])):
-            raise InputError(f"{where}: where: {shorten(match[3])} is no number")
-        filters.append(Filter(match[1], match[2], limit))
-    return filters, fits
+    names = sorted({*_COUNTED.split(), "batch", *parameters})
+    texts = [text for text in experiment.where if " ".join(text.split()) != FITS]
+    filters = []
+    for text in texts:
+        wrong = f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'"
+        if not _COMPARES.search(text):
+            raise InputError(wrong)
+        try:
+            filters.append(formula(text))
+        except InputError:
+            raise InputError(wrong) from None
+        for name in sorted(filters[-1].names):
+            one_of("name in where", name, names, where)
+    return filters, len(texts) < len(experiment.where)
+
+
+def _holds(condition: Formula, values: Mapping[str, Any]) -> bool:
+    """Whether a cell passes; one without a hyperparameter, or with a text as one, does."""
+    found = (values.get(name) for name in condition.names)
+    return any(one is None or isinstance(one, str) for one in found) or bool(condition(values))
 
 
 def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tuple[Cells, bool]:
     """Return the cells of an experiment in order, each once, and whether they must fit in memory.
 
     For a cluster every cell is there once for each allocation of the file.
-    Raises `InputError` for what does not fit together, and for more than 10^7 cells.
     """
     axes = axes_of(experiment, where, on_cluster)
     fixed = {name: getattr(experiment, name) for name in FIXED}
     filters, fits = read_filters(experiment, axes, where)
-    counting = any(one.name in _COUNTED for one in filters)
+    counting = any(one.names & {*_COUNTED.split()} for one in filters)
     kept, seen = array("Q"), set()
     for index in watched(_indices(axes, experiment, where), "cells"):
         one, chosen = _chosen(axes, index)
@@ -161,9 +143,10 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
             continue
         seen.add(mark)
         if filters:
-            counted = count(build_step(cell.workload)) if counting else None
             values = {**resolve(family_of(one.choice), _settings(chosen)), **chosen}
-            if not all(condition.holds(values, counted) for condition in filters):
+            if counting:
+                values |= picked(count(build_step(cell.workload)), _COUNTED)
+            if not all(_holds(condition, values) for condition in filters):
                 continue
         kept.append(index)
     if not kept:
@@ -241,10 +224,10 @@ def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str)
     engine = qmc.Sobol(d=len(lengths), rng=seed)
     seen: dict[int, None] = {}
     while engine.num_generated < SOBOL_PATIENCE * (wanted + SOBOL_POINTS):
-        for point in engine.random(SOBOL_POINTS):
+        for point in engine.integers(0, u_bounds=lengths, n=SOBOL_POINTS).tolist():
             index = 0
-            for length, x in zip(lengths, point, strict=True):
-                index = index * length + min(int(x * length), length - 1)
+            for length, place in zip(lengths, point, strict=True):
+                index = index * length + place
             seen.setdefault(index)
             if len(seen) == wanted:
                 return list(seen)

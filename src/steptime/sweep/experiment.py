@@ -199,8 +199,7 @@ def _check_axes(experiment: Experiment, where: str) -> None:
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
     """Return the axes of each network; a hyperparameter that is not named takes its family's range.
 
-    What the file says of a cluster is an axis, `request`, where the cells are for one.
-    Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
+    For a cluster what the file says of it is an axis, `request`.
     """
     axes = []
     for i, entry in enumerate(experiment.networks):

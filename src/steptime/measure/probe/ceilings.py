@@ -1,8 +1,7 @@
 """The ceilings of a device: networks of one op, run by the normal backend and timed in turns.
 
-A product of matrices gives the peak of its type, a copy and an addition of long arrays give the
-bandwidth, and chains of tiny ops give what it costs to issue one. FLOP and bytes are those that
-the op table counts.
+Products of matrices give the peak of a type, copies and additions of long arrays the bandwidth, a
+chain of tiny ops the time to issue one.
 """
 
 import math
@@ -17,7 +16,6 @@ from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import one_of
 from steptime.core.graph import Graph
 from steptime.core.record import now
-from steptime.layers.dense import mean_loss
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
 from steptime.measure.probe.sampling import Case, RefusedError, Timer, sample
@@ -47,8 +45,7 @@ def gemm_flop(m: int, k: int, n: int) -> int:
 def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[int, ...]:
     """Return array sizes from within the nearest cache to beyond the last, growing fourfold.
 
-    Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
-    of all sizes (at most 7/3 of the largest) together stay within half of the room.
+    The five arrays of both kernels of all sizes together stay within half of the room.
     """
     largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // 2
     if room_bytes is not None:
@@ -70,10 +67,7 @@ def probe(
 ) -> dict[str, Any]:
     """Return the measured ceilings of a backend's device (seconds, FLOP, bytes) as JSON values.
 
-    `curves` by group have columns, a list each, among them `work`, `min_s`, `median_s`, `samples`
-    (their number); `skipped` says why cases are absent: a slow type (float16 on most CPUs) ends at
-    the size where its share of the budget does. None is unknown. `load` is that of the minute
-    before, as a share of the CPUs. Raises `InputError` for an unknown type.
+    `curves` by group have columns, a list each; `skipped` says why cases are absent.
     """
     for dtype in dtypes or ():
         one_of("dtype", dtype, DTYPES, "probe")
@@ -145,14 +139,7 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
         for kernel, (kind, reads, attrs) in STREAMS.items()
         for size in array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
     ]
-    timers: dict[str, Callable[[], Timer]] = {
-        "add": partial(_chain, prepare, "add", _issue_timer),
-        "matmul": partial(_chain, prepare, "matmul", _issue_timer),
-        "mul_and_gradient": partial(_chain, prepare, "mul", _awaited_timer, trains=True),
-    }
-    if facts.is_accelerator:  # its work goes on after it was issued
-        timers["add_until_done"] = partial(_chain, prepare, "add", _awaited_timer)
-    return cases + [Case("dispatch", {"op": op}, 1, 1, timer) for op, timer in timers.items()]
+    return [*cases, Case("dispatch", {"op": "add"}, 1, 1, partial(_chain, prepare))]
 
 
 def _several(
@@ -164,7 +151,9 @@ def _several(
     builder = Builder("ceiling", precision(plain), training=False)
     inputs = [builder.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
     made = [builder.op(kind, *inputs, name=f"{kind}{i}", **attrs) for i in range(count)]
-    return _per_op(_awaited_timer(prepare(builder.graph(made[-1]), dtype, "infer")), count)
+    prepared = prepare(builder.graph(made[-1]), dtype, "infer")
+    seconds_of = prepared.timer or timer_of(prepared.sync)
+    return _per_op(lambda steps: seconds_of(prepared.step, steps), count)
 
 
 def _per_op(timer: Timer, count: int) -> Timer:
@@ -177,26 +166,13 @@ def _per_op(timer: Timer, count: int) -> Timer:
     return per_op
 
 
-def _chain(
-    prepare: Prepare, kind: str, timer: Callable[[Prepared], Timer], trains: bool = False
-) -> Timer:
-    """Return the timer of a tiny op in a chain of them, together with its gradient op or alone."""
-    b = Builder("chain", precision("float32"), training=trains)
-    x, y = (b.weight if trains else b.input)("x", (8, 8)), b.input("y", (8, 8))
+def _chain(prepare: Prepare) -> Timer:
+    """Return the timer of issuing a tiny op in a chain; the device is awaited after it, untimed."""
+    b = Builder("chain", precision("float32"), training=False)
+    x, y = b.input("x", (8, 8)), b.input("y", (8, 8))
     for i in range(MOST_OPS):
-        x = b.op(kind, x, y, name=f"{kind}{i}")
-    graph = b.graph(mean_loss(b, x) if trains else x)
-    return _per_op(timer(prepare(graph, "float32", "train" if trains else "infer")), MOST_OPS)
-
-
-def _awaited_timer(prepared: Prepared) -> Timer:
-    """Return the timer of whole steps, the device's work included."""
-    seconds_of = prepared.timer or timer_of(prepared.sync)
-    return lambda steps: seconds_of(prepared.step, steps)
-
-
-def _issue_timer(prepared: Prepared) -> Timer:
-    """Return the timer of the host's part of steps; the device is awaited after each, untimed."""
+        x = b.op("add", x, y, name=f"add{i}")
+    prepared = prepare(b.graph(x), "float32", "infer")
 
     def timer(steps: int) -> float:
         spent_s = 0.0
@@ -208,4 +184,4 @@ def _issue_timer(prepared: Prepared) -> Timer:
         prepared.sync()
         return spent_s
 
-    return timer
+    return _per_op(timer, MOST_OPS)

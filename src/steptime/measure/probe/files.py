@@ -1,13 +1,8 @@
 """From what a probe measured to files of a device, with its ceilings, and of a link.
 
-The times of all-reduces give the latency and the bandwidth of a link. A ring of n passes 2 (n - 1)
-messages of bytes / n, one after the other, and a message takes latency + bytes / bandwidth
-(Patarasuk and Yuan 2009; it is the collective `ring` of `steptime scale`):
-
-    t = 2 (n - 1) (latency + bytes / n / bandwidth)
-
-is a line in bytes. It is fitted by least squares of relative errors, so that small sizes count as
-much as large ones. What comes out is the link as software reaches it, its own work included.
+A ring of n passes 2 (n - 1) messages of bytes / n (Patarasuk and Yuan 2009): times of all-reduces
+are a line in bytes, fitted by least squares of relative errors. What comes out is the link as
+software reaches it.
 """
 
 import math
@@ -25,7 +20,6 @@ from steptime.measure import machine
 from steptime.measure.probe import ceilings
 
 SIZES_BYTES = tuple(1024 * 4**step for step in range(9))  # 1 kB to 67 MB
-LAUNCH_OP = "add"  # the op whose issue time is the device's launch_us
 FAR_OUT_OF_CACHE = 2.0  # arrays of at least so many last-level caches give the bandwidth
 SMALL = ceilings.gemm_flop(512, 512, 512)  # a peak of smaller matrices only is called doubtful
 NOT_MEASURED = ("details", "tdp_W", "idle_W", "clock_MHz")  # of a shipped device
@@ -38,8 +32,7 @@ COUNTED = (
 def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the device, in the datasheet units of a device file, that a worker's answer describes.
 
-    The name is that of the platform (`-probed` behind it where a shipped device has the name); the
-    whole curves stand in `measured`. Raises `InputError` where GEMM or bandwidth was not measured.
+    Its name is the platform's (`-probed` behind a shipped one), the curves stand in `measured`.
     """
     curves = answer["curves"]
     peaks = {
@@ -72,9 +65,8 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
     if answer["memory_bytes"]:
         table["memory_GB"] = answer["memory_bytes"] / GB
-    issued = curves.get("dispatch", {})
-    if LAUNCH_OP in issued.get("op", ()):
-        table["launch_us"] = issued["min_s"][issued["op"].index(LAUNCH_OP)] * 1e6
+    if issued := curves.get("dispatch"):
+        table["launch_us"] = issued["min_s"][0] * 1e6
     if answer["kind"] == "cpu":  # its ceilings are of so many threads: its name says them
         table["details"] = {"cores": answer["threads"]}
         if answer["cache_bytes"]:
@@ -138,10 +130,7 @@ def _measured(answer: Mapping[str, Any], platform: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a link must be for a ring of all-reduces to take the measured times.
-
-    `latency_s` is None where the times show none. `errors` are fitted / measured - 1, by size.
-    """
+    """A link by its times: latency (None: they show none), and fitted / measured - 1 by size."""
 
     latency_s: float | None
     bytes_per_s: float

@@ -44,10 +44,7 @@ jax.config.update("jax_enable_x64", True)  # else 64-bit types become 32-bit wit
 
 
 def find(name: str, count: int = 1) -> list[jax.Device]:
-    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`, or the first `count` of its kind.
-
-    A CPU is as many devices as are asked for before it is first used. Raises `InputError` for less.
-    """
+    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`, or the first `count` of its kind."""
     kind, colon, number = name.partition(":")
     if colon and count > 1:
         raise InputError(f"{shorten(name)} is one device; replicas run on '{kind}', one on each")
@@ -134,8 +131,7 @@ class Spread:
 class Running:
     """A compiled step, the arrays that it goes on from, and the results that are under way.
 
-    One that `waits` ends before the next is queued: of several devices of a CPU, which share its
-    threads, one would fill them with steps that wait for another.
+    One that `waits` ends before the next is queued: devices of one CPU share its threads.
     """
 
     def __init__(

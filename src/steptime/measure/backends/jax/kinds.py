@@ -1,8 +1,7 @@
 """How JAX runs each op kind: one function a kind, `(inputs..., **attributes) -> array`.
 
-Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. A kind of `DRAWS`
-takes a key of random numbers after its inputs; one of `KEEPS` gives the new values of some of its
-inputs after its output.
+A kind of `DRAWS` takes a key of random numbers after its inputs; one of `KEEPS` gives the new
+values of some of its inputs after its output. Gradients are left to `jax.vjp`.
 """
 
 from collections.abc import Callable

@@ -145,11 +145,7 @@ def _parameter_server(
 
 
 def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:
-    """FSDP2 in units, each gathered while the one before computes; or the whole network as one.
-
-    A unit is gathered before its forward and again before its backward pass, and its gradients are
-    scattered after that. The whole network as one unit is gathered once and nothing overlaps.
-    """
+    """FSDP2 in units, each gathered while the one before computes; or the whole network as one."""
     from torch.distributed.fsdp import fully_shard
 
     order = [name for name, _ in module.named_parameters()]
@@ -165,7 +161,7 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
 def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
     """Return the network as a chain of modules, each with weights of 25 MiB or more but the last.
 
-    A weight that several of them use stays with the whole, which FSDP gathers for all of the step.
+    A weight that several of them use stays with the whole.
     """
     from torch.fx.passes.split_module import split_module
 
@@ -257,10 +253,9 @@ def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
 def all_reduce_s(
     device: torch.device, sizes: Sequence[int], sync: Call, budget_s: float
 ) -> dict[int, list[float]]:
-    """Return the seconds of an all-reduce of float32 by its bytes, one a round over all sizes.
+    """Return the seconds of an all-reduce of float32 by its bytes, of the slowest rank.
 
-    A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
-    0 ends when `budget_s` is spent, after three rounds at the least.
+    Each is the mean of as many in a row as take a millisecond, one a round over all sizes.
     """
     group = join(ranks.here(), device)
     pace = Pace(group, sync)
