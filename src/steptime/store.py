@@ -13,11 +13,10 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Self
 
 from steptime.core.errors import InputError, OutsideError, shorten
 from steptime.core.progress import watched
@@ -33,7 +32,7 @@ class StoreError(OutsideError):
     """The disk did not take a record; one line, earlier records are intact. Exits with 1."""
 
 
-class Writer:
+class Writer(AbstractContextManager["Writer"]):
     """One file of records that only this writer appends to; a context manager.
 
     The file is made with its first record: a process that ends before has left nothing.
@@ -88,9 +87,6 @@ class Writer:
             os.close(self._descriptor)
             if self._size == 0:
                 self.path.unlink()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

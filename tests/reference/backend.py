@@ -23,7 +23,7 @@ from steptime.measure.contract import (
 )
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.interpreter import Call, calls_of, interpret
-from steptime.measure.synthetic import Fill, fills, rotary_angle
+from steptime.measure.synthetic import Fill, angles, fills
 from steptime.ops.training import training_graph
 
 Values = npt.NDArray[Any]
@@ -94,14 +94,7 @@ def _ids(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Values
     return rng.integers(0, int(fill.amount), shape)
 
 
-def _angles(shape: tuple[int, ...], _: Fill, __: np.random.Generator) -> Values:
-    length, width = shape
-    turns = [rotary_angle(1, i, width) for i in range(width // 2)]
-    angles = np.outer(np.arange(length), turns)
-    return np.concatenate((np.cos(angles), np.sin(angles)), -1)
-
-
-_DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": _angles}
+_DRAWS = {"normal": _normal, "constant": _constant, "ids": _ids, "angles": angles}
 
 
 def prepare(

@@ -118,12 +118,10 @@ class Scheduler:
 
     `submit` sends an array and returns its job's id; it raises `InputError` where the array is
     refused. `queued` tells which tasks of some arrays wait or run; `ended` how tasks ended, as far
-    as is remembered, asked with the local time of the first submission; `cancel` ends jobs.
-    `limits` is how many tasks one array may have. All but `ended` raise `SchedulerError` where
-    nobody answers. `script` is the text of a job: need, name, folder, interpreter. Tasks call
-    `placement` and `confine` (to the CPUs of the job). `nodes` are those that have what a request
-    asks for. `printed` are patterns of what is printed
-    into the output of a job that the scheduler ends, each with its cause.
+    as is remembered. `limits` is how many tasks one array may have. All but `ended` raise
+    `SchedulerError` where nobody answers. `script` is the text of a job: need, name, folder,
+    interpreter. Tasks call `placement` and `confine` (to the CPUs of the job). `printed` are
+    patterns of what it prints into the output of a job that it ends, each with its cause.
     """
 
     name: str

@@ -1,13 +1,10 @@
-"""What was submitted to a scheduler, as files: which cells, in which tasks, under which job names.
-
-A submission is a folder `slurm/NNN-HASH` beside the records, named by the hash of what it holds:
+"""What was submitted to a scheduler: a folder `slurm/NNN-HASH` beside the records.
 
 * `cells.jsonl`: a line a cell, in the order in which tasks take them,
 * `plan.json`: how cells are measured, the scheduler, the jobs, and the cells of each task,
-* `job-K.sh`: the batch script of job K,
+* `job-K.sh`: the batch script of job K, `logs/`: what the jobs printed,
 * `submitted.jsonl`: a line for each array that the scheduler took,
-* `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task,
-* `logs/`: what the jobs printed.
+* `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task.
 
 Beside them, `slurm/wanted` has the ids of all cells that were asked for last.
 """

@@ -30,17 +30,14 @@ class Device:
     """One device. `None` means unknown, which is never zero.
 
     `peak_flop_per_s` holds dense peaks of matrix products by dtype (also `tf32`), at the rate that
-    frameworks reach: with sums in float32. `vector_flop_per_s` are the peaks of other arithmetic
-    where the file says them (`vector_peak`). `launch_s` is the time the host needs to issue one op;
-    `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
-    reports it; `unverified` names the figures that should be checked before they are relied on.
-    What no method reads stands in `details` as the file says it, its numbers with their units in
-    their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
-    `cores`, `l2_bytes`, `process_nm`, `capped_flop_per_s` (of long products in bfloat16 within the
-    limit of power), `maker`, `architecture` and `memory_type` are taken from there. `only_by_name`
-    keeps figures of one paper out of what others mean by a word such as "k80". `calibration` is
-    what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
-    model, which the method `calibrated` fills in from priors and calibration.
+    frameworks reach: with sums in float32; `vector_flop_per_s` those of other arithmetic.
+    `launch_s` is the time the host needs to issue one op; `clock_hz` the clock of its cores,
+    boosted; `products` are the names under which a driver reports it; `unverified` names figures
+    that should be checked. What no method reads stands in `details` as the file says it;
+    `multiprocessors` (AMD: compute units) and so on are taken from there, `capped_flop_per_s` is of
+    long products in bfloat16 within the limit of power. `only_by_name` keeps figures of one
+    paper out of what others mean by a word such as "k80". `calibration` is what `steptime
+    calibrate` wrote; `constants` those that the method `calibrated` fills in from priors and it.
     """
 
     name: str
@@ -88,9 +85,8 @@ class Device:
 class Link:
     """A connection, one direction: time of a message = latency_s + bytes / bytes_per_s.
 
-    A latency of `None` is not published, which is not zero; `latency_range_s` is between what
-    sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
-    are published to reach, adding up included; None where nobody says.
+    A latency of `None` is not published, `latency_range_s` is between what sources differ.
+    `reached_bytes_per_s` is the largest bus bandwidth that collectives are published to reach.
     """
 
     name: str

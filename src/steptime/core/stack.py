@@ -6,21 +6,20 @@ from typing import Any, NamedTuple
 
 from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.constants import Constant, constants_from_table
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.toml_files import shipped
 
 
 class Execution(NamedTuple):
     """How a stack runs a kind, where that is not one kernel that moves every tensor once.
 
     `reads` says how often each input is read, in order (1 beyond); those at the places `each_step`
-    are read at every step of the op that waits for another. `passes` are the bytes moved in sizes
-    of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
-    tensors of the first input's size are made and dropped inside (None: what the op table says).
-    Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
-    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask. Attention in
-    several kernels moves the matrix of its `scores` that often between its products (0: it is one
-    kernel), by `kernels` beside these. All of this holds for ops whose attribute `when` is true
-    ("": for all).
+    are read at every dependent step. `passes` are the bytes moved in sizes of the first input, in
+    place of all of that (0: not said). `kernels` are launched, of those `together` once for all;
+    `temporaries` of the first input's size are made inside (None: as the op table says). `flop` is
+    executed FLOP per counted one, times `causal_flop` under a causal mask. Attention in several
+    kernels moves its `scores` that often between them (0: it is one). All of this holds for ops
+    whose attribute `when` is true ("": for all).
     """
 
     reads: tuple[int, ...] = ()
@@ -41,21 +40,14 @@ class Stack:
     """A software stack: a framework, and how it is told to run.
 
     A kind in `joins` runs inside the kernel that makes an input of it last, if that begins with one
-    of the kinds named, belongs to the same part of the step and has no other reader. A pointwise
-    kind runs inside the kernel that makes its inputs last, if `fuses` names that kernel's unit:
-    `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
-    one kernel that moves every tensor once. `host` are seconds of the host, by names such as
-    `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
-    measured them. `training` are constants of a training over many devices (`plans/`), `serving` of
-    inference (`serving/`), {} for those of the default stack. `memory` is what it holds on a GPU
-    beside tensors (`predict/memory.py`), {} where that is not known; `interval` is how far its host
-    and its steps are off (`predict/calibrated/interval.py`), {} for those of other stacks. Images
-    are laid out with their `channels_last`, or before height and width; convolutions in float32 run
-    as `conv_tf32` where a device has it. `backend` measures it, told to `compile` or not; "" where
-    nothing here does. One that never `trains` runs inference alone. `since` is the month
-    ("2024-09") of which it is the state, "" for one without a date; `seen` says what its constants
-    of training were fitted on (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a
-    prediction for a CPU leaves out, where that is known.
+    of the kinds named and has no other reader; a pointwise kind if `fuses` names that kernel's unit
+    (`vector`, or `matrix`). `kinds` holds what runs otherwise than as one kernel. `host` are
+    seconds of the host where `host.factor` is 1; `training`, `serving`, `memory` and `interval`
+    are constants of plans, of inference, of a GPU beside tensors, and of how far steps are off: {}
+    for those of the default stack, or unknown. Images have `channels_last` or not; convolutions in
+    float32 run as `conv_tf32` where a device has it. `backend` measures it, told to `compile` or
+    not. `since` is the month ("2024-09") of which it is the state; `seen` says what its constants
+    were fitted on, `on_cpu` by kind what a prediction for a CPU leaves out.
     """
 
     name: str
@@ -94,30 +86,9 @@ def label_of(backend: str, compiled: object) -> str:
 
 
 UNITS = ("vector", "matrix")
-HOST = (  # seconds: a step, an update, ops by pass, a launch beyond an op's first, a view
-    *("host.step_s", "host.update_s", "host.forward_op_s", "host.backward_op_s"),
-    *("host.update_op_s", "host.launch_s", "host.view_s", "host.factor"),
-)
-_TRAINING = (
-    "gradient_bytes low_gradient_bytes accumulate_bytes update_bytes refresh_bytes state_bytes "
-    "exchange_s tensor_hidden backward_hidden send_hidden data_hidden shard_hidden slowed "
-    "layer_s step_s context_bytes buffer_bytes logit_bytes fragmented cast_bytes "
-    "quantised_bytes products products_new attention softmax stops_early routed_bytes routed_s "
-    "expert_hidden selective_kept selective_again straggling"
-)  # of a training over many devices: what each means, docs/plans.md says
-TRAINING = tuple(f"training.{name}" for name in _TRAINING.split())
-_SERVING = (
-    "step_s sequence_s prompt_s graphs exchange_s exchange_slow exchange_large_s kernel_s vectors "
-    "routed_s low_share step_tokens context_bytes buffer_bytes memory_share mixes cache_low "
-    "chunk_tokens ahead read_s attention"
-)  # of inference: what each means, docs/serving.md says
-SERVING = tuple(f"serving.{name}" for name in _SERVING.split())
-_MEMORY = (
-    "context_nvidia workspace_nvidia workspace_hopper workspace_blackwell workspace_amd "
-    "workspace_cdna_3 workspace_cdna_4"
-)  # of a GPU beside tensors, by maker or architecture: what driver and libraries take
-MEMORY = tuple(f"memory.{name}_bytes" for name in _MEMORY.split())
-INTERVAL = ("interval.host_own", "interval.host_shared", "interval.step")
+KNOWN = {  # constants by use
+    use: [f"{use}.{name}" for name in names] for use, names in shipped("constants").items()
+}
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
 
@@ -134,19 +105,15 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
-    host = constants_from_table({"host": given.pop("host", {})}, where)
-    for name in host:
-        if name.partition("_")[0] not in _HOST_PASSES and name not in HOST:
-            raise unknown("host", name, HOST, where)
-    missing = [name for name in HOST if host and name not in host]
-    if missing:
-        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
-    uses: dict[str, Any] = {"host": host}
-    every = {"training": TRAINING, "serving": SERVING, "memory": MEMORY, "interval": INTERVAL}
-    for use, known in every.items():
+    uses: dict[str, Any] = {}
+    for use, known in KNOWN.items():
         uses[use] = constants_from_table({use: given.pop(use, {})}, where)
         for name in uses[use]:
-            one_of(use, name, known, where)
+            if name.partition("_")[0] not in _HOST_PASSES:
+                one_of(use, name, known, where)
+    missing = [name for name in KNOWN["host"] if uses["host"] and name not in uses["host"]]
+    if missing:
+        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
     joins = given.pop("joins", {})
     joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
     return Stack(joins=joins, kinds=kinds, **uses, **given)

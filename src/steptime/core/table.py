@@ -40,10 +40,9 @@ class Column:
 class Table:
     """Rows under columns, with a title above and lines below.
 
-    A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
-    With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
-    CSV has the columns of `full` where it names any. `summary` holds numbers that are true of all
-    rows together; `source` is one line on where the rows are from, `beside` what its chart needs.
+    A cell is a quantity in the unit of its key, a text, or None where unknown. With `units` off
+    numbers are shown as they are. People see at most `most` rows; CSV has the columns of `full`.
+    `summary` holds numbers of all rows together; `beside` is what its chart needs.
     """
 
     columns: Sequence[Column]
@@ -62,9 +61,8 @@ class Table:
 class Answer:
     """What a command found: the document for programs, tables and notes for people, the exit code.
 
-    `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
-    on stdout. A `document` of None prints nothing; it, or its values, that are iterators or
-    `JsonRows` are written item by item. `tables` are made where a form asks for them.
+    `before` and `notes` are lines on stderr, `text` follows the tables on stdout. A `document` of
+    None prints nothing; its iterators and `JsonRows` are written item by item.
     """
 
     document: Any

@@ -5,6 +5,7 @@ reason in `Watch.absent`, never 0. What happens on an accelerator is not seen he
 """
 
 import os
+import resource
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,15 +28,7 @@ class AbsentError(Exception):
 
 def involuntary_switches() -> Read:
     """Return a reader of how often a thread of this process was made to give up its CPU."""
-    try:
-        import resource
-    except ImportError as error:
-        raise AbsentError("no getrusage on this system") from error
-
-    def read() -> float:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-    return read
+    return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def field(path: str, index: int, unit: float) -> Read:

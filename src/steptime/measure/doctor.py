@@ -1,11 +1,9 @@
 """What this machine has for measuring, what is missing, and how to get it."""
 
 import ctypes.util
-import importlib.util
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -55,7 +53,6 @@ def examine(root: Path = ROOT) -> dict[str, Any]:
             for name, (commands, _) in TOOLS.items()
         },
         "user_devices": _user_devices(),
-        "clock_resolution_s": clock_resolution_s(),
         "load": machine.load(),
     }
     report["platform"] = machine.platform_name("cpu", report["cpu"]["model"], None)
@@ -89,32 +86,18 @@ def driver_of(device: str) -> dict[str, str]:
 
 
 def meters(root: Path = ROOT) -> dict[str, str | None]:
-    """Return the meters of energy and events: None where it can be read, else what helps."""
+    """Return the meters of energy: None where it can be read, else what helps."""
     domain = next(iter(sorted((root / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))), None)
     rapl = None
     if domain is None:
         rapl = "no energy counters of the CPU are shown: energy needs a bare machine"
     elif read_text(domain) is None:
         rapl = f"the CPU's energy counters are for root only: chmod a+r {domain}"
-    sources = root / "sys/bus/event_source/devices"
-    counters = any((sources / name).exists() for name in ("cpu", "cpu_core", "armv8_pmuv3_0"))
     nvml = ctypes.util.find_library("nvidia-ml")
     return {
         "nvml": None if nvml else "power of an NVIDIA GPU needs its driver: nvidia.com/drivers",
         "rapl": rapl,
-        "perf": None if counters else "no hardware counters are shown: events need a bare machine",
     }
-
-
-def clock_resolution_s(ticks: int = 50) -> float:
-    """Return the least step in seconds that the clock of all timings was seen to make."""
-    steps = []
-    for _ in range(ticks):
-        before = after = time.perf_counter()
-        while after == before:
-            after = time.perf_counter()
-        steps.append(after - before)
-    return min(steps)
 
 
 def _user_devices() -> dict[str, Any]:
@@ -147,8 +130,6 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for what, then, now in stale(report):
         old = f"the calibration of 'local' is of {what} {then}, here is {now}"
         yield old, "steptime calibrate measures it again"
-    if report["frameworks"]["torch"] and not importlib.util.find_spec("torch"):
-        yield "PyTorch is listed as installed but has no files", "install it again"
     if report["gpus"] and not report["frameworks"]["torch"]:
         yield "a GPU is here but no PyTorch to use it", INSTALL_TORCH
 
@@ -203,7 +184,6 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("devices", devices["folder"] + ("" if devices["writable"] else " (cannot be written to)")),
         ("last probe", f"{probe['name']}, {probe['source']}" if probe else "none"),
         ("calibrated", calibrated.get("date", "never: steptime calibrate")),
-        ("clock", f"steps of {report['clock_resolution_s'] * 1e9:.0f} ns"),
         ("load", load),
     ]
     rows += [(f"missing: {row['what']}", row["remedy"]) for row in report["missing"]]

@@ -36,11 +36,6 @@ class Fill:
     amount: float = 0.0
 
 
-def rotary_angle(position: int, pair: int, head_width: int) -> float:
-    """Return the angle in radians by which a pair is turned (Su et al. 2021, eq. 15)."""
-    return position * math.pow(ROTARY_BASE, -2.0 * pair / head_width)
-
-
 Specs = tuple[TensorSpec, ...]
 ZEROS, ONES = Fill("constant", 0.0), Fill("constant", 1.0)
 
@@ -136,9 +131,9 @@ def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any
 
 
 def angles(shape: tuple[int, ...], *_: object) -> Any:
-    """Return the cosines and then the sines of each place's angles (`synthetic.rotary_angle`)."""
+    """Return the cosines and then the sines by which pairs are turned (Su et al. 2021, eq. 15)."""
     length, width = shape
-    turns = [rotary_angle(1, i, width) for i in range(width // 2)]
+    turns = ROTARY_BASE ** (-2.0 * np.arange(width // 2) / width)
     turned = np.outer(np.arange(length), turns)
     return np.concatenate((np.cos(turned), np.sin(turned)), -1)
 

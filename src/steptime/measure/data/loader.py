@@ -155,8 +155,6 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
 
 def _quiet(loader: Any) -> Any:
     """Return a loader's iterator, without PyTorch's signal of a death, at any moment, beside it."""
-    if sys.platform == "win32":
-        return iter(loader)
     before = signal.getsignal(signal.SIGCHLD)
     begun = iter(loader)
     signal.signal(signal.SIGCHLD, before)

@@ -96,8 +96,7 @@ def meant(error: Exception) -> Exception | None:
 class Spread:
     """The devices of a step, each with a replica that has the same weights and inputs of its own.
 
-    What a program is given and gives lies on each device as that has it, `inputs` one behind the
-    other. JAX is told that the rest is the same everywhere: true of weights that `allreduce` keeps
+    JAX is told that all but `inputs` is the same everywhere: true of weights that `allreduce` keeps
     so; statistics of batch norm, and all that is `independent`, are each replica's own.
     """
 
@@ -259,8 +258,7 @@ def prepare(
 def memory_meter(device: jax.Device, compiled: Any) -> tuple[contract.Peak, Callable[[], None]]:
     """Return what reads the peak bytes of a step and names the meter, and what starts it again.
 
-    On a CPU, and on a device whose peak another network has made (JAX cannot set it back), the peak
-    is what XLA has planned; None where it tells no plan.
+    Where there is no peak of its own (JAX cannot set it back) it is what XLA has planned.
     """
     before = 0
 

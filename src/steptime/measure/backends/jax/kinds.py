@@ -250,9 +250,8 @@ def topk(x: Array, k: int, axis: int, largest: bool = True) -> tuple[Array, Arra
     """Return the largest or smallest along `axis`, in order, and their places."""
     last = jnp.moveaxis(x, axis, -1)
     best, places = lax.top_k(last if largest else -last, k)
-    moved = (jnp.moveaxis(t, -1, axis) for t in (best if largest else -best, places))
-    first, second = moved
-    return first, second.astype(jnp.int64)
+    best = best if largest else -best
+    return jnp.moveaxis(best, -1, axis), jnp.moveaxis(places, -1, axis).astype(jnp.int64)
 
 
 def _weights(n: int, m: int, mode: str, corners: bool) -> Any:

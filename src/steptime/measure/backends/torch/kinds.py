@@ -192,11 +192,6 @@ def experts(
     return y.view(x.shape)
 
 
-def gelu(x: Tensor, tanh: bool = False) -> Tensor:
-    """Return x Phi(x), or its approximation by a `tanh`."""
-    return functional.gelu(x, approximate="tanh" if tanh else "none")
-
-
 def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
     """Return a recurrent layer, `[n, l, width] -> [n, l, hidden]`."""
 
@@ -232,17 +227,6 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return picked.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
-def cumsum(x: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Return running sums along `axis`."""
-    return x.flip(axis).cumsum(axis).flip(axis) if reverse else x.cumsum(axis)
-
-
-def resize2d(x: Tensor, size: tuple[int, int], mode: str, align_corners: bool = False) -> Tensor:
-    """Return an image of another size."""
-    corners = None if mode == "nearest" else align_corners
-    return functional.interpolate(x, size=size, mode=mode, align_corners=corners)
-
-
 RUNS: dict[str, Callable[..., Any]] = {
     **kinds(torch, functional, FUNCTIONS, _prod),
     "linear": functional.linear,
@@ -263,7 +247,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "local_response_norm": functional.local_response_norm,
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
-    "gelu": gelu,
+    "gelu": lambda x, tanh=False: functional.gelu(x, approximate="tanh" if tanh else "none"),
     "prelu": functional.prelu,
     "dropout": lambda x, p: functional.dropout(x, p, training=True),
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)),
@@ -281,8 +265,12 @@ RUNS: dict[str, Callable[..., Any]] = {
     "gather": gather,
     "gather_elements": lambda x, indices, axis: x.gather(axis, indices),
     "topk": lambda x, k, axis, largest=True: tuple(x.topk(k, axis, largest)),
-    "cumsum": cumsum,
-    "resize2d": resize2d,
+    "cumsum": lambda x, axis, reverse=False: (
+        x.flip(axis).cumsum(axis).flip(axis) if reverse else x.cumsum(axis)
+    ),
+    "resize2d": lambda x, size, mode, align_corners=False: functional.interpolate(
+        x, size, mode=mode, align_corners=None if mode == "nearest" else align_corners
+    ),
     "cross_entropy": lambda logits, labels: functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
     ),

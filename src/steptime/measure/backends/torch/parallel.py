@@ -72,10 +72,9 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
 class Spread:
     """A network whose replicas stay together.
 
-    `network` runs forward, `weights` are what the optimizer updates. `exchange` comes after the
-    backward pass, `publish` after the update, which only those run of whom `updates` is true.
-    `quiet` makes of a step one that exchanges nothing, None where it cannot. `timed` says that
-    `watch` has seen every exchange.
+    `exchange` comes after the backward pass, `publish` after the update, which only those run that
+    `updates`. `quiet` makes of a step one that exchanges nothing, None where it cannot; `timed`
+    says that `watch` has seen every exchange.
     """
 
     network: nn.Module
