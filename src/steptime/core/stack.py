@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.toml_files import shipped
+from steptime.core.toml_files import packaged
 
 
 class Execution(NamedTuple):
@@ -87,7 +87,7 @@ def label_of(backend: str, compiled: object) -> str:
 
 UNITS = ("vector", "matrix")
 KNOWN = {  # constants by use
-    use: [f"{use}.{name}" for name in names] for use, names in shipped("constants").items()
+    use: [f"{use}.{name}" for name in names] for use, names in packaged("constants.toml").items()
 }
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 
