@@ -26,8 +26,9 @@ LEAST_STEPS = 4  # the first one and three samples
 def estimate(job: Job, how: How) -> tuple[dict[str, Any], list[tuple[Trial, Memory]]]:
     """Return what a job would take, as JSON values, and the cells with too little memory.
 
-    A cell takes its budget, or as many steps as it must run, in each run. `needs_bytes` and
-    `has_bytes` are of the GPU, or of the node where none was asked for.
+    A cell takes its budget, or as many steps as it must run where they take longer, in each run.
+    It is predicted where a data file has the type of GPU. `needs_bytes` and `has_bytes` are of the
+    GPU, or of the node where none was asked for.
     """
     need = job[0].need
     device = device_of(need.request.gpu[0])

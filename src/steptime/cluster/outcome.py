@@ -1,4 +1,7 @@
-"""Why the job of a cell ended before its record: what it printed, then the scheduler's word."""
+"""Cells whose job ended before they had a record: why, and the failure record that says so.
+
+What the job printed is asked first, then what the scheduler still remembers.
+"""
 
 import re
 from collections.abc import Callable
@@ -37,7 +40,10 @@ NEVER_BEGAN, VANISHED, BAD_SCRIPT = "cancelled", "vanished", "bad-config"
 
 
 def cause_of_output(text: str, scheduler: str = "slurm") -> str:
-    """Return the cause that one start printed, or ""; what comes before READY only without it."""
+    """Return the cause that one start of a job printed, or "".
+
+    What modules and the lines of `run_first` printed counts only where the task did not begin.
+    """
     text = text.partition(READY)[2] or text
     patterns = (*scheduler_of(scheduler).printed, *PRINTED)
     return next((cause for pattern, cause in patterns if re.search(pattern, text)), "")
@@ -60,7 +66,8 @@ def failures_of(
 ) -> Callable[[Trial], Failure]:
     """Return what says why a trial of a task has no record, by its output and the scheduler.
 
-    What printed nothing and left the queue was cancelled. Only what was in flight was too large.
+    One that printed nothing and left the queue never began: what waits can only be cancelled, and
+    a scheduler may forget such a task at once. Only what was in flight can have been too large.
     """
     printed, in_flight = outputs(submission, task), submission.begun(task)[-1:]
     said = cause_of_output(printed[-1], submission.scheduler) if printed else ""

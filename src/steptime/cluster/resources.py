@@ -49,7 +49,10 @@ def need_of(cell: Cell) -> Need:
 def on_each_node(
     cells: Collection[Cell], scheduler: Scheduler
 ) -> tuple[Collection[Cell], list[str]]:
-    """Return the cells, those with `nodes = "each"` once for each node that is up, and remarks."""
+    """Return the cells, those with `nodes = "each"` once for each node, and what is left out.
+
+    Left out are nodes where no job starts. Raises `InputError` for none, or a cell of several.
+    """
     asked = {cell.request for cell in cells if cell.request and cell.request.nodes}
     if not asked:
         return cells, []
@@ -109,7 +112,10 @@ def fits(cell: Cell) -> bool:
 
 
 def unseen_data(cells: Iterable[Cell]) -> list[str]:
-    """Return a line for each data set that this machine does not see and nodes are not said to."""
+    """Return a line for each data set that this machine does not see, so that nodes may not either.
+
+    Cells whose table says `data_on_nodes` are passed over.
+    """
     asked = (one for one in cells if one.options.data and not need_of(one).request.data_on_nodes)
     hint = "where the nodes have it, say so: data_on_nodes = true in [slurm]"
     return [

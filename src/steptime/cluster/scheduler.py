@@ -1,6 +1,7 @@
 """The contract of schedulers: what a sweep asks of one, in words that none of them owns.
 
-A task is known by its array's name and its place in it, so that it is found again.
+A scheduler is a file with a `Scheduler`, and a row of `SCHEDULERS`. A task is known by its array's
+name and its place in it, so that arrays are found again though the answer to a submission was lost.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class SchedulerError(OutsideError):
 
 @dataclass(frozen=True)
 class Need:
-    """What all cells of a job need alike: resources, the processes of a cell, cores of each."""
+    """What all cells of a job need alike: resources, the processes of a cell, cores of each.
+
+    On several nodes the scheduler's own launcher starts the processes, else the first the others.
+    """
 
     request: ResourceRequest
     replicas: int
@@ -58,7 +62,10 @@ class Need:
 
 @dataclass(frozen=True)
 class Array:
-    """An array to submit: `first` is its first task's number, `after` a job to wait for."""
+    """An array to submit: the script's argument is `first`, the number of its first task.
+
+    At most `at_once` of its `tasks` run at a time, and none before the job `after` is over.
+    """
 
     script: Path
     name: str
@@ -89,7 +96,10 @@ class Node:
 
 @dataclass(frozen=True)
 class JobExit:
-    """How a task's job ended, in the scheduler's words; `cause` is that of what it left undone."""
+    """How a task's job ended: its state in the scheduler's words, exit code and signal.
+
+    `cause` is that of what it left undone, "" where the scheduler does not tell.
+    """
 
     job: str
     state: str
@@ -118,10 +128,12 @@ class Scheduler:
 
     `submit` sends an array and returns its job's id; it raises `InputError` where the array is
     refused. `queued` tells which tasks of some arrays wait or run; `ended` how tasks ended, as far
-    as is remembered. `limits` is how many tasks one array may have. All but `ended` raise
-    `SchedulerError` where nobody answers. `script` is the text of a job: need, name, folder,
-    interpreter. Tasks call `placement` and `confine` (to the CPUs of the job). `printed` are
-    patterns of what it prints into the output of a job that it ends, each with its cause.
+    as is remembered, asked with the local time of the first submission; `cancel` ends jobs.
+    `limits` is how many tasks one array may have. All but `ended` raise `SchedulerError` where
+    nobody answers. `script` is the text of a job: need, name, folder, interpreter. Tasks call
+    `placement` and `confine` (to the CPUs of the job). `nodes` are those that have what a request
+    asks for. `printed` are patterns of what is printed
+    into the output of a job that the scheduler ends, each with its cause.
     """
 
     name: str
@@ -147,10 +159,11 @@ def script_text(
     index: str,
     launcher: str,
 ) -> str:
-    """Return the text of an array's batch script, whose argument is the first task's number.
+    """Return the text of the batch script of array `name`.
 
-    `folder` holds what was submitted; `flags`, the variables `job` and `index` and the `launcher`
-    on several nodes are the scheduler's.
+    Its argument is the number of the array's first task. `folder` holds what was submitted. What a
+    scheduler says of itself: the lines of its `flags`, its variables for the job's id and for the
+    place in the array, and the launcher that starts the processes of a cell on several nodes.
     """
     task = shlex.join((python, "-P", "-m", "steptime.cluster.task", folder))
     request = need.request

@@ -1,4 +1,8 @@
-"""Slurm behind the contract: its commands, its batch flags, its variables, its words."""
+"""Slurm behind the contract: its commands, its batch flags, its variables, its words.
+
+Sites without accounting answer from the controller's own memory, which forgets a job some minutes
+after its end.
+"""
 
 import errno
 import os
@@ -95,7 +99,10 @@ def queued(names: Collection[str]) -> dict[contract.TaskName, contract.Queued]:
 def ended(
     tasks: Collection[contract.TaskJob], since: str
 ) -> dict[contract.TaskJob, contract.JobExit]:
-    """Return how tasks ended since a time, by accounting, else by the controller, which forgets."""
+    """Return how tasks ended, of accounting and, for what it leaves out, of the controller.
+
+    `since` keeps accounting from answering with older jobs whose numbers have come round again.
+    """
     exits: dict[contract.TaskJob, contract.JobExit] = {}
     if tasks and shutil.which("sacct"):
         jobs = ",".join(sorted({job for job, _ in tasks}))
@@ -176,7 +183,10 @@ def _flags(need: contract.Need, name: str, folder: str) -> list[str]:
 
 
 def nodes(request: ResourceRequest) -> list[contract.Node]:
-    """Return the nodes of the partition, or of `nodelist`, with the GPUs and features asked for."""
+    """Return the nodes of the partition, or of `nodelist`, with the GPUs and features asked for.
+
+    Raises `InputError` for a constraint that is more than features joined by `&` or by `|`.
+    """
     every = [one.split("&") for one in request.constraint.replace(",", "&").split("|")]
     if re.search(r"[^\w.&|,-]", request.constraint):
         said = f"{shorten(request.constraint)}: is more than features joined by & or |"
@@ -205,7 +215,8 @@ def placement() -> contract.Placement:
 def confine() -> None:
     """Bind this process to the CPUs of its job, where Slurm has given them and binds nobody.
 
-    Without this, tasks of one node would bind their workers to the same cores.
+    Without this, tasks of one node would bind their workers to the same cores. Where Slurm does not
+    tell, or its numbers are none of this machine's, nothing is changed.
     """
     names = ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
     job, node, count = (os.environ.get(name, "") for name in names)

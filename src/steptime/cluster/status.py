@@ -1,4 +1,8 @@
-"""Where the cells of a folder stand, what became of them, and why; collect and cancel."""
+"""Where the cells of a folder stand, what became of them, and why; collect and cancel.
+
+Everything is found again from the folder and the scheduler, so the process that submitted may end,
+and another may ask, resume or cancel.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +27,10 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class CellState:
-    """Where one trial stands: `failed` without a record: its job is over; `unsent`: none took."""
+    """Where one trial stands: one of `WORDS`, and what is known of it.
+
+    `failed` without a record means that its job is over; `unsent` that no scheduler took it.
+    """
 
     trial: Trial
     submission: Submission
@@ -123,7 +130,11 @@ def cancel(out: Path) -> list[str]:
 
 
 def status(out: Path, warn: Warn) -> dict[str, Any]:
-    """Return how many of the cells asked for last stand where, and why some failed, as JSON."""
+    """Return how many cells of this folder stand where, and why those that failed did, as JSON.
+
+    Counted are the cells of the experiment as it was submitted last; `older` is how many more there
+    are of what it was before.
+    """
     seen = snapshot(out, warn)
     wanted = files.wanted(out)
     states = [one for one in seen.states if wanted is None or one.trial.id in wanted]

@@ -1,10 +1,13 @@
-"""What was submitted to a scheduler: a folder `slurm/NNN-HASH` beside the records.
+"""What was submitted to a scheduler, as files: which cells, in which tasks, under which job names.
+
+A submission is a folder `slurm/NNN-HASH` beside the records, named by the hash of what it holds:
 
 * `cells.jsonl`: a line a cell, in the order in which tasks take them,
 * `plan.json`: how cells are measured, the scheduler, the jobs, and the cells of each task,
-* `job-K.sh`: the batch script of job K, `logs/`: what the jobs printed,
+* `job-K.sh`: the batch script of job K,
 * `submitted.jsonl`: a line for each array that the scheduler took,
-* `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task.
+* `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task,
+* `logs/`: what the jobs printed.
 
 Beside them, `slurm/wanted` has the ids of all cells that were asked for last.
 """
@@ -83,7 +86,10 @@ Job = tuple[Task, ...]  # tasks with one need, sent as one array or several
 
 @dataclass(frozen=True)
 class Submission:
-    """A folder of what was submitted; a drawn `token` tells its jobs from those of others."""
+    """A folder of what was submitted; no array has more than `largest` tasks.
+
+    `token` is drawn, so that no two folders have jobs of one name.
+    """
 
     folder: Path
     token: str
@@ -172,7 +178,10 @@ def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def packed(trials: Iterable[Trial]) -> tuple[Task, ...]:
-    """Return the tasks for trials by need, those of one worker in a row, to start it once."""
+    """Return the tasks for trials, those with one need together, as many in a task as it says.
+
+    Within a need cells of one worker stand together, so that it is started once a task.
+    """
     by_need: dict[Need, list[Trial]] = {}
     for trial in trials:
         by_need.setdefault(need_of(trial.cell), []).append(trial)

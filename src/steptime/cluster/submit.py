@@ -1,4 +1,8 @@
-"""What an experiment lacks of a folder: not done, not waiting, not running; and submitted."""
+"""What an experiment lacks of a folder, submitted.
+
+The cells that a folder lacks are those of the experiment less those with a final record and less
+those that wait or run.
+"""
 
 import shutil
 from contextlib import suppress
@@ -53,7 +57,8 @@ def missing(request: Request, seen: Snapshot) -> Missing:
 def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
     """Submit what a folder lacks, and return what happened as JSON values.
 
-    Where all is refused, or nobody answers, nothing is left of it.
+    Raises `InputError` where all is refused, and for a data set that this machine does not see,
+    `SchedulerError` where nobody answers; then nothing is left of it.
     """
     out = request.out
     with store.exclusive(out):
@@ -111,9 +116,11 @@ def counts(request: Request, lacks: Missing) -> dict[str, Any]:
 
 
 def submit(submission: Submission, warn: Warn) -> None:
-    """Write the submission and send its arrays, those of one job after one another.
+    """Write the submission and send its arrays.
 
-    One that is refused is told to `warn`, and stays for the next time; all refused is an error.
+    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
+    is refused (what it asks for is not there, or the site limits how much may wait) is told to
+    `warn`, and stays for the next time. Raises `InputError` where all are refused.
     """
     files.write(submission)
     before: dict[int, str] = {}

@@ -1,7 +1,10 @@
-"""One task of a job: `python -m steptime.cluster.task SUBMISSION TASK` measures its cells.
+"""One task of a job: measures its cells one after another, and leaves a record of each.
+
+    python -m steptime.cluster.task SUBMISSION TASK
 
 A scheduler that starts the job again finds the task where it stopped: cells with a final record are
-passed over, the one in flight leaves a record. After `requeues` times it is given up.
+passed over, and the one that was in flight when the node went down leaves a record that says so. A
+cell that took its job down `requeues` times is given up.
 """
 
 import errno

@@ -65,7 +65,10 @@ def checked(
     where: str,
     prefix: str = "",
 ) -> dict[str, Any]:
-    """Return the values of a table, lists as tuples; `where` and `prefix` are named in errors."""
+    """Return the values of a table, lists as tuples; `where` and `prefix` are named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, and a value of another type.
+    """
     for key in table:
         one_of("key", key, checks, where)
     for key in required:

@@ -8,7 +8,10 @@ from steptime.core.errors import InputError, shorten
 
 
 class Constant(NamedTuple):
-    """A prior: most devices have it within `value` * or / exp(`spread`); 0: all the same."""
+    """A prior: most devices have a constant within `value` * or / exp(`spread`).
+
+    A spread of 0 says that the constant is the same everywhere. Units are in the name.
+    """
 
     value: float
     spread: float
@@ -19,7 +22,10 @@ _CONSTANT: dict[str, Check] = {"value": NUMBER, "spread": NUMBER, "fitted_on": T
 
 
 def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Constant]:
-    """Return the constants of a TOML table of forms by `form.name`; `where` is named in errors."""
+    """Return the constants of a TOML table of forms by `form.name`; `where` is named in errors.
+
+    Raises `InputError` for what is not a table of constants, and for a value that is not positive.
+    """
     found: dict[str, Constant] = {}
     for form, rows in table.items():
         for name, row in (rows if isinstance(rows, Mapping) else {"": rows}).items():

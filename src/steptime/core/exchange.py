@@ -6,6 +6,8 @@ BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_c
 def ring_messages(processes: int) -> tuple[int, float]:
     """Return the messages of a ring all-reduce that follow each other, and the share in each.
 
-    n - 1 times to add and n - 1 to gather (Patarasuk and Yuan 2009): 4 processes, 6 of a quarter.
+    Each of n processes passes 1/n of the bytes on, n - 1 times to add and n - 1 to gather: the
+    least traffic that is possible (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations"). Four processes: 6 messages of a quarter.
     """
     return 2 * (processes - 1), 1 / processes

@@ -26,7 +26,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_whole(
     path: Path, content: str | bytes, where: object = None, makes_folder: bool = False
 ) -> None:
-    """Write a file whole or not at all; `where` names it in errors, by default its path."""
+    """Write a file whole or not at all; `where` names it in errors, by default its path.
+
+    Raises `OutsideError` where the disk is full, `InputError` for another path that takes no file.
+    """
     try:
         if makes_folder:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,8 @@
-"""Formulas of names, numbers and texts in files of users: `2 * (m + 1)`, `op == "bmm"`."""
+"""Formulas of names, numbers and texts, as files of users say them: `2 * (m + 1)`, `op == "bmm"`.
+
+Arithmetic, comparisons, `and`, `or`, `not`, `in`, `a if b else c` and a few functions; nothing that
+reaches beyond the values given.
+"""
 
 import ast
 import math

@@ -41,7 +41,8 @@ class TensorSpec(NamedTuple):
 class Op:
     """One operation: `kind` is a row of the op table, inputs and outputs are names of tensors.
 
-    `part` says in which part of a step it runs, `of` whose gradient or update it is ("": forward).
+    `part` says in which part of a step it runs. `of` names the forward op whose gradient or
+    update it is ("" for a forward op itself).
     """
 
     name: str
@@ -71,10 +72,12 @@ class Case(NamedTuple):
 class Layer:
     """A layer of the file that a network was read from, as the file tells it.
 
-    Shapes are channels last (`[n, h, w, c]` or `[n, k]`), `kernel` and `strides` (height, width),
-    `padding` `VALID`, `SAME` or (height, width) a side. `kind` is the word of the cost models that
-    count by layers, `type` the file's own. `op` does the layer's main work ("": none); `split` is
-    the part of a model-parallel block. `parameters` are those of the file's own rules.
+    Shapes are the file's, channels last (`[n, h, w, c]` or `[n, k]`). `kind` is the word of the
+    cost models that count by layers (`LAYER_KINDS`), `type` the file's own. `kernel` and `strides`
+    are (height, width); `padding` is `VALID`, `SAME` or (height, width) a side. `parents` are names
+    of layers, the input's first. `op` is the forward op that does the layer's main work ("" if
+    there is none, as for an input). `split` is the part of a model-parallel block, else None.
+    `parameters` counts those of the file's own rules, a bias for each filter.
     """
 
     name: str
@@ -99,9 +102,11 @@ LAYER_KINDS = ("input", "conv", "deconv", "inner_product", "pool", "dropout", "o
 class Graph:
     """A network, every shape known.
 
-    `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained,
-    `outputs` are what a step gives: in training the loss, a scalar. A network read from a file
-    keeps its `layers`; `unmodelled` names those of unknown type, which pass their input on.
+    `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained
+    (running statistics, position tables), `outputs` are what a step gives. In training the only
+    output is the loss, a scalar. A network read from a file keeps the file's `layers`; `unmodelled`
+    names those of unknown type, which pass their input on. `remarks` are what else a reader must
+    know of how the network was read.
     """
 
     name: str

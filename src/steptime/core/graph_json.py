@@ -12,8 +12,9 @@ VERSION = 1
 def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[str, Any]:
     """Return the forward ops of a graph as JSON values.
 
-    `dtype` is the precision's name and `batch` the number of examples that shapes are made for.
-    What the file that a network was read from says of its layers is left out.
+    In phase `train` its output is the loss; gradients and updates follow from it. `dtype` is the
+    precision's name and `batch` the number of examples that its shapes are made for. What the file
+    that a network was read from says of its layers is left out.
     """
     forward = [op for op in graph.ops if op.part == "forward"]
     names = [*graph.inputs, *graph.weights]

@@ -30,14 +30,17 @@ class Device:
     """One device. `None` means unknown, which is never zero.
 
     `peak_flop_per_s` holds dense peaks of matrix products by dtype (also `tf32`), at the rate that
-    frameworks reach: with sums in float32; `vector_flop_per_s` those of other arithmetic.
-    `launch_s` is the time the host needs to issue one op; `clock_hz` the clock of its cores,
-    boosted; `products` are the names under which a driver reports it; `unverified` names figures
-    that should be checked. What no method reads stands in `details` as the file says it;
-    `multiprocessors` (AMD: compute units) and so on are taken from there, `capped_flop_per_s` is of
-    long products in bfloat16 within the limit of power. `only_by_name` keeps figures of one
-    paper out of what others mean by a word such as "k80". `calibration` is what `steptime
-    calibrate` wrote; `constants` those that the method `calibrated` fills in from priors and it.
+    frameworks reach: with sums in float32. `vector_flop_per_s` are the peaks of other arithmetic
+    where the file says them (`vector_peak`). `launch_s` is the time the host needs to issue one op;
+    `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
+    reports it; `unverified` names the figures that should be checked before they are relied on.
+    What no method reads stands in `details` as the file says it, its numbers with their units in
+    their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
+    `cores`, `l2_bytes`, `process_nm`, `capped_flop_per_s` (of long products in bfloat16 within the
+    limit of power), `maker`, `architecture` and `memory_type` are taken from there. `only_by_name`
+    keeps figures of one paper out of what others mean by a word such as "k80". `calibration` is
+    what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
+    model, which the method `calibrated` fills in from priors and calibration.
     """
 
     name: str
@@ -76,7 +79,10 @@ class Device:
         return self.kind == "cpu"
 
     def vector_peak(self, dtype: str) -> float | None:
-        """Return the FLOP/s outside of products: the file's for `dtype`, else those of float32."""
+        """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
+
+        It is the file's own for `dtype`, else its vector peak of float32, else the peak of float32.
+        """
         of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
         return self.vector_flop_per_s.get(dtype, of_float32)
 
@@ -85,8 +91,9 @@ class Device:
 class Link:
     """A connection, one direction: time of a message = latency_s + bytes / bytes_per_s.
 
-    A latency of `None` is not published, `latency_range_s` is between what sources differ.
-    `reached_bytes_per_s` is the largest bus bandwidth that collectives are published to reach.
+    A latency of `None` is not published, which is not zero; `latency_range_s` is between what
+    sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
+    are published to reach, adding up included; None where nobody says.
     """
 
     name: str
@@ -101,7 +108,10 @@ class Link:
 
 
 class Level(NamedTuple):
-    """`size` parts that a link joins, by `links` each: devices of a node, nodes of a cluster."""
+    """`size` parts that a link joins: devices in a node, nodes in a cluster.
+
+    Each part has `links` such links to the others.
+    """
 
     size: int
     link: Link
@@ -136,7 +146,10 @@ class Cluster:
         return math.prod(level.size for level in self.ladder)
 
     def level_of(self, ranks: Iterable[int]) -> int | None:
-        """Return the place of the level that a group of ranks crosses, None for a single rank."""
+        """Return the place of the level whose link a group of ranks crosses, the outermost one.
+
+        None for a single rank. Raises `InputError` for ranks that the cluster does not have.
+        """
         group = set(ranks)
         if min(group) < 0 or max(group) >= self.devices:
             raise InputError(f"the cluster has ranks 0 to {self.devices - 1}, not {max(group)}")
@@ -218,7 +231,10 @@ _CALIBRATION: dict[str, Check] = {  # what predictions read of it
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:
-    """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors."""
+    """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
+    """
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
     values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
     one_of("kind", values["kind"], KINDS, where)
@@ -237,7 +253,10 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
-    """Return the `Link` that a TOML table in datasheet units says; `where` is named in errors."""
+    """Return the `Link` that a TOML table in datasheet units says; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
+    """
     required = ("name", "source", "GB_per_s")
     values = _in_si(checked(table, _LINK, required, where), _OF_LINK, where)
     if _RANGE in values:

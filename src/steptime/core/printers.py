@@ -20,7 +20,8 @@ PLAIN = (str, float, int, bool, type(None))
 def text(table: Table, width: int | None = None) -> str:
     """Return the table for people, at most `width` characters wide where that can be.
 
-    Spare columns go first, then texts are folded, then columns go from the right, which is said.
+    In a narrow place spare columns go first, then the widest texts are folded between words,
+    then columns go from the right; a name is never broken. What went is said below.
     """
     kept = list(table.columns)
     cells = _cells(table, kept, table.most)
@@ -144,7 +145,8 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     """Yield the text of `json_text` but its last line end; further lines begin after `end`.
 
     What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
-    Iterators and `JsonRows` are gone through as they are asked for.
+    An iterator and `JsonRows` have items of one line each, and are gone through as they are asked
+    for.
     """
     if isinstance(value, Iterator | JsonRows):
         encode, before, between = _encoder(", "), f"{end}  ", f",{end}  "

@@ -86,7 +86,10 @@ def is_range(value: object) -> bool:
 
 
 def expand_range(text: str, where: str = "") -> list[int]:
-    """Return the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` all."""
+    """Return the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` all.
+
+    Raises `InputError`, naming `where`, for what is not a range, runs backwards or stands still.
+    """
     place = f"{where}: " if where else ""
     found = _RANGE.fullmatch(text)
     if not found:
@@ -110,7 +113,8 @@ def expand_range(text: str, where: str = "") -> list[int]:
 def numbers(text: str, where: str) -> list[int]:
     """Return whole numbers from 1 on, as lists and ranges say them: `1,2,4`, `1..8`, `1..128 x2`.
 
-    `1,2,4,...,128` goes on as it began, by adding or by multiplying.
+    `1,2,4,...,128` goes on as it began, by adding or by multiplying. Raises `InputError`, naming
+    `where`, for what is none and for a number that is given twice.
     """
     found: list[int] = []
     pieces = [piece.strip() for piece in text.split(",")]

@@ -25,7 +25,10 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One quantity in SI: raw `samples`, with `columns` of facts of each, or one `value`."""
+    """One quantity in SI: raw `samples` of a measurement, or one `value`, perhaps an interval.
+
+    `columns` holds further facts of each sample (its run, disturbances), as long as `samples`.
+    """
 
     value: float | None = None
     samples: tuple[float, ...] = ()
@@ -52,7 +55,8 @@ class Method:
 class Record:
     """One result of one workload on one platform: for the whole step (`scope` "") or one op.
 
-    `platform` is a name from the device data; `env` has the host, and the `op_kind` of an op.
+    `platform` is a name from the device data, never a host; the host goes into `env`, and so does
+    the `op_kind` of an op.
     """
 
     origin: str

@@ -1,6 +1,8 @@
 """Rows of tables by name: `"name": "module:attribute"`, imported when asked for.
 
-Other packages add rows by entry points, of the group `steptime.commands` and so on for every room.
+Another package adds rows by entry points: the group `steptime.commands` adds commands, and so for
+every room that resolves its table here. They are looked at only where a name is not found, and
+where names are listed.
 """
 
 import ast
@@ -22,7 +24,11 @@ def load(target: str) -> Any:
 
 
 def about(target: str) -> str:
-    """Return the first line of the first text of a function or row, `Analysis("...")`, not run."""
+    """Return the first line of the first text of what `module:attribute` names, without running it.
+
+    That is of the docstring of a function, or the first value of a row, `Analysis("...")`. Of the
+    module no more is read than this definition: two blank lines end it.
+    """
     module, _, attribute = target.partition(":")
     source = Path(str(getattr(find_spec(module), "origin", ""))).read_text(encoding="utf-8")
     start = max(source.find(f"\n{word}") for word in (f"def {attribute}(", f"{attribute} = "))
@@ -48,7 +54,10 @@ def names(table: Mapping[str, str], room: str) -> list[str]:
 
 
 def resolve(table: Mapping[str, str], room: str, what: str, name: str, where: str = "") -> Any:
-    """Return what a name stands for; a row of another package never replaces one of ours."""
+    """Return what a name stands for; raises `InputError` with the nearest name for an unknown one.
+
+    A row of another package never replaces one of ours.
+    """
     target = table.get(name) or added(room).get(name)
     if target is None:
         raise unknown(what, name, names(table, room), where)

@@ -14,12 +14,14 @@ class Execution(NamedTuple):
     """How a stack runs a kind, where that is not one kernel that moves every tensor once.
 
     `reads` says how often each input is read, in order (1 beyond); those at the places `each_step`
-    are read at every dependent step. `passes` are the bytes moved in sizes of the first input, in
-    place of all of that (0: not said). `kernels` are launched, of those `together` once for all;
-    `temporaries` of the first input's size are made inside (None: as the op table says). `flop` is
-    executed FLOP per counted one, times `causal_flop` under a causal mask. Attention in several
-    kernels moves its `scores` that often between them (0: it is one). All of this holds for ops
-    whose attribute `when` is true ("": for all).
+    are read at every step of the op that waits for another. `passes` are the bytes moved in sizes
+    of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
+    tensors of the first input's size are made and dropped inside (None: what the op table says).
+    Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
+    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask. Attention in
+    several kernels moves the matrix of its `scores` that often between its products (0: it is one
+    kernel), by `kernels` beside these. All of this holds for ops whose attribute `when` is true
+    ("": for all).
     """
 
     reads: tuple[int, ...] = ()
@@ -40,14 +42,21 @@ class Stack:
     """A software stack: a framework, and how it is told to run.
 
     A kind in `joins` runs inside the kernel that makes an input of it last, if that begins with one
-    of the kinds named and has no other reader; a pointwise kind if `fuses` names that kernel's unit
-    (`vector`, or `matrix`). `kinds` holds what runs otherwise than as one kernel. `host` are
-    seconds of the host where `host.factor` is 1; `training`, `serving`, `memory` and `interval`
-    are constants of plans, of inference, of a GPU beside tensors, and of how far steps are off: {}
-    for those of the default stack, or unknown. Images have `channels_last` or not; convolutions in
-    float32 run as `conv_tf32` where a device has it. `backend` measures it, told to `compile` or
-    not. `since` is the month ("2024-09") of which it is the state; `seen` says what its constants
-    were fitted on, `on_cpu` by kind what a prediction for a CPU leaves out.
+    of the kinds named, belongs to the same part of the step and has no other reader. A pointwise
+    kind runs inside the kernel that makes its inputs last, if `fuses` names that kernel's unit:
+    `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
+    one kernel that moves every tensor once. `host` are seconds of the host, by names such as
+    `host.forward_op_s` (`predict/host.py`), on one whose `host.factor` is 1; {} where nobody
+    measured them. `training` are constants of a training over many devices (`plans/`), `serving` of
+    inference (`serving/`), {} for those of the default stack. `memory` is what it holds on a GPU
+    beside tensors (`predict/memory.py`), {} where that is not known; `interval` is how far its host
+    and its steps are off (`predict/calibrated/interval.py`), {} for those of other stacks. Images
+    are laid out with their `channels_last`, or before height and width; convolutions in float32 run
+    as `conv_tf32` where a device has it. `backend` measures it, told to `compile` or not; "" where
+    nothing here does. One that never `trains` runs inference alone. `since` is the month
+    ("2024-09") of which it is the state, "" for one without a date; `seen` says what its constants
+    of training were fitted on (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a
+    prediction for a CPU leaves out, where that is known.
     """
 
     name: str
@@ -97,7 +106,10 @@ _EXECUTION = checks_of(Execution)
 
 
 def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
-    """Return the `Stack` that a TOML table says; `where` is named in errors."""
+    """Return the `Stack` that a TOML table says; `where` is named in errors.
+
+    Raises `InputError` for an unknown or missing key and for a value of another type.
+    """
     given = checked(table, _STACK, ("name", "source"), where)
     kinds: dict[str, Execution] = {}
     for kind, row in given.pop("kinds", {}).items():

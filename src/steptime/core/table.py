@@ -1,4 +1,8 @@
-"""An answer: one JSON document, and tables of named quantities, whose keys carry units."""
+"""An answer: one JSON document, and tables of named quantities for people.
+
+The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.shown` can write
+every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +14,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class JsonRows(Sequence[dict[str, Any]]):
-    """Rows as JSON, made as they are asked for: `texts` gives `number` objects, some at a time."""
+    """Rows as JSON, made whenever they are asked for: a million are not in memory at once.
+
+    `texts` gives `number` JSON objects, some at a time; `row` makes rows of them.
+    """
 
     number: int
     texts: Callable[[], Iterator[Sequence[str]]]
@@ -28,7 +35,11 @@ class JsonRows(Sequence[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: key, heading, whether it may be left out (`spare`), a `form` beside its unit's."""
+    """A column: the key of its cells, what stands above them, and whether it may be left out.
+
+    A `spare` column is the first to go where a terminal is narrow. `form` is the format of its
+    numbers where that of the key's unit will not do.
+    """
 
     key: str
     heading: str
@@ -40,9 +51,10 @@ class Column:
 class Table:
     """Rows under columns, with a title above and lines below.
 
-    A cell is a quantity in the unit of its key, a text, or None where unknown. With `units` off
-    numbers are shown as they are. People see at most `most` rows; CSV has the columns of `full`.
-    `summary` holds numbers of all rows together; `beside` is what its chart needs.
+    A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
+    With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
+    CSV has the columns of `full` where it names any. `summary` holds numbers that are true of all
+    rows together; `source` is one line on where the rows are from, `beside` what its chart needs.
     """
 
     columns: Sequence[Column]
@@ -61,8 +73,9 @@ class Table:
 class Answer:
     """What a command found: the document for programs, tables and notes for people, the exit code.
 
-    `before` and `notes` are lines on stderr, `text` follows the tables on stdout. A `document` of
-    None prints nothing; its iterators and `JsonRows` are written item by item.
+    `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
+    on stdout. A `document` of None prints nothing; it, or its values, that are iterators or
+    `JsonRows` are written item by item. `tables` are made where a form asks for them.
     """
 
     document: Any
@@ -74,9 +87,10 @@ class Answer:
 
 
 def columns(*said: str) -> tuple[Column, ...]:
-    """Return columns as `key:format=heading` says them; a `?` in front makes a column spare.
+    """Return columns as `key=heading` says them; a `?` in front makes a column spare.
 
-    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`.
+    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`. After `:` it
+    may have a format: `columns("ratio:.3f=b / a")`.
     """
     found = []
     for text in said:
@@ -105,6 +119,9 @@ def picked(one: object, names: str) -> dict[str, Any]:
 
 
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
-    """Return a table of one thing: properties down the side, with their texts under `heading`."""
+    """Return a table of one thing: its properties down the side, with their values under `heading`.
+
+    Values are texts as they shall stand (`units.shown`), or None.
+    """
     made = [{"name": name, "value": value} for name, value in rows]
     return Table((Column("name", ""), Column("value", heading)), made, title)

@@ -19,7 +19,11 @@ NO_WORDS: Words = {}
 def table_rows(
     table: Path | Iterable[Mapping[str, Any]], words: Words = NO_WORDS
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and values of the rows of a file or a list; `words` translate by column."""
+    """Yield the number and the values of each row of a file or of a list, by names for formulas.
+
+    `words` translate cells by column; a cell that is a number is one. Raises `InputError` for a
+    file that is no such table.
+    """
     for number, cells in _rows(table) if isinstance(table, Path) else enumerate(table):
         row = {_named(name): valued(cell) for name, cell in cells.items()}
         for column, meaning in words.items():

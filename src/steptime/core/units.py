@@ -78,7 +78,10 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
 
 
 def shown(key: str, value: Any) -> str:
-    """Return the value of `key` as a person reads it, in the unit that the key ends with."""
+    """Return the value of `key` as a person reads it: in the unit that the key ends with.
+
+    A text stands as it is, None is a dash; lists and tables are shown item by item.
+    """
     if value is None:
         return "-"
     if isinstance(value, str):

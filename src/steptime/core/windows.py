@@ -12,7 +12,8 @@ def positions(
 ) -> int:
     """Return how often a window fits into `size`, padded before and after; below 1 if never.
 
-    With `ceil` a last one may hang over the end, if it begins in the map, or `in_padding`.
+    `ceil` lets a last window hang over the end. One that would begin behind the map, in the padding
+    or after it, is left out unless `in_padding`.
     """
     span = size + sum(padding) - reach(1, kernel, stride, dilation)
     if not ceil:
@@ -28,6 +29,9 @@ def reach(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`."""
+    """Return what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`.
+
+    As little as gives so many positions, the odd one after.
+    """
     total = max(reach(-(-size // stride), kernel, stride) - size, 0)
     return total // 2, total - total // 2

@@ -30,12 +30,15 @@ class Plan:
     `data` replicas, `tensor`-parallel width, `context` parts of a sequence and `pipeline` stages
     multiply to the devices; `expert` groups lie inside `data * context`. `sequence` splits what
     lies between tensor-parallel products too. A step has `micro_batches`, in order of `schedule`;
-    interleaved, a device has `virtual` stages. `zero` shards optimizer states (1), gradients too
-    (2), weights too (3) over the replicas, or over groups of `shard` of them (0: all). `recompute`
-    is how much of the forward pass the backward pass repeats, in the first `recompute_layers` of
-    each stage (0: in all). `stages` are the layers of each stage; () has them shared out evenly.
-    `context_method` is how context ranks see each other's keys and values, `offload` what lies in
-    the host's memory. Ranks count from the innermost: tensor, context, data, pipeline.
+    interleaved, a device has `virtual` stages of the pipeline.
+    `zero` shards optimizer states (1), gradients too (2), weights too (3) over the replicas, or
+    over groups of `shard` of them, which have copies of each other (0: all replicas).
+    `recompute` is how much of the forward pass the backward pass repeats, in the first
+    `recompute_layers` layers of each stage (0: in all). `stages` are the layers of each stage,
+    in the order of the network; () has them shared out evenly. Context ranks see each other's keys
+    and values by a `context_method`. `offload` is what lies in the host's memory. Ranks count from
+    the innermost: tensor, context, data, pipeline. Raises `InputError` for a value that there is
+    not.
     """
 
     data: int = 1
@@ -109,9 +112,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 class Workload:
     """One cell of a sweep. `params` holds the hyperparameters, but for details at their defaults.
 
-    In phase `infer` the optimizer is "none". A network of a file has its name as `model` and the
-    hash of its content as `sha256`; where it lies is not part of the key. `allow_unknown` lets its
-    layers of unknown type pass their input on.
+    In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
+    has the file's name as `model` and the hash of its content as `sha256`; `file` says where it
+    lies, which is not part of the key. `allow_unknown` lets its layers of unknown type pass their
+    input on.
     """
 
     model: str

@@ -1,7 +1,9 @@
 """Workers on this machine: start one, ask it, and tell how it died.
 
-A worker that dies takes only the network in flight with it. A signal of ours is a time limit, a
-kill while the system's counter of such went up is out-of-memory. Replicas wait for each other.
+A worker that dies takes only the network in flight with it. Its death is told by its exit: a
+signal of ours is a time limit, a kill by the system while its counter of such kills went up is
+out-of-memory, anything else is a crash. Replicas are processes that get the same requests and wait
+for each other, so the death of one ends all.
 """
 
 import json
@@ -139,7 +141,8 @@ class _Process:
 class Worker(AbstractContextManager["Worker"]):
     """One worker process, or one for each replica that is a process, which answer as one.
 
-    `greeting` says platform and framework; `StartError` is for what is refused from the start.
+    `greeting` says platform and framework. `variables` are set beside those of this process.
+    Raises `StartError` from the start where backend, device or cores are refused.
     """
 
     def __init__(
@@ -180,8 +183,11 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> dict[str, Any]:
         """Send a request to all and return the answer of rank 0, when all have answered.
 
-        The first failure is given at once. Raises `WorkerDiedError` if one dies or is late, which
-        ends the others. `on_event` is called with what rank 0 says of how far it is.
+        `on_event` is called with what rank 0 says of how far it is.
+
+        The first answer that reports a failure is given at once: the others may wait for that
+        process in vain. Raises `WorkerDiedError` if one dies or is not ready in time; the others
+        are then of no use and are ended.
         """
         deadline = time.monotonic() + limit_s
         try:

@@ -32,7 +32,10 @@ class Measurement:
 def measure_cell(
     backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
 ) -> Measurement:
-    """Return what a backend measures of a workload; nothing for a rank that only takes part."""
+    """Return what a backend measures of a workload; nothing for a rank that only takes part.
+
+    Raises `UnsupportedError`, `OutOfMemoryError`, and the errors of its input.
+    """
     if workload.file and not Path(workload.file).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
     graph = build(workload)

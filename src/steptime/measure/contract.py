@@ -3,12 +3,15 @@
 A backend is a module, named in `measure/registry.py` or by an entry point of its package, with
 
 * `prepare(graph, workload, options, feed=None) -> Prepared`, given the forward graph, and where
-  steps take their input from if it is a data set; raises the errors of this module,
+  steps take their input from if it is a data set; raises `InputError` for a device that is not
+  here, `UnsupportedError` for what cannot be run, `OutOfMemoryError` where values do not fit,
 * `RUNS`, the table of the op kinds that it can run,
 * `PHASES`, those that it runs if these are not both, training and inference,
 * `STRATEGIES`, those in which it can run several replicas, empty for none,
 * `device_facts(device) -> DeviceFacts`, what is known of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]`,
-* `meant(error)`, where its framework has errors of its own: that of this module, or None,
+  `machine.host_facts()` for `cpu`; raises `InputError` for one that is absent,
+* `meant(error)`, where its framework has errors of its own: that of this module which one means, or
+  None; whoever catches what a backend raises asks it (`meaning`),
 * `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
@@ -28,9 +31,10 @@ from steptime.core.workload import Plan, Workload
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """The name of a device as its driver or system reports it, and bytes; None is unknown.
+    """The name of a device as its driver or system reports it, and its memory and caches in bytes.
 
-    `room_bytes` of its memory can still be taken, `cache_bytes` are its last caches together.
+    None is unknown. `room_bytes` can still be taken of `memory_bytes`, `cache_bytes` are those of
+    its last caches together. `has_tf32` says whether products of float32 can be rounded to TF32.
     """
 
     product: str
@@ -90,11 +94,16 @@ STRATEGIES = {
 
 @dataclass(frozen=True)
 class Options:
-    """Where and how a backend runs; docs/experiments.md says what each option means.
+    """Where and how a backend runs: `device` is one of cpu, cuda[:n], mps, tpu[:n].
 
-    Options of a data set stand for `input` "dataset" alone; `loaders` of 0 is the process that runs
-    the steps. `gpu` is the type of GPU that a scheduler was asked for, `allocation` the name of
-    what it was asked for.
+    `seed` fixes the values.
+    `threads` are CPU cores of one process. `input` is one of `INPUTS`; for `dataset`, `data` is the
+    folder, `staging` one of `STAGINGS`, `stage_to` where copies go, `loaders` how many processes
+    read (0: the one that runs the steps), and `prefetch` how many batches each has ready.
+    `train_steps` trains so many steps and then takes the accuracy. `strategy` is one of
+    `STRATEGIES` where a step is spread over replicas, else "", and `overlap` lets it communicate
+    while it computes. `gpu` is the type of GPU that a scheduler was asked for, `allocation` the
+    name of what it was asked for.
     """
 
     device: str = "cpu"
@@ -218,9 +227,11 @@ class Feed:
 class ProcessGroup:
     """What joins the processes that run one step together; all of them make the same calls.
 
-    `agree` gives every process the number of rank 0, `gather` what all of them have. `comm_s` are
-    the seconds of exchange since the last call; where that runs beside the computation it is None,
-    and `alone` gives a step that leaves it out. `comm_meter` says how, `backend` by what.
+    `agree` gives every process the number of rank 0, and so waits for rank 0; `gather` gives every
+    process what all of them have, in the order of ranks, and so waits for all. `comm_s` gives the
+    seconds that this process has spent exchanging since the last call, or is None where
+    the exchange runs beside the computation: then `alone` gives a step that leaves it out.
+    `comm_meter` says how communication is timed, `backend` by what (gloo, nccl).
     """
 
     rank: int
@@ -240,19 +251,22 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step that is ready to be run again and again, its input taken first, unless resident.
+    """A step that is ready to be run again and again.
 
-    `parts` run one after the other make the rest of it (`forward`, `backward`, `update`).
-    `memory` gives the peak bytes since `reset_memory` and the meter's name, or None and the reason.
-    `timer(step, n)` gives the seconds of n steps by the device's own clock; without it the host's
-    clock and `sync` are used.
+    It takes its input first, unless that is resident on the device. `parts` run one after the
+    other make the rest of it, on the input that is there (`forward`, `backward`, `update`; in
+    inference `forward` alone). `memory` gives the peak bytes since `reset_memory` and the meter's
+    name, or None and the reason. `timer(step, n)` gives the seconds of n steps by the device's own
+    clock; without it the host's clock and `sync` are used.
 
-    `waited` gives the seconds that steps have waited for input since it was last asked, `loss`
-    the last one. `inference(graph)` gives the function of the inference graph of the same network:
-    inputs by name to the output as a numpy array, by the weights at that time.
+    `waited` gives the seconds that steps have waited for their input since it was last asked, once
+    the device has finished; None where input is resident. `loss` is that of the last training step.
+    `inference(graph)` takes the inference graph of the same network and gives its function: inputs
+    by name to the output as a numpy array, by the weights as they are when it is called.
 
-    `facts` are known at once, those of `afterwards` once steps have run. `group` joins the
-    processes of several replicas. `trace` runs some steps under the framework's profiler.
+    `facts` are known at once, those of `afterwards` once steps have run: what a compiler did in the
+    first. `group` joins the processes of a step of several replicas; None for one. `trace` runs
+    some steps under the framework's profiler, and gives its trace (`measure/trace.py`), or is None.
     """
 
     step: Callable[[], None]

@@ -1,4 +1,7 @@
-"""Which CPUs this process may use, the cores and caches behind them, and binding to them."""
+"""Which CPUs this process may use, the cores and caches behind them, and binding to them.
+
+Read from /proc and /sys (`root` lets a test give another tree), as `machine` is.
+"""
 
 import os
 import sys
@@ -23,10 +26,10 @@ FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 
 @dataclass(frozen=True)
 class Cores:
-    """CPUs of this machine, those `allowed` to this process in ascending order.
+    """CPUs of this machine. `allowed` are those this process may use, in ascending order.
 
-    `quota` is the limit of the control group in CPUs (None: none), `physical` the cores behind the
-    allowed ones (None: unknown, with `reason`).
+    `quota` is the time limit of the control group in CPUs (None: no limit); `physical` counts the
+    cores behind the allowed CPUs (None: unknown, with `reason`).
     """
 
     logical: int
@@ -134,7 +137,10 @@ def check_cpus(threads: int, processes: int = 1, root: Path = procfs.ROOT) -> No
 def choose_cpus(
     threads: int, root: Path = procfs.ROOT, process: int = 0, processes: int = 1
 ) -> tuple[int, ...]:
-    """Return the CPUs of one `process` of several: other cores first, socket by socket."""
+    """Return `threads` allowed CPUs: different physical cores first, one socket before the next.
+
+    They are those of one `process` of several here, which share none. Raises as `check_cpus`.
+    """
     check_cpus(threads, processes, root)
     allowed = _allowed(root)
 
@@ -151,8 +157,12 @@ def choose_cpus(
 def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[int, ...]:
     """Bind this process to `threads` CPUs, tell it to the libraries, and return the CPUs.
 
-    Libraries read variables (OpenMP, BLAS) or the affinity mask (XLA) once, when they are loaded:
-    raises `RuntimeError` where one already is. Where the system cannot bind, the answer is empty.
+    They are no other's of the `processes` on this machine. Raises `InputError` where the system
+    says that the process has not got them.
+
+    Some libraries read the variables (OpenMP, BLAS), others count the CPUs of the affinity mask
+    (XLA), and all of them once, when they are loaded: raises `RuntimeError` where one already is.
+    Where the system cannot bind, only the variables are set and the answer is empty.
     """
     loaded = [name for name in FRAMEWORKS if name in sys.modules]
     if loaded:

@@ -1,7 +1,8 @@
 """What other work took from a sample: counters of the kernel, read around it.
 
-Reading takes microseconds outside the timed interval. A counter that is absent is None with a
-reason in `Watch.absent`, never 0. What happens on an accelerator is not seen here.
+A reading takes a few microseconds and is made outside the timed interval, so it lengthens the
+measurement by less than 0.1 % and changes no time. A counter that this machine does not have is
+None with a reason in `Watch.absent`, never 0. What happens on an accelerator is not seen here.
 """
 
 import os
@@ -80,9 +81,10 @@ class Watch:
 def changes(
     before: Mapping[str, float | None], after: Mapping[str, float | None], elapsed_s: float
 ) -> dict[str, float | bool | None]:
-    """Return how far each counter rose during a sample, and `disturbed` by `DISTURBED_RULE`.
+    """Return how far each counter rose during a sample of `elapsed_s` seconds, and `disturbed`.
 
-    Steal comes in ticks of 10 ms: one marks a short sample of a small machine.
+    `disturbed` follows `DISTURBED_RULE`. Steal is counted by the kernel in ticks of 10 ms, so one
+    tick marks a short sample of a small machine and not a long one of a large machine.
     """
     rose = {
         name: None if now is None or was is None else now - was

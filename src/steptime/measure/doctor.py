@@ -31,7 +31,11 @@ TOOLS = {  # what: (commands, any of which will do; what it is for, and how to g
 
 
 def examine(root: Path = ROOT) -> dict[str, Any]:
-    """Return what was found, what is `missing`, and `problems`, as JSON values; None is unknown."""
+    """Return what was found as JSON values; imports no framework.
+
+    `missing` names what some feature would need and how to get it; `problems` are lines that say
+    what makes measurements doubtful or impossible, and the remedy. Unknown is None.
+    """
     found = cpus.cores(root)
     listed = cpus.caches(root)
     report: dict[str, Any] = {

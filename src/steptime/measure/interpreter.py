@@ -18,7 +18,10 @@ Table = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a table's function, of the op `of`; nobody reads `last_of` after it."""
+    """One call of a table's function: tensors by name, and those that nobody reads after it.
+
+    `of` names the op that is run: of a bias that is joined, the product before it.
+    """
 
     name: str
     kind: str
@@ -42,7 +45,7 @@ def calls_of(
     """Return the calls of a graph's ops, in order; `keep` names tensors that are read afterwards.
 
     The kinds of `takes_bias` add a bias along that axis themselves, as a third input. An op that
-    `is_left_out` stands for its input.
+    `is_left_out` stands for its input. Raises `UnsupportedError` for kinds without a function.
     """
     missing = sorted({op.kind for op in graph.ops} - table.keys())
     if missing:

@@ -1,6 +1,7 @@
 """Op kinds that array libraries say in the same words: one table over the modules of a library.
 
-`kinds(array, nn, ...)` takes the modules of arrays (`torch`, `jax.numpy`) and of layers.
+`kinds(array, nn, ...)` takes the module of arrays (`torch`, `jax.numpy`) and that of layers
+(`torch.nn.functional`, `jax.nn`). A backend adds what it fuses or says in other words.
 """
 
 import operator
@@ -21,7 +22,8 @@ _REDUCTIONS = {"max": "amax", "min": "amin"}
 def functions(own: Table, *modules: Any) -> dict[str, Run]:
     """Return the functions of elements by name; one that there is not raises `UnsupportedError`.
 
-    They are the library's `own`, else Python's operator, else of its modules, without underscores.
+    They are a library's `own`, else Python's operator of the name, else what the first of its
+    modules has under it, with underscores or without.
     """
     found = dict(own)
     for name in pointwise.FUNCTIONS:

@@ -1,4 +1,8 @@
-"""What this machine is: CPU, memory, the name of its platform, peak memory; `cpus` has cores."""
+"""What this machine is: its CPU, memory, the name of its platform, peak memory; `cpus` has cores.
+
+Read from /proc and /sys (`root` lets a test give another tree). Elsewhere than on Linux most of
+it is None, and `NO_TREE` is the reason.
+"""
 
 import ctypes
 import gc
@@ -25,7 +29,10 @@ BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes, `usable_bytes` of it now; None is unknown (`reason`), or no limit."""
+    """Main memory in bytes; None is unknown, with `reason`; a limit of None is none.
+
+    `usable_bytes` is the smaller of what is available and what the control group leaves.
+    """
 
     total_bytes: int | None
     available_bytes: int | None
@@ -37,7 +44,8 @@ class Memory:
 def cpu_model(root: Path = procfs.ROOT) -> str:
     """Return the CPU's name as it reports itself, such as `AMD EPYC 9R14`.
 
-    One without a digit (a hypervisor hides it) gets family, model and stepping behind it.
+    A hypervisor may hide the model (`Intel(R) Xeon(R) Processor`): a name without a digit gets
+    family, model and stepping behind it, so that two machines do not share a name by accident.
     """
     info = procfs.fields(root / "proc/cpuinfo")
     name = info.get("model name") or info.get("Model") or ""
@@ -107,7 +115,8 @@ def slug(name: str) -> str:
 def platform_name(device: str, product: str, threads: int | None) -> str:
     """Return the platform of a run on `device` (`cpu`, `cuda:0`, `mps`) whose product is known.
 
-    That of a device file, for a CPU if all its cores run; else `cpu-<model>-<threads>t`.
+    The name of a device in data/ where its `products` hold it, for a CPU if as many threads run as
+    it has cores; else `cpu-<model>-<threads>t`, or the product of an accelerator.
     """
     known = catalog.platform_of(product)
     if device != "cpu":
@@ -175,9 +184,12 @@ def load() -> float | None:
 
 
 def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
-    """Start a meter of this process's peak resident set above that of now; return what reads it.
+    """Start a meter of this process's peak resident set, and return what reads it.
 
-    First garbage and the allocator's free pages go back. Linux only; None elsewhere, with why.
+    A reading is the bytes above the level at the start with the meter's name, or None with why.
+    Garbage is collected and the allocator's free pages are returned first, so that a network
+    before does not lend its memory to this one unseen. Linux only: elsewhere the mark cannot be
+    set back, and the reading is None.
     """
     meter = "resident set (VmHWM above VmRSS at the start)"
     gc.collect()

@@ -1,7 +1,9 @@
 """Energy from the machine's own meters: RAPL counters of a CPU, NVML of an NVIDIA GPU.
 
-Steps run for a while after the timed ones, the meters read every 50 ms: rises are added up, power
-is integrated (trapezoids). RAPL counts whole packages and their memory, NVML a whole GPU.
+Steps run for a while after the timed ones, with the meters read at both ends and every 50 ms in
+between: a counter's rises are added up, whatever it wraps at, and power is integrated over time
+(trapezoids). RAPL counts whole processor packages and their memory, NVML a whole GPU, whoever
+uses them. A meter that is absent gives no number and says why.
 """
 
 import importlib
@@ -27,7 +29,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Meter:
-    """One meter: `read` gives joules or watts; joules begin again after `range_j` (None: never)."""
+    """One meter: `read` gives joules since some moment, or watts, and raises `AbsentError`.
+
+    A counter of joules begins again at 0 after `range_j`; None for one that never does.
+    """
 
     name: str
     read: Callable[[], float]
@@ -97,7 +102,10 @@ def _microjoules(path: Path) -> float:
 
 
 def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
-    """Return the counter of energy of the GPU that CUDA calls `number`, before Volta of power."""
+    """Return the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
+
+    The counter of energy (Volta and later), else power. Raises `AbsentError`, saying why.
+    """
     with _named(nvml):
         nvml.nvmlInit()
         handle = _handle(nvml, number, environ)
@@ -154,7 +162,10 @@ def take_energy(
     find: Callable[[], Sequence[Meter]],
     clock: Clock = time.perf_counter,
 ) -> Energy:
-    """Return the energy of a step: `steps` and `sync`, again and again, for `least_s` seconds."""
+    """Return the energy of a step: run `steps` and `sync`, again and again, for `least_s` seconds.
+
+    `find` gives the meters, which a thread reads meanwhile. What `step` raises passes through.
+    """
     joules, seconds, failure, done = 0.0, 0.0, "", 0
     try:
         found = find()

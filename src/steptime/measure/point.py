@@ -1,7 +1,9 @@
 """One point of a calibration: the step of a small graph, timed on a machine that may be busy.
 
-A disturbed round counts only where too few were not, and of those then the least. One thread on a
-CPU is timed by the CPU time of the process, which no other work lengthens by waiting.
+Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. A
+round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not, and of
+those then the least. One thread on a CPU is timed by the CPU time of the process, which no other
+work lengthens by waiting, and which has the threads that a backend computes in.
 """
 
 import time
@@ -24,8 +26,10 @@ SAMPLE_S = 0.002  # of a round by a device's own clock
 def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the seconds of a graph's step on a backend's device as JSON values.
 
-    `seconds` are by part (`forward`, `backward`, `update`), or of the whole `step` where the device
-    has a clock of its own; rounds are taken for `budget_s`, and at least `least_s`.
+    `graph` is that of `graph_to_json`, `optimizer` that of its training; rounds are taken for
+    `budget_s`, and at least `least_s`. `seconds` are by part (`forward`, `backward`, `update`), or
+    of the whole `step` where the device has a clock of its own. `disturbed` is the share of rounds.
+    What the backend raises passes through.
     """
     said = request["graph"]
     how = {"phase": said["phase"], "optimizer": request["optimizer"]}

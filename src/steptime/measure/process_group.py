@@ -1,6 +1,7 @@
 """Timing a step that several processes run together: rank 0 decides, the others follow.
 
-Before each sample rank 0 tells how many steps it has, 0 for the end; it is that of the slowest.
+Before each sample rank 0 tells how many steps it has; 0 ends the sampling. Every process takes the
+time from there to the end of its own steps, device included, and the sample is that of the slowest.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,10 @@ MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
 
 @dataclass
 class Pace:
-    """Samples of the steps of one process group; `comm_s`: seconds of exchange so far, a rank."""
+    """Samples of the steps of one process group; `comm_s`: seconds of exchange so far, a rank.
+
+    `waited`, if given, is asked by each rank for how long its steps waited for their input.
+    """
 
     group: ProcessGroup
     sync: Callable[[], object]
@@ -82,7 +86,8 @@ def _communication(
 ) -> tuple[Quantity | None, str]:
     """Return the seconds of communication in a step, None for all but rank 0, and how it was timed.
 
-    Exchanges are timed inside steps, else by steps with and without them in turns: around 0 where
+    There is one sample for each sample of the step where exchanges are timed inside of it; else
+    the differences of steps with and without an exchange, in turns, as they come: around 0 where
     all of it hides behind the computation.
     """
     group = pace.group

@@ -29,7 +29,10 @@ class OpTimes:
 def profile_cell(
     backend: Any, workload: Workload, options: Options, budget_s: float, trace: str = ""
 ) -> list[OpTimes]:
-    """Return the times of every op that ran a kernel, of unattributed kernels, and of the rest."""
+    """Return the times of every op that ran a kernel, of unattributed kernels, and of the rest.
+
+    In each step they add up to it. The trace is kept in the file `trace`. Raises as `measure_cell`.
+    """
     if workload.plan.data > 1:
         raise UnsupportedError("a profile is of one device, not of replicas")
     graph = build(workload)
@@ -50,7 +53,10 @@ def profile_cell(
 
 
 def times_of(profile: Profile, kinds: Mapping[str, str], first: int = 1) -> list[OpTimes]:
-    """Return the times of ops from the step `first` on: the profiler slows the one before."""
+    """Return the times of ops from the step `first` on: the profiler slows the one before.
+
+    `kinds` are those of the ops by name; what is none of them is unattributed, but the optimizer.
+    """
     known = {**kinds, "optimizer": "optimizer"}
     steps = profile.steps[first:]
     ops: dict[str, dict[str, list[float]]] = {}

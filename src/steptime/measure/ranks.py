@@ -1,8 +1,10 @@
 """Which of several processes this one is, as the launcher that started it says in the environment.
 
-`torchrun` and `steptime` itself set `RANK`, `WORLD_SIZE` and so on (documentation of torchrun,
-"Environment Variables"), `srun` sets `SLURM_PROCID` and so on (man srun); of these a batch script
-has some too, but never `SLURM_STEP_ID`.
+`torchrun` and `steptime` itself set `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`,
+`MASTER_ADDR` and `MASTER_PORT` (documentation of torchrun, "Environment Variables"); `srun` sets
+`SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`, `SLURM_NODEID` and the list of nodes (man srun,
+"OUTPUT ENVIRONMENT VARIABLES"). A batch script has some of these too, so only `SLURM_STEP_ID`,
+which no batch script has, tells that srun started this process.
 """
 
 import os
@@ -25,7 +27,8 @@ PORTS = 20_000
 class Rank:
     """One of `size` processes, `local_rank` of the `local_size` on its node.
 
-    `own_cpus`: the launcher gave it CPUs; `attempt` counts the workers of this rank.
+    They meet at `address` and `port`. `own_cpus` says that the launcher gave every process CPUs
+    of its own. `attempt` counts the workers of this rank, so that those of one time meet.
     """
 
     rank: int = 0
@@ -44,7 +47,10 @@ class Rank:
 
 
 def here(environ: Mapping[str, str] = os.environ) -> Rank:
-    """Return the rank of this process; without a launcher it is the only one."""
+    """Return the rank of this process; without a launcher it is the only one.
+
+    Raises `InputError` for variables that are missing or no numbers.
+    """
     number = partial(_number, environ)
     if any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
         return _by_torchrun(environ, number)

@@ -1,6 +1,7 @@
 """The backends by name: the modules that run graphs, and the packages that they need.
 
-Others' are entry points of the group `steptime.backends`: modules as `measure/contract.py` says.
+Other packages add their own as entry points of the group `steptime.backends`: a name, and the
+module that has what `measure/contract.py` describes.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ GROUP = "steptime.backends"
 class Row:
     """The module of a backend, and the distribution whose version its records carry.
 
-    One that `rewrites` graphs runs alike or unread ops once. Replicas are processes, or devices.
+    One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
+    Replicas are as many processes, or the devices of `one_process`.
     """
 
     module: str
@@ -39,7 +41,10 @@ BACKENDS: Mapping[str, Row] = {
 
 
 def stack(name: str, where: str = "") -> Stack:
-    """Return the stack of a name as it is measured; a backend without a data file is one, too."""
+    """Return the stack of a name as it is measured; a backend without a data file is one, too.
+
+    Raises `InputError` for an unknown name, and for a stack that nothing here runs.
+    """
     labels = stacks.measured()
     if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
         found = catalog.stack(labels.get(name, name))

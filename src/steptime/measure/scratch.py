@@ -1,7 +1,8 @@
 """Folders that go with the process that made them, however it ends.
 
-A small process waits for the end of a pipe that only the maker holds, and removes the folder. Where
-that one is killed too, the next maker removes it: its lock is free.
+A small process waits for the end of a pipe that only the maker holds, and then removes the folder.
+Where that one is killed too (a scheduler ends all of a job), the folder stays, and the next maker
+in the same place removes it: the lock that its maker held is free.
 """
 
 import fcntl

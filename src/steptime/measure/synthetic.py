@@ -1,6 +1,7 @@
 """What every backend starts a network from: synthetic values and the optimizers' settings.
 
-Weights keep activations near 1 in networks of any depth: denormal or infinite ones would be slow.
+Speed does not depend on values as long as none is denormal, infinite or not a number, so weights
+are scaled to keep activations near 1 in networks of any depth, and the learning rate is small.
 """
 
 import math
@@ -30,7 +31,11 @@ def optimizer_epsilon(dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Fill:
-    """Values: `normal` of deviation `amount`, `constant`, `ids` below it, or rotary `angles`."""
+    """Values of a tensor.
+
+    `normal` numbers of deviation `amount`, the `constant` amount, `ids` below `amount`, or the
+    cosines and sines of rotary `angles`.
+    """
 
     how: Literal["normal", "constant", "ids", "angles"]
     amount: float = 0.0
@@ -89,7 +94,10 @@ _PASSED_ON = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broa
 
 
 def fills(graph: Graph) -> dict[str, Fill]:
-    """Return the values of every input, weight and buffer, by the op that first uses it."""
+    """Return the values of every input, weight and buffer, by the op that first uses it.
+
+    In a training graph the gradient of the loss is 1 and the optimizer's state 0.
+    """
     found: dict[str, Fill] = {f"{name}/grad": ONES for name in graph.outputs}
     source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
     for op in graph.ops:

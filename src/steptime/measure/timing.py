@@ -1,15 +1,22 @@
 """Timed samples of a step: the first step, warm-up until steady, then samples of at least 10 ms.
 
-    1. The first step is timed alone (`first_step_s`): it compiles and allocates.
-    2. Warm-up: samples until the medians of two windows of 5 in a row agree (by 1 %, or twice the
-       standard error of their difference), for at most a third of the budget.
+How a step is timed
+    1. The first step is timed alone (`first_step_s`): it compiles and allocates. It is not part of
+       the time budget.
+    2. Warm-up: samples until the medians of two windows of 5 samples in a row agree, for at most a
+       third of the budget. They agree if they differ by no more than 1 %, or by no more than twice
+       the standard error of their difference (from the median absolute deviation). Every sample up
+       to there is kept apart in `warmup_s`. Where the step after the first is longer than the whole
+       budget, it is a sample already.
     3. Samples, each of as many steps as fill 10 ms, until there are 20 and the 95 % interval of
-       their median is narrower than +-1 %, or the budget is spent; never fewer than 3.
+       their median is narrower than +-1 %, or the budget is spent. There are never fewer than 3.
     4. `steady` says whether the first and the second half of the samples agree, by the same rule.
 
-A training of a stated number of steps is timed as it goes; warm-up is told afterwards. Georges,
-Buytaert and Eeckhout (2007) end warm-up where the coefficient of variation of a window falls below
-1 or 2 %: on a shared machine it never does.
+A training of a stated number of steps is timed as it goes: all its steps, and no others, are in
+one block or another. No budget ends it, so warm-up is told afterwards, by the rule of 2.
+
+Georges, Buytaert and Eeckhout (2007) end warm-up where the coefficient of variation of a window
+falls below 1 or 2 %. On a shared machine it never does, so two windows are compared here.
 """
 
 import math
@@ -42,7 +49,11 @@ Timer = Callable[[Step, int], float]  # seconds of so many steps
 
 @dataclass(frozen=True)
 class Samples:
-    """Times of a step, means over a sample's steps; `columns`, `input_s`: an entry a sample."""
+    """Times of a step in seconds; a sample is the mean over the steps in it.
+
+    `columns` has one entry a sample under each name: `steps`, and what the watch saw. `input_s`
+    is the part of each that the step waited for its input; empty where that is resident.
+    """
 
     step_s: tuple[float, ...]
     steps_per_sample: int
@@ -58,8 +69,11 @@ class Samples:
 class _Taker:
     """Takes the first step of a measurement, and then samples, each a mean over its steps.
 
-    `timer(step, n)` gives seconds by a backend's own means (CUDA events), else `clock`; `waited`
-    those that steps waited for input. `started` is told the first step's, and those of the rest.
+    `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
+    `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
+    gives the seconds that steps waited for input since it was last asked. `started` is told the
+    seconds of the first step, and those that the rest may take. There are never fewer samples than
+    `least`, and `few_samples` says that there are fewer than `wanted`.
     """
 
     step: Step
@@ -178,7 +192,8 @@ def take_samples(
 def take_training(step: Step, sync: Callable[[], object], total: int, **how: Any) -> Samples:
     """Run `step` exactly `total` times (at least 10) and return the samples of that.
 
-    Blocks grow until one fills a sample. Warm-up is at most a third of them.
+    Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
+    those after warm-up, at most two thirds of them, at least `least`.
     """
     taker = _Taker(step, sync, **how)
     taker.started(taker.first_step_s, taker.first_step_s * (total - 1))
@@ -238,7 +253,8 @@ def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
 def median_half_width(ordered: Sequence[float]) -> float:
     """Return half the 95 % interval of the median of sorted times, as a share of the median.
 
-    By ranks (Le Boudec 2010, chapter 2; Hoefler and Belli 2015), rounded outwards.
+    Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
+    rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
     n = len(ordered)
     low = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)

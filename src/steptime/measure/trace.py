@@ -1,7 +1,8 @@
 """What a trace of PyTorch's profiler says: the time of each annotated op, by pass and by step.
 
-A backward op belongs to the forward op with its sequence number, a kernel to the op that launched
-it: both say one correlation.
+A trace is Trace Event JSON as `torch.profiler` writes it. Annotations (`record_function`) name ops.
+A backward op belongs to the forward op that made its node of the autograd graph: both say one
+sequence number. A kernel belongs to the op that launched it: both say one correlation.
 """
 
 import json
@@ -54,7 +55,10 @@ class Part(NamedTuple):
 
 @dataclass
 class Profile:
-    """Seconds of each part by step, overlaps once, and of steps; `device` says whose they are."""
+    """The seconds of each part by step, and of the steps; `device` says whose time it is.
+
+    What parts leave of a step ran on no op: the host's work, and gaps. Overlaps count once.
+    """
 
     steps: list[float]
     parts: dict[Part, list[float]] = field(default_factory=dict)
@@ -125,6 +129,7 @@ def profile_of(events: Sequence[Event]) -> Profile:
     """Return where the time of the steps of a trace goes; without marked steps it is one step.
 
     Where kernels ran on a device the time is theirs, else that of the thread that ran the steps.
+    Raises `InputError` for a trace without an op of PyTorch.
     """
     tracks: dict[tuple[str, str], list[Event]] = {}
     kernels = []

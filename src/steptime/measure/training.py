@@ -22,7 +22,8 @@ def examination(
 ) -> Callable[[], tuple[dict[str, Quantity], dict[str, Any]]]:
     """Return what is called after a training: its last loss and accuracy, and what a record says.
 
-    `guess` is the accuracy of always naming the most frequent class. Refuses before the training.
+    `guess` is the accuracy of always naming the most frequent class of the test set. Raises
+    `UnsupportedError` now, before the training, where there will be nothing to say.
     """
     if workload.phase != "train" or given is None or not given.fit.labels:
         raise UnsupportedError("train_steps is for training on a data set with labels")

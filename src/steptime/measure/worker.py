@@ -1,8 +1,12 @@
 """The worker: the only process that imports a framework. JSON lines in, JSON lines out.
 
-The first request, `start`, binds cores before the backend is imported; every other is answered by
-one line, lines before it with the key `event` say how far it is. What a library prints goes to
-stderr. The worker ends when its standard input does.
+The first request, `start`, names backend, device and threads; cores are bound before the backend
+is imported, and the answer says which framework and platform it found. After that every `measure`
+request is answered by one record, every `profile` by one an op, every `probe`, `point` and
+`collectives` by one table. Lines before the answer that have the key `event` say how far it is.
+Whatever a library prints goes to stderr. The worker ends when its standard input does, so it never
+outlives its parent. Where it is one of several (`measure/ranks.py`), all of them get the same
+requests.
 """
 
 import gc
@@ -61,7 +65,10 @@ class Session:
 
 
 def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
-    """Bind the cores, import the backend, and return the session with its greeting."""
+    """Bind the cores, import the backend, and return the session with its greeting.
+
+    Replicas that are devices of one process share the cores of all.
+    """
     row = registry.backend(request["backend"])
     options = contract.Options(**request["options"])
     scratch.use_own_tmpdir()
@@ -111,7 +118,10 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
 
 
 def own_device(device: str, rank: Rank) -> str:
-    """Return the device of this process: each of several replicas has its own."""
+    """Return the device of this process: replicas have one each.
+
+    Where each process is shown a single GPU, that is its own (NCCL refuses two on one).
+    """
     if rank.size == 1 or device in {"cpu", "mps"}:
         return device
     if device != "cuda":
@@ -121,7 +131,11 @@ def own_device(device: str, rank: Rank) -> str:
 
 
 def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Prepared:
-    """Join replicas and run a tiny network: what is loaded at first use is no measured one's."""
+    """Run one step of a tiny network, so that no measured one pays for what is loaded at first use.
+
+    Without it the first network of a worker would show some 80 MB of PyTorch's own as its memory.
+    Replicas are joined here, if the backend can.
+    """
     tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
     phase = getattr(backend, "PHASES", PHASES)[0]
     shared = replicas if backend.STRATEGIES else 1

@@ -38,7 +38,10 @@ _COUNTED = "parameters flop traffic_bytes activation_bytes peak_memory_bytes"
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one place; `stack` is the file that predicts it, `request` its needs."""
+    """One workload at one place: a backend with its options, and what it needs of a cluster.
+
+    `stack` is the file of the software stack that predicts it, "" where none says this backend.
+    """
 
     workload: Workload
     backend: str
@@ -128,6 +131,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
     """Return the cells of an experiment in order, each once, and whether they must fit in memory.
 
     For a cluster every cell is there once for each allocation of the file.
+    Raises `InputError` for what does not fit together, and for more than 10^7 cells.
     """
     axes = axes_of(experiment, where, on_cluster)
     fixed = {name: getattr(experiment, name) for name in FIXED}

@@ -199,7 +199,8 @@ def _check_axes(experiment: Experiment, where: str) -> None:
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
     """Return the axes of each network; a hyperparameter that is not named takes its family's range.
 
-    For a cluster what the file says of it is an axis, `request`.
+    What the file says of a cluster is an axis, `request`, where the cells are for one.
+    Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
     """
     axes = []
     for i, entry in enumerate(experiment.networks):

@@ -48,7 +48,8 @@ def predict_folder(
 ) -> Predicted:
     """Write predictions of all steps in a folder, measured or published, that it lacks.
 
-    They are on `devices`, else on that of each record; `by_op` keeps those of every op.
+    They are on `devices`, else on that of each record; `by_op` keeps those of every op. Raises
+    `InputError` for a folder that is no store, in use or without steps, an unknown method.
     """
     found = Predicted()
     known = store.load(folder, warn)
@@ -99,7 +100,10 @@ def predict_space(
     options: Mapping[str, str] = MappingProxyType({}),
     must_fit: bool = False,
 ) -> Predicted:
-    """Write predictions of workloads at places that a folder lacks; all if it is new."""
+    """Write predictions of workloads at places that a folder lacks; all if it is new.
+
+    With `must_fit` those that do not fit are left out. Raises `InputError` as `predict_folder`.
+    """
     found = Predicted()
 
     def missing(done: set[store.DoneKey]) -> Iterator[Record]:

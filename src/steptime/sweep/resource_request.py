@@ -32,7 +32,16 @@ Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
 class ResourceRequest(BaseModel):
     """One kind of job: every cell runs once for each `gpu` of each table `[[slurm]]`.
 
-    docs/clusters.md says what each key means.
+    `name` tells tables apart that ask for the same type of GPU.
+    `gpu` are types as the site's `--gres` calls them ("" for none); a cell gets one GPU a replica,
+    all on one node unless `replicas_per_node` says how many at most. `cpus` are of one process
+    (by default as many as its threads, and with neither one, or all of an exclusive node's),
+    `memory_GB` of a node. `time` is the job's limit as Slurm writes it. `modules` are loaded and
+    the lines of `run_first` are run before the first cell. `flags` are further ones of sbatch, and
+    `python` is another interpreter than the one that submits. `requeues` is how often a cell may
+    take its job down before it is given up. With `nodes` "each" every cell runs once on each node
+    of the partition, or of `nodelist`, that has what is asked for. `data_on_nodes` says that the
+    nodes have a data set which the machine that submits does not see.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

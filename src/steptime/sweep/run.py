@@ -1,4 +1,7 @@
-"""Runs cells: asks the store what is done, workers for what is missing, keeps every record."""
+"""Runs cells: asks the store what is done, workers for what is missing, and keeps every record.
+
+Predictions of the cells are kept beside what is measured.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +67,10 @@ def attempt(
 def measure_cell(
     workers: Workers, cell: Cell, how: How, round_: int = 0, on_event: OnEvent = None
 ) -> Record:
-    """Return the record of one cell, measured in `how.runs` fresh processes if they are several."""
+    """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
+
+    `on_event` is called with what a worker says of how far it is.
+    """
     records = []
     for _ in range(how.runs):
         (record,) = _asked(workers, cell, how, round_, on_event, do="measure")
@@ -166,8 +172,11 @@ Report = Callable[[Cell, Record, int, int], None]
 class Request:
     """A sweep as asked for: its cells, where records go, how often, and what is tried again.
 
-    With `must_fit` cells that will not fit are left out, else recorded so and not tried. Not
-    `whole` are the cells of a part (`--shard`); `remarks` say what is left out now.
+    With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
+    so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
+    `predict_on` names devices, `link` what joins the replicas of predictions, and
+    `by_op` keeps the predictions of every op. Not `whole` are the cells of a part (`--shard`).
+    `remarks` say what of the experiment is left out now.
     """
 
     name: str
@@ -186,7 +195,11 @@ class Request:
 
 
 def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:
-    """Measure and predict the cells that a folder lacks; what is reported is on the disk."""
+    """Measure and predict the cells that a folder lacks; what is reported is on the disk.
+
+    `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
+    folder that is no store, or in use, and under a launcher of several processes.
+    """
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     cells, out, how = request.cells, request.out, request.how
@@ -285,7 +298,7 @@ def predict(
 def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:
     """Return the prediction of a cell on a device by the default method.
 
-    None are given where a `link` between replicas is needed and not known.
+    `link` joins its replicas; none are given where that is needed and not known.
     """
     how, told = cell.options, stack_option(cell.stack)
     if cell.workload.plan.data > 1 and link is None and how.strategy != "independent":

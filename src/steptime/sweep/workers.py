@@ -13,7 +13,11 @@ Processes = tuple[str, Options, int]  # backend, what its processes are told, ho
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What tells one place's records from others; `memory_bytes` is what a network may take."""
+    """What tells the records of one place from others: platform, framework version, threads.
+
+    `memory_bytes` is what a network may take there: an accelerator's memory, or what of the
+    host's can still be used; None is unknown.
+    """
 
     platform: str
     version: str
@@ -53,8 +57,9 @@ def key_of(worker: Worker) -> WorkerKey:
 class Workers:
     """At most one live worker, for one backend and its options; replaced after a death.
 
-    Where a launcher (torchrun, srun) has started this process once for each replica, it has the
-    worker of its own rank, and every rank must make the same calls.
+    Several replicas are as many processes on this machine; where a launcher (torchrun, srun) has
+    started this process once for each, it has the worker of its own rank, and every rank must make
+    the same calls. Only rank 0 gets samples and keeps records.
     """
 
     def __init__(self) -> None:
@@ -65,7 +70,10 @@ class Workers:
         self._started = 0
 
     def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:
-        """Return the worker of these processes, a new one if `fresh` or if they are others."""
+        """Return the worker of these processes, a new one if `fresh` or if they are others.
+
+        Raises `InputError` where a launcher started another number of processes.
+        """
         processes = _shared(backend, options, replicas)
         if fresh or self._processes != processes or self._worker is None:
             self.close()

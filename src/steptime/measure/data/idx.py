@@ -1,7 +1,8 @@
 """IDX, the format of MNIST: four files, images and labels of a training and a test set.
 
-Two zero bytes, one for the type, one for the number of dimensions, each dimension as four bytes,
-the largest first, and the elements (LeCun, Cortes, Burges 1998). A plain file is mapped.
+A file is two zero bytes, a byte for the type of its elements, one for the number of dimensions,
+each dimension as four bytes, the largest first, and the elements (LeCun, Cortes, Burges 1998). A
+file that is not gzipped is mapped into memory; a gzipped one is unpacked into it when it is opened.
 """
 
 import gzip
@@ -31,7 +32,11 @@ _GZIP = b"\x1f\x8b"
 
 
 def files(folder: Path) -> Mapping[str, Path]:
-    """Return the files of an IDX folder by `train-images` and so on, plain before gzipped."""
+    """Return the files of an IDX folder by `train-images` and so on; {} where it has none of them.
+
+    Of a file that is there twice, plain and gzipped, the plain one is taken. Raises
+    `MissingFileError` where one is missing or two could be meant.
+    """
     names = sorted(path.name for path in folder.iterdir())
     found: dict[str, Path] = {}
     lacking = []

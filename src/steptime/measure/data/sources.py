@@ -1,4 +1,7 @@
-"""A worker's data sets: opened and staged once for all of its cells, copies removed with it."""
+"""A worker's data sets: opened and staged once for all of its cells.
+
+Copies on this machine are made once, checked, and removed with their worker.
+"""
 
 import errno
 import hashlib
@@ -45,7 +48,10 @@ def place(stage_to: str) -> Path:
 
 
 def copy(dataset: DataSet, stage_to: str) -> Staged:
-    """Copy a data set into a new folder and check the copy; it goes with this process."""
+    """Copy a data set into a new folder and check the copy; it goes with this process.
+
+    Raises `NoSpaceError` where there is no room, `BadDataError` where the copy is not the original.
+    """
     parent = place(stage_to).absolute()
     scratch.remove_stale(parent, PREFIX)
     wanted = sum(path.stat().st_size for path in dataset.files.values())
@@ -115,7 +121,12 @@ _STAGED: dict[tuple[object, ...], Staged] = {}  # by the staging and the state o
 def open_input(
     graph: Graph, workload: Workload, options: contract.Options, rank: int = 0, replicas: int = 1
 ) -> Input:
-    """Open the input of one replica: the training set in training, in inference the test set."""
+    """Open the input that options ask for, for one of the replicas.
+
+    A step in training takes the training set, in inference the test set. Raises `MissingFileError`,
+    `BadDataError`, `NoSpaceError`, and `UnsupportedError` for a network that the data set does not
+    fit.
+    """
     staged = _staged(options)
     dataset = staged.dataset
     part = "train" if workload.phase == "train" else "test"

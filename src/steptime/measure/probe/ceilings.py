@@ -1,7 +1,8 @@
 """The ceilings of a device: networks of one op, run by the normal backend and timed in turns.
 
-Products of matrices give the peak of a type, copies and additions of long arrays the bandwidth, a
-chain of tiny ops the time to issue one.
+A product of matrices gives the peak of its type, a copy and an addition of long arrays give the
+bandwidth, and chains of tiny ops give what it costs to issue one. FLOP and bytes are those that
+the op table counts.
 """
 
 import math
@@ -45,7 +46,8 @@ def gemm_flop(m: int, k: int, n: int) -> int:
 def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[int, ...]:
     """Return array sizes from within the nearest cache to beyond the last, growing fourfold.
 
-    The five arrays of both kernels of all sizes together stay within half of the room.
+    Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
+    of all sizes (at most 7/3 of the largest) together stay within half of the room.
     """
     largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // 2
     if room_bytes is not None:
@@ -67,7 +69,10 @@ def probe(
 ) -> dict[str, Any]:
     """Return the measured ceilings of a backend's device (seconds, FLOP, bytes) as JSON values.
 
-    `curves` by group have columns, a list each; `skipped` says why cases are absent.
+    `curves` by group have columns, a list each, among them `work`, `min_s`, `median_s`, `samples`
+    (their number); `skipped` says why cases are absent: a slow type (float16 on most CPUs) ends at
+    the size where its share of the budget does. None is unknown. `load` is that of the minute
+    before, as a share of the CPUs. Raises `InputError` for an unknown type.
     """
     for dtype in dtypes or ():
         one_of("dtype", dtype, DTYPES, "probe")

@@ -1,8 +1,13 @@
 """From what a probe measured to files of a device, with its ceilings, and of a link.
 
-A ring of n passes 2 (n - 1) messages of bytes / n (Patarasuk and Yuan 2009): times of all-reduces
-are a line in bytes, fitted by least squares of relative errors. What comes out is the link as
-software reaches it.
+The times of all-reduces give the latency and the bandwidth of a link. A ring of n passes 2 (n - 1)
+messages of bytes / n, one after the other, and a message takes latency + bytes / bandwidth
+(Patarasuk and Yuan 2009; it is the collective `ring` of `steptime scale`):
+
+    t = 2 (n - 1) (latency + bytes / n / bandwidth)
+
+is a line in bytes. It is fitted by least squares of relative errors, so that small sizes count as
+much as large ones. What comes out is the link as software reaches it, its own work included.
 """
 
 import math
@@ -32,7 +37,8 @@ COUNTED = (
 def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the device, in the datasheet units of a device file, that a worker's answer describes.
 
-    Its name is the platform's (`-probed` behind a shipped one), the curves stand in `measured`.
+    The name is that of the platform (`-probed` behind it where a shipped device has the name); the
+    whole curves stand in `measured`. Raises `InputError` where GEMM or bandwidth was not measured.
     """
     curves = answer["curves"]
     peaks = {
@@ -130,7 +136,10 @@ def _measured(answer: Mapping[str, Any], platform: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fit:
-    """A link by its times: latency (None: they show none), and fitted / measured - 1 by size."""
+    """What a link must be for a ring of all-reduces to take the measured times.
+
+    `latency_s` is None where the times show none. `errors` are fitted / measured - 1, by size.
+    """
 
     latency_s: float | None
     bytes_per_s: float

@@ -1,7 +1,8 @@
 """Timing many cases in turns within one budget, and the curves that come of it.
 
-In turns, a neighbour's burst hits every curve a little and none wholly. The least time of a case is
-the ceiling, the median says how noisy it was.
+`sample` visits the cases in turns, so that a neighbour's burst on a shared machine hits every
+curve a little and none wholly. The least time of a case is the ceiling, the median says how noisy
+it was.
 """
 
 import statistics
@@ -23,7 +24,10 @@ SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, prepar
 
 @dataclass
 class Case:
-    """One thing to time, which does `work` a call on `data_bytes`; `prepare` gives its timer."""
+    """One thing to time. `work` is what a call does (FLOP, bytes, ops), `columns` say what it is.
+
+    `prepare` makes its data, of about `data_bytes`, and gives its timer. A sample has `calls`.
+    """
 
     group: str
     columns: Mapping[str, int | str]
@@ -72,8 +76,11 @@ def sample(
 ) -> tuple[Curves, dict[str, list[str]]]:
     """Time the cases within the budget in seconds, and return their curves, and why some lack.
 
-    Each group, in ascending order of work, has its share of the budget. Its `SMALLEST` cases are
-    sampled at least once; the first other whose visits would not fit ends its group.
+    The cases of a group come in ascending order of work. Each group has its share of the budget.
+    Its `SMALLEST` cases, and those of no more work than the first, are sampled at least once,
+    however slow the machine is. Any other is admitted if, at the pace of those before it, its
+    warm-up and `MIN_SAMPLES` fit in what is left; the first that is not ends its group, which
+    also bounds what a slow type costs.
     """
     started = clock()
     groups: dict[str, list[Case]] = {}
@@ -109,7 +116,8 @@ def _admit(
 ) -> tuple[list[Case], float, str]:
     """Prepare, warm up and sample once each case that fits; return them, what is left, and a lack.
 
-    Before larger cases are given up the last gets more samples, if these are cheap.
+    Before larger cases are given up the last gets more samples, if these are cheap: neighbours slow
+    a few.
     """
     admitted: list[Case] = []
     end, prepare_s = clock() + left_s, 0.0
@@ -137,7 +145,8 @@ def _admit(
 def _expected_s(case: Case, admitted: Sequence[Case], prepare_s: float) -> float:
     """Return the seconds of a case's visits, and those that the cases before it still need.
 
-    A call grows as between the last two cases, but at a quarter of the last one's pace at least.
+    A call is expected to grow as it did between the last two cases, so that the cost of a call as
+    such is not taken for work, but at least at a quarter of the last one's mean pace.
     """
     before, last = admitted[-2:]
     work, call_s = last.work, min(last.samples)

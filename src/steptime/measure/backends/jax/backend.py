@@ -44,7 +44,10 @@ jax.config.update("jax_enable_x64", True)  # else 64-bit types become 32-bit wit
 
 
 def find(name: str, count: int = 1) -> list[jax.Device]:
-    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`, or the first `count` of its kind."""
+    """Return the device of `cpu`, `cuda[:n]` or `tpu[:n]`, or the first `count` of its kind.
+
+    A CPU is as many devices as are asked for before it is first used. Raises `InputError` for less.
+    """
     kind, colon, number = name.partition(":")
     if colon and count > 1:
         raise InputError(f"{shorten(name)} is one device; replicas run on '{kind}', one on each")
@@ -96,7 +99,8 @@ def meant(error: Exception) -> Exception | None:
 class Spread:
     """The devices of a step, each with a replica that has the same weights and inputs of its own.
 
-    JAX is told that all but `inputs` is the same everywhere: true of weights that `allreduce` keeps
+    What a program is given and gives lies on each device as that has it, `inputs` one behind the
+    other. JAX is told that the rest is the same everywhere: true of weights that `allreduce` keeps
     so; statistics of batch norm, and all that is `independent`, are each replica's own.
     """
 
@@ -130,7 +134,8 @@ class Spread:
 class Running:
     """A compiled step, the arrays that it goes on from, and the results that are under way.
 
-    One that `waits` ends before the next is queued: devices of one CPU share its threads.
+    One that `waits` ends before the next is queued: of several devices of a CPU, which share its
+    threads, one would fill them with steps that wait for another.
     """
 
     def __init__(
@@ -258,7 +263,8 @@ def prepare(
 def memory_meter(device: jax.Device, compiled: Any) -> tuple[contract.Peak, Callable[[], None]]:
     """Return what reads the peak bytes of a step and names the meter, and what starts it again.
 
-    Where there is no peak of its own (JAX cannot set it back) it is what XLA has planned.
+    On a CPU, and on a device whose peak another network has made (JAX cannot set it back), the peak
+    is what XLA has planned; None where it tells no plan.
     """
     before = 0
 

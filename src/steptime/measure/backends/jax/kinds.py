@@ -1,7 +1,8 @@
 """How JAX runs each op kind: one function a kind, `(inputs..., **attributes) -> array`.
 
-A kind of `DRAWS` takes a key of random numbers after its inputs; one of `KEEPS` gives the new
-values of some of its inputs after its output. Gradients are left to `jax.vjp`.
+Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. A kind of `DRAWS`
+takes a key of random numbers after its inputs; one of `KEEPS` gives the new values of some of its
+inputs after its output.
 """
 
 from collections.abc import Callable

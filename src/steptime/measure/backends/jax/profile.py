@@ -68,7 +68,10 @@ def _in_a_row(found: list[Any]) -> list[dict[str, Any]]:
 
 
 def scopes_of(text: str) -> dict[str, str]:
-    """Return the scopes of each instruction of a program; a fusion has those of its root."""
+    """Return the scopes of each instruction of a compiled program; a fusion has those of its root.
+
+    The root of what an instruction calls says them where it does not itself.
+    """
     scopes: dict[str, str] = {}
     calls: dict[str, str] = {}
     roots: dict[str, str] = {}

@@ -22,7 +22,10 @@ REPLICAS = "replicas"  # the axis of devices
 
 
 class Carry(NamedTuple):
-    """All that training changes; `states` are the optimizer's by weight, `count` the steps."""
+    """What one step hands to the next: all that training changes.
+
+    `states` are those of the optimizer, in its order, by weight; `count` is of the steps so far.
+    """
 
     weights: dict[str, Any]
     states: dict[str, Any]
@@ -34,9 +37,10 @@ Network = Callable[[Carry, Arrays], tuple[Array, dict[str, Any]]]
 
 
 def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
-    """Return the function of a forward graph: carry and inputs -> output, new buffers.
+    """Return the function of a forward graph: carry and inputs -> output, buffers.
 
-    Every op runs in a scope of its name; the count of steps says the masks of dropout.
+    The buffers that it gives hold the new running statistics; the count says the masks of dropout.
+    Every op runs in a scope of its name. Raises `UnsupportedError` for kinds without a function.
     """
     calls = calls_of(graph, RUNS, "jax")
 

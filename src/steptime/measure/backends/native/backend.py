@@ -60,7 +60,10 @@ class _Step(nn.Module):
 def prepare(
     graph: Graph, workload: Workload, options: contract.Options, feed: contract.Feed | None = None
 ) -> contract.Prepared:
-    """Return the step of the module that a workload's file was made from, ready on its device."""
+    """Return the step of the module that a workload's file was made from, ready on its device.
+
+    Raises `UnsupportedError` for a workload that is not of code, or whose code has changed.
+    """
     about = about_of(opened(workload.file)) if workload.file.lower().endswith(".pt2") else {}
     where, name = about.get("where"), about.get("name")
     if not isinstance(where, str) or not isinstance(name, str):

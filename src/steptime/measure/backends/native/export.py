@@ -27,7 +27,8 @@ def export(
 ) -> str:
     """Write a module as a `.pt2` file, its batch left open where that works; return why not, or "".
 
-    `inputs` are shape and type by name or place; their first size is the batch.
+    `inputs` are shape and type by name (or place, where the name is not one of Python's); their
+    first size is the batch.
     """
     if not inputs or not all(shape for shape, _ in inputs.values()):
         raise InputError("an input with a batch as its first size is needed")

@@ -24,7 +24,8 @@ def module_of(
     """Return the module that a name stands for, and what says its inputs (None: nothing does).
 
     `where` is a Python file, whose code is run, or one of `LIBRARIES`. A class or a function is
-    called; a network of timm is made for images of the size of its `inputs`.
+    called without arguments; a network of timm is made for images of the size of its `inputs`.
+    Raises `InputError` for what is not there or is no module.
     """
     if where in LIBRARIES:
         try:

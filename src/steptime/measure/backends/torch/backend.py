@@ -195,7 +195,8 @@ def _clocked_input(
 ) -> tuple[torch_module.Part, Callable[[], float]]:
     """Return `take` on a clock, and what gives the seconds spent in it since last asked.
 
-    On CUDA the clock starts when the work before is done: reading meanwhile is not waited for.
+    A CUDA device has an event before and one after: the first comes when the work before is done,
+    so time in which the host reads while the device still computes is not waited for.
     """
     if device.type != "cuda":
         return clocked(take)

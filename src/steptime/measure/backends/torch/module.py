@@ -31,9 +31,10 @@ def module_of(
 ) -> fx.GraphModule:
     """Return the module of a forward graph: inputs in the graph's order `->` its first output.
 
-    Weights and buffers are `values`, shared. The generated function lets go of each tensor after
-    its last use. A bias joins the product before it, as a library's layer has it; under autocast
-    (`precision.mixed`) casts are left to autocast.
+    Weights and buffers are `values`, shared and not copied. The generated function lets go of
+    each tensor after its last use, and calls nothing but the ops. A bias joins the product before
+    it, as a library's layer has it. Under autocast (`precision.mixed`) casts of inputs and weights
+    are left to autocast. Raises `UnsupportedError` for kinds that PyTorch does not run here.
     """
     calls = calls_of(
         graph,
@@ -96,7 +97,10 @@ def _identifier(name: str) -> str:
 
 
 def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, Tensor]:
-    """Return values of inputs, weights (parameters) and buffers, drawn on the device."""
+    """Return values for every input, weight and buffer of `graph`; weights are parameters.
+
+    They are drawn on the device in the type of the tensor, each from the same generator.
+    """
     generator = torch.Generator(device).manual_seed(seed)
     weights = set(graph.weights)
     values: dict[str, Tensor] = {}
@@ -148,7 +152,11 @@ def values_of(
 def copying(
     graph: Graph, values: Mapping[str, Tensor], device: torch.device, feed: Feed | None
 ) -> Part:
-    """Return what copies a step's input to the device, from pages that it can read by itself."""
+    """Return what copies a step's input to where the step reads it.
+
+    Synthetic input lies on the host, in pages that a CUDA device can read by itself; batches of a
+    data set are put into such pages first.
+    """
     on_gpu = device.type == "cuda"
 
     def placed(tensor: Tensor) -> Tensor:
@@ -186,7 +194,10 @@ def parts_of(
     device: torch.device,
     spread: Spread,
 ) -> tuple[dict[str, Part], Callable[[], float] | None]:
-    """Return forward, backward and update, and what gives the last loss; or forward alone."""
+    """Return forward, backward and update by name, and what gives the last loss; or forward alone.
+
+    Gradients are dropped after they have been used, and the loss keeps none of what it is from.
+    """
 
     @torch.inference_mode()
     def infer() -> None:

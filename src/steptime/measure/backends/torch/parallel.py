@@ -72,9 +72,10 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
 class Spread:
     """A network whose replicas stay together.
 
-    `exchange` comes after the backward pass, `publish` after the update, which only those run that
-    `updates`. `quiet` makes of a step one that exchanges nothing, None where it cannot; `timed`
-    says that `watch` has seen every exchange.
+    `network` runs forward, `weights` are what the optimizer updates. `exchange` comes after the
+    backward pass, `publish` after the update, which only those run of whom `updates` is true.
+    `quiet` makes of a step one that exchanges nothing, None where it cannot. `timed` says that
+    `watch` has seen every exchange.
     """
 
     network: nn.Module
@@ -144,7 +145,11 @@ def _parameter_server(
 
 
 def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:
-    """FSDP2 in units, each gathered while the one before computes; or the whole network as one."""
+    """FSDP2 in units, each gathered while the one before computes; or the whole network as one.
+
+    A unit is gathered before its forward and again before its backward pass, and its gradients are
+    scattered after that. The whole network as one unit is gathered once and nothing overlaps.
+    """
     from torch.distributed.fsdp import fully_shard
 
     order = [name for name, _ in module.named_parameters()]
@@ -160,7 +165,7 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
 def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
     """Return the network as a chain of modules, each with weights of 25 MiB or more but the last.
 
-    A weight that several of them use stays with the whole.
+    A weight that several of them use stays with the whole, which FSDP gathers for all of the step.
     """
     from torch.fx.passes.split_module import split_module
 
@@ -252,9 +257,10 @@ def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
 def all_reduce_s(
     device: torch.device, sizes: Sequence[int], sync: Call, budget_s: float
 ) -> dict[int, list[float]]:
-    """Return the seconds of an all-reduce of float32 by its bytes, of the slowest rank.
+    """Return the seconds of an all-reduce of float32 by its bytes, one a round over all sizes.
 
-    Each is the mean of as many in a row as take a millisecond, one a round over all sizes.
+    A time is the mean of as many in a row as take a millisecond, and that of the slowest rank. Rank
+    0 ends when `budget_s` is spent, after three rounds at the least.
     """
     group = join(ranks.here(), device)
     pace = Pace(group, sync)
