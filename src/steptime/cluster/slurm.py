@@ -16,50 +16,20 @@ from contextlib import suppress
 from steptime.cluster import scheduler as contract
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import picked
+from steptime.core.toml_files import packaged
 from steptime.measure.procfs import host_list, number_list
 from steptime.sweep.resource_request import ResourceRequest
 
 LIMIT_S = 120.0
 MOST_NAMES = 500  # arrays that one squeue is asked for
 DEFAULT_LARGEST = 1001  # Slurm's MaxArraySize where the site does not say
-AWAY = (  # what Slurm's commands print where nobody answers: what is told of it
-    (r'Unable to resolve "([^"]*)"', "its controller's host '{}' has no address here"),
-    (r"(Unable to (?:contact slurm controller|establish control machine address).*)", "{}"),
-    (r"(connect failure|Connection (?:refused|timed out))", "{}"),
-)
-WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "CONFIGURING"}
-OVER = {  # states of a job that is over: the cause of what it left undone
-    "COMPLETED": "",
-    "TIMEOUT": "time-limit",
-    "DEADLINE": "time-limit",
-    "NODE_FAIL": "node-fail",
-    "BOOT_FAIL": "node-fail",
-    "PREEMPTED": "preempted",
-    "CANCELLED": "cancelled",
-    "REVOKED": "cancelled",
-    "OUT_OF_MEMORY": contract.FOR_MEMORY,
-    "FAILED": "crashed",
-}
-NO_JOBS = (  # states of a node on which no job starts before somebody has seen to it
-    "DOWN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "MAINT", "UNKNOWN"
-)  # fmt: skip
-PRINTED = (
-    (r"DUE TO TIME LIMIT", "time-limit"),
-    (r"DUE TO NODE FAILURE", "node-fail"),
-    (r"DUE TO PREEMPTION", "preempted"),
-    (r"[Oo]om.kill|[Oo]ut [Oo]f [Mm]emory|[Ee]xceeded .*memory limit", contract.FOR_MEMORY),
-    (r"\*\*\* (?:JOB|STEP) .*CANCELLED AT", "cancelled"),
-)
-FACTS = {  # what a record keeps of where its task ran
-    "job": "SLURM_JOB_ID",
-    "array": "SLURM_ARRAY_JOB_ID",
-    "index": "SLURM_ARRAY_TASK_ID",
-    "node": "SLURMD_NODENAME",
-    "partition": "SLURM_JOB_PARTITION",
-    "restart": "SLURM_RESTART_COUNT",
-    "gpus": "SLURM_JOB_GPUS",
-    "visible": "CUDA_VISIBLE_DEVICES",
-}
+_WORDS = packaged("slurm.toml")
+AWAY = _WORDS["away"]  # what Slurm's commands print where nobody answers: what is told of it
+WAITING = {*_WORDS["waiting"]}
+OVER: dict[str, str] = _WORDS["over"]  # of a job that is over: the cause of what it left undone
+NO_JOBS = _WORDS["no_jobs"]
+PRINTED = tuple((pattern, cause) for pattern, cause in _WORDS["printed"])
+FACTS = _WORDS["facts"]  # what a record keeps of where its task ran
 
 
 def submit(array: contract.Array) -> str:

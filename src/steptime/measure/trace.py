@@ -6,7 +6,6 @@ sequence number. A kernel belongs to the op that launched it: both say one corre
 """
 
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +22,6 @@ OPTIMIZER = "Optimizer."
 NODE = "autograd::engine::evaluate_function: "
 RUNS = ("::", "CompiledFxGraph")  # in the names of what computes, not of what only calls
 US = 1e-6
-
-_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[')
-_BETWEEN = re.compile(r"[\s,]*")
 
 
 class Event(NamedTuple):
@@ -94,22 +90,14 @@ def event(name: str, category: str, start_us: float, length_us: float) -> dict[s
 
 def events_of(text: str) -> list[Event]:
     """Return the complete events of Trace Event JSON; raises `InputError` where it is torn."""
-    found = _ARRAY.search(text)
-    if found is None:
+    try:  # no more of an event is kept than what is used
+        document = json.loads(text, object_hook=lambda one: _event(one) if "ph" in one else one)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is torn or no JSON: {error}") from None
+    found = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(found, list):
         raise InputError("holds no list of trace events")
-    at, decode = found.end(), json.JSONDecoder().raw_decode
-    events: list[Event] = []
-    while True:
-        between = _BETWEEN.match(text, at)
-        at = between.end() if between else at
-        if text[at : at + 1] == "]":
-            return events
-        try:
-            one, at = decode(text, at)
-        except (ValueError, RecursionError):
-            raise InputError(f"is torn or no JSON: the events end at character {at:,}") from None
-        if isinstance(one, dict) and (event := _event(one)):
-            events.append(event)
+    return [one for one in found if isinstance(one, Event)]
 
 
 def _event(one: dict[str, Any]) -> Event | None:
