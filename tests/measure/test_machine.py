@@ -263,7 +263,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     remedies = {row["what"]: row["remedy"] for row in report["missing"]}
     assert "pytorch.org" in remedies["PyTorch"]
     assert "steptime probe" in remedies["probe"]
-    assert "chmod" not in remedies["rapl"]
+    assert remedies["rapl"].startswith("no RAPL counters under /sys/class/powercap: energy needs")
     problems = " ".join(report["problems"])
     assert "load is 75% of its CPUs" in problems
     assert "2.5 CPUs of the 7" in problems
@@ -274,5 +274,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
 
 
 def test_doctor_finds_energy_counters_that_may_be_read(tmp_path: Path) -> None:
-    root = machine_tree.write(tmp_path, {"sys/class/powercap/intel-rapl:0/energy_uj": "123"})
+    zone = "sys/class/powercap/intel-rapl:0"
+    files = {"energy_uj": "123", "max_energy_range_uj": "999", "name": "package-0"}
+    root = machine_tree.write(tmp_path, {f"{zone}/{name}": text for name, text in files.items()})
     assert doctor.meters(root)["rapl"] is None

@@ -74,22 +74,10 @@ def meaning(backend: Any, error: Exception) -> Exception:
     return getattr(backend, "meant", lambda _: None)(error) or error
 
 
-INPUTS = {
-    "device": "synthetic, resident on the device",
-    "host": "synthetic, copied from the host before each step",
-    "dataset": "files of a data set: read, decoded and put into batches while steps run",
-}
-STAGINGS = {
-    "shared": "files are read where they are",
-    "local": "files are copied to this machine first",
-}
+INPUTS = ("device", "host", "dataset")  # resident, copied in each step, read from files meanwhile
+STAGINGS = ("shared", "local")  # files are read where they are, or copied to this machine first
 LEAST_TRAINED = 10  # steps of a training: fewer leave nothing to time
-STRATEGIES = {
-    "allreduce": "gradients are averaged over the replicas",
-    "independent": "nothing is exchanged: the upper bound",
-    "sharded": "weights, gradients and optimizer states are sharded over the replicas",
-    "parameter-server": "rank 0 holds the weights: it collects gradients and sends weights",
-}
+STRATEGIES = ("allreduce", "independent", "sharded", "parameter-server")  # see docs/devices.md
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from steptime import __version__, catalog
 from steptime.core.errors import InputError
 from steptime.core.units import size
 from steptime.measure import cpus, machine
-from steptime.measure.procfs import ROOT, read_text
+from steptime.measure.disturbance import AbsentError
+from steptime.measure.meters import rapl
+from steptime.measure.procfs import ROOT
 
 FRAMEWORKS = ("torch", "numpy", "jax", "tensorflow", "tensorflow-cpu", "onnx", "onnxruntime")
 INSTALL_TORCH = (
@@ -91,16 +93,15 @@ def driver_of(device: str) -> dict[str, str]:
 
 def meters(root: Path = ROOT) -> dict[str, str | None]:
     """Return the meters of energy: None where it can be read, else what helps."""
-    domain = next(iter(sorted((root / "sys/class/powercap").glob("intel-rapl:*/energy_uj"))), None)
-    rapl = None
-    if domain is None:
-        rapl = "no energy counters of the CPU are shown: energy needs a bare machine"
-    elif read_text(domain) is None:
-        rapl = f"the CPU's energy counters are for root only: chmod a+r {domain}"
+    lack = None
+    try:
+        rapl(root)
+    except AbsentError as error:
+        lack = f"{error}: energy needs a bare machine, and leave to read its counters (chmod a+r)"
     nvml = ctypes.util.find_library("nvidia-ml")
     return {
         "nvml": None if nvml else "power of an NVIDIA GPU needs its driver: nvidia.com/drivers",
-        "rapl": rapl,
+        "rapl": lack,
     }
 
 

@@ -96,7 +96,7 @@ def _microjoules(path: Path) -> float:
     try:
         return int(path.read_text(encoding="utf-8")) * 1e-6
     except PermissionError as error:
-        raise AbsentError(f"RAPL: no permission to read {where} (root has it)") from error
+        raise AbsentError(f"RAPL: no permission to read {where}") from error
     except (OSError, ValueError) as error:
         raise AbsentError(f"RAPL: cannot read {where}") from error
 

@@ -20,7 +20,7 @@ from steptime.readers.csv_rows import Row, number, positive, read_rows
 from steptime.readers.sources import Found, Source, platform_of
 
 ENDINGS = (".csv", ".tsv", ".txt")
-WORDS = {"staging": (*STAGINGS,), "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
+WORDS = {"staging": STAGINGS, "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
 
 
 def _template(text: str) -> str:

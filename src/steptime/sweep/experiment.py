@@ -98,9 +98,9 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "phase": PHASES,
     "dtype": (*PRECISIONS, *ALIASES),
     "optimizer": OPTIMIZERS,
-    "input": tuple(contract.INPUTS),
-    "staging": tuple(contract.STAGINGS),
-    "strategy": tuple(contract.STRATEGIES),
+    "input": contract.INPUTS,
+    "staging": contract.STAGINGS,
+    "strategy": contract.STRATEGIES,
 }
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
