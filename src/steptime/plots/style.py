@@ -1,5 +1,6 @@
 """How all charts look, in light and in dark: colours, axes with units, captions, tooltips."""
 
+import json
 import math
 import random
 import re
@@ -8,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from steptime.core.table import Column
+from steptime.core.toml_files import packaged
 from steptime.core.units import counted, shown
 
 Item = TypeVar("Item")
@@ -15,19 +17,13 @@ Row = dict[str, Any]
 Spec = dict[str, Any]
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-# Okabe and Ito 2008, "Color Universal Design": told apart under every common colour blindness.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6000", "#444444")
-ON_DARK = ("#56B4E9", "#F0803C", "#2BC295", "#E39BC4", "#F0B93A", "#8FA8FF", "#C9A94D", "#CCCCCC")
-# seven shapes and eight colours: 56 series before a pair comes again
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+LOOK = packaged("look.toml")
+COLOURS: Sequence[str] = LOOK["light"]["colours"]
+SHAPES: Sequence[str] = LOOK["config"]["range"]["symbol"]
 # purple to amber: seen on white and on black, and in order under colour blindness
 RAMP = {"name": "plasma", "extent": [0.3, 0.87]}
 WIDE = 100.0  # times the least of the numbers is the greatest: their scale is logarithmic
 MOST_STEPS = 12  # of a ramp, that a legend names one by one
-# the middle of a long name goes: what tells networks apart is often at the end
-MIDDLE = "slice(datum.label, 0, 18) + '\u2026' + slice(datum.label, -27)"
-NAMED = f"length(datum.label) > 46 ? {MIDDLE} : datum.label"
-FONT = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
 MOST_PANELS = 24
 MOST_DRAWN = 1500  # points
@@ -36,40 +32,14 @@ WRAP = textwrap.TextWrapper(110, break_on_hyphens=False).wrap  # lines of a capt
 
 def config(*, dark: bool = False) -> Spec:
     """Return the Vega-Lite configuration of every chart."""
-    ink, quiet, grid = (
-        ("#E6E6E6", "#A8ADB5", "#33383F") if dark else ("#222222", "#5F5F5F", "#EBEBEB")
-    )
-    colours, back = (ON_DARK, "#15181C") if dark else (COLOURS, "white")
-    label = {"labelFontSize": 12, "labelColor": ink, "labelLimit": 320}
-    subtitle = {"subtitleFontSize": 12, "subtitleColor": quiet, "subtitlePadding": 6}
-    symbol = {"symbolBaseFillColor": quiet, "symbolBaseStrokeColor": quiet, "symbolOpacity": 1}
-    lines = {"gridColor": grid, "domainColor": quiet, "tickColor": quiet, "titlePadding": 8}
-    apart = {"labelOverlap": "greedy", "labelSeparation": 5, "labelLimit": 400}
-    titled = label | {"titleColor": ink, "titleFontSize": 12}
-    main = {"anchor": "start", "frame": "bounds", "offset": 14, "fontSize": 16, "color": ink}
-    return {
-        "font": FONT,
-        "background": back,
-        "padding": 12,
-        "view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT},
-        "title": main | subtitle,
-        "axis": titled | {"titleFontSize": 12.5, "titleFontWeight": "normal"} | lines | apart,
-        "axisDiscrete": {"labelExpr": NAMED},
-        "legend": titled | symbol | {"symbolSize": 90},
-        "header": label | {"labelExpr": "split(datum.label, '|')"},
-        "range": {"category": list(colours), "symbol": list(SHAPES)},
-        "text": {"fontSize": 12, "color": ink},
-        "point": {"size": 65, "opacity": 0.9, "color": colours[0], "strokeWidth": 1.6},
-        "line": {"color": colours[0], "strokeWidth": 1.8},
-        "bar": {"color": colours[0]},
-        "rule": {"color": quiet},
-        "style": {
-            "ink": {"color": ink, "stroke": ink, "fill": ink},
-            "quiet": {"color": quiet, "stroke": quiet, "fill": quiet},
-            "band": {"color": grid},
-            "halo": {"fill": back, "stroke": back, "strokeWidth": 10, "strokeJoin": "round"},
-        },
-    }
+    ours: Spec = LOOK["dark" if dark else "light"]
+    told = {f"${name}": one for name, one in ours.items()} | {"$first": ours["colours"][0]}
+
+    def filled(table: Spec) -> Spec:
+        return {n: told.get(v, v) if isinstance(v, str) else v for n, v in table.items()}
+
+    found: Spec = json.loads(json.dumps(LOOK["config"]), object_hook=filled)
+    return found | {"view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT}}
 
 
 def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any) -> Spec:

@@ -5,33 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from steptime.plots.style import Spec, layer, name, number, si_label, told_by
+from steptime.report.explore_data import OFFERED
 
 Table = dict[str, Any]
 
-START = {  # what the page opens with, where it has it; a price is the reader's to say
-    "network": "resnet50",
-    "device": "h100-sxm5",
-    "link": "nvlink-4",
-    "latency": "",
-    "dtype": "bfloat16-mixed",
-    "optimizer": "adam",
-    "method": "calibrated",
-    "software": "none",
-    "ppp_comp": "1",
-    "ppp_comm": "1",
-    "batch": "64",
-    "scaling": "weak",
-    "replicas": "8",
-    "collective": "usual",
-    "inside": "",
-    "per_node": "8",
-    "links_per_node": "1",
-    "servers": "1",
-    "samples": "1281167",  # images of ImageNet's training set (ILSVRC 2012)
-    "epochs": "90",
-    "price": "",
-    "sort": "hours",
-}
 PARTS = ("forward", "backward", "update", "exchange")
 
 
@@ -42,7 +19,7 @@ def explore_page(model: Mapping[str, Any]) -> str:
     groups: dict[str, list[tuple[str, str]]] = {}
     for one in model["devices"]:
         groups.setdefault(one["group"], []).append((one["name"], one["name"]))
-    start = {**START}  # the first name where the usual one is not there
+    start = dict(OFFERED["start"])  # the first name where the usual one is not there
     for field, kind in (("network", "models"), ("device", "devices"), ("link", "links")):
         names = [one["name"] for one in model[kind]]
         start[field] = start[field] if start[field] in names else names[0]

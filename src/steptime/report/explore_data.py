@@ -5,10 +5,8 @@ Exchanges are coefficients: how often a latency is waited for, and how often the
 link, by collective and number of replicas.
 """
 
-import gc
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import inf, isclose
@@ -18,6 +16,7 @@ from steptime import catalog
 from steptime.build import family_of, read_model
 from steptime.core.hardware import Device, Link
 from steptime.core.table import picked
+from steptime.core.toml_files import packaged
 from steptime.predict import cost_model
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.collectives import Collective, Fabric, fabric_of
@@ -31,30 +30,13 @@ Links = Callable[[Fabric], Fabric]
 Layout = tuple[bool, int, int, int]  # inside or not, per node, links per node, servers
 Rates = tuple[float, float]  # a link: seconds of a message, seconds of a byte
 
-REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-PER_NODE, LINKS_PER_NODE, SERVERS = (8, 2, 4, 16), (1, 2, 4, 8), (1, 2, 4, 8)
-DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", "bfloat16", "float16")
-TRAINED_BY = ("adam", "sgd")
+OFFERED = packaged("explore.toml")
+REPLICAS, DTYPES, TRAINED_BY = (OFFERED[name] for name in ("replicas", "dtypes", "optimizers"))
 METHODS: Cells = {  # of Paleo's rules one type and one optimizer: they know no other
     "calibrated": [(dtype, optimizer) for dtype in DTYPES[:3] for optimizer in TRAINED_BY],
     "analytic": [(dtype, optimizer) for dtype in DTYPES for optimizer in TRAINED_BY],
     "paleo": [("float32", "sgd")],
 }
-SOFTWARE = {  # shares of the peaks of computing and communicating: Paleo's authors, 2017
-    "none": (1.0, 1.0),
-    "caffe": (0.21, 0.56),
-    "mxnet": (0.49, 0.72),
-    "tensorflow": (0.62, 0.72),
-}
-NEWEST = (
-    *("Blackwell Ultra", "Blackwell 2.0", "Blackwell", "Hopper", "Ada Lovelace", "Ampere"),
-    *("Turing", "Volta", "Pascal", "Maxwell 2.0", "Kepler 2.0", "Kepler"),
-    *("CDNA 4.0", "CDNA 3.0", "CDNA 2.0", "CDNA 1.0", "GCN 5.1"),
-)
-GROUPS = (
-    *("NVIDIA data centre", "NVIDIA GeForce and workstation", "AMD", "Google TPU", "Others"),
-    *("CPU", "Paleo's own figures"),
-)
 
 
 def exported(
@@ -73,17 +55,19 @@ def exported(
     network, and for a network that no method can predict.
     """
     shown = sorted(devices.items(), key=lambda one: one[1].name.lower(), reverse=True)
-    age = {name: at for at, name in enumerate(NEWEST)}  # of an architecture; unknown ones come last
+    age = {
+        name: at for at, name in enumerate(OFFERED["newest"])
+    }  # of an architecture; unknown ones come last
 
     def place(one: Device) -> tuple[int, int]:
-        return GROUPS.index(group_of(one)), age.get(str(one.details.get("architecture")), len(age))
+        known = age.get(str(one.details.get("architecture")), len(age))
+        return OFFERED["groups"].index(group_of(one)), known
 
     shown.sort(key=lambda item: place(item[1]))
     for text in models:  # a text that is no network ends it before the first is computed
         family_of(read_model(text))
     pool = Pool()
-    with _rarely_collected():
-        found = networks(models, [device for _, device in shown], METHODS, pool)
+    found = networks(models, [device for _, device in shown], METHODS, pool)
     left_out = [
         {"model": one["name"], "method": method, "reason": reason}
         for one in found
@@ -95,10 +79,7 @@ def exported(
         "batches": BATCHES,
         "replicas": REPLICAS,
         "pays": PAYS,
-        "dtypes": DTYPES,
-        "optimizers": TRAINED_BY,
-        "layout": {"per_node": PER_NODE, "links_per_node": LINKS_PER_NODE, "servers": SERVERS},
-        "software": SOFTWARE,
+        **{name: OFFERED[name] for name in ("dtypes", "optimizers", "layout", "software")},
         "methods": {name: _method(name) for name in METHODS},
         "models": found,
         "left_out": left_out,
@@ -109,17 +90,6 @@ def exported(
         "ends_per_e": ENDS_PER_E,
         "times": pool.planes(),
     }
-
-
-@contextmanager
-def _rarely_collected() -> Iterator[None]:
-    """Look for cycles rarely: graphs are many objects, and looking takes a third of the time."""
-    usual = gc.get_threshold()
-    gc.set_threshold(1_000_000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
 
 
 def _method(name: str) -> Table:
@@ -153,7 +123,7 @@ def _exchanges(collective: Collective, links: Links) -> Table:
 
     # most know no servers: then one number of them stands for all
     alike = table_of(True, 8, 4, 1) == table_of(True, 8, 4, 8)
-    layouts = product((False, True), PER_NODE, LINKS_PER_NODE, SERVERS)
+    layouts = product((False, True), *OFFERED["layout"].values())
     of = [table_of(*sizes, 1 if alike else servers) for *sizes, servers in layouts]
     return {"tables": tables, "of": of}
 
