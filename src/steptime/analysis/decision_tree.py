@@ -1,8 +1,7 @@
 """Where does each win? A short tree over hyperparameters, in words, that says only what holds up.
 
-A split stays if it tells what was left out when it was found: in cross-validation it must gain
-likelihood, more than `GAIN` in all and more than `SURE` standard errors. A leaf names a winner only
-where the majority is no coin's.
+A cut stays if chance seldom makes the best of all that can be made as good (a likelihood-ratio
+test, with Bonferroni). A leaf names a winner only where the majority is no coin's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.statistics import SEED
-
 Flags = NDArray[np.bool_]
-DEPTH, FOLDS = 3, 10
+DEPTH = 3
 LEAST = 5  # rows of a leaf
-SURE, GAIN = 1.645, 2.0  # standard errors (95 %, one-sided), nats: what a split gains at least
+LUCK = 0.01  # that a cut of what nothing tells is as good
 CHANCE = 0.05  # that a coin has such a majority
-PULLED = 4  # rows: a share of few rows says little
 MOST_CUTS = 32  # tried of one hyperparameter
 
 
@@ -42,10 +38,9 @@ def leaves(features: Mapping[str, Sequence[Any]], winners: Sequence[str]) -> lis
     if not winners:
         return []
     names, of = np.unique(np.asarray(winners), return_inverse=True)
-    folds = np.random.default_rng(SEED).permutation(len(of)) % FOLDS
     cuts = [cut for name, column in features.items() for cut in _cuts(name, column)]
     inside = np.stack([yes for _, _, yes in cuts]) if cuts else np.zeros((0, len(of)), bool)
-    found = _grow(np.ones(len(of), bool), {}, DEPTH, (cuts, inside, of, folds, len(names)))
+    found = _grow(np.ones(len(of), bool), {}, DEPTH, (cuts, inside, of, len(names)))
     return [
         Leaf(
             " and ".join(_joined(words)),
@@ -91,8 +86,8 @@ def _grow(
     rows: Flags, words: dict[str, str], depth: int, told: tuple[Any, ...]
 ) -> list[tuple[dict[str, str], Flags]]:
     """Return the leaves below a node as words by place and rows."""
-    cuts, inside, of, _, kinds = told
-    best = _best(rows, inside, of, kinds) if depth and _holds(rows, told) else None
+    cuts, *table = told
+    best = _best(rows, *table) if depth else None
     if best is None:
         return [(words, rows)]
     (at_yes, yes), (at_no, no), flags = cuts[best]
@@ -103,50 +98,23 @@ def _grow(
 
 
 def _best(rows: Flags, inside: Flags, of: NDArray[np.int64], kinds: int) -> int | None:
-    """Return the cut of rows that leaves the least entropy, None where none can be made."""
-    if not rows.any() or not len(inside):
-        return None
+    """Return the cut of rows that leaves the least entropy, None where luck leaves as little."""
+    from scipy.special import chdtrc
+
     one_hot = np.eye(kinds)[of[rows]]
-    left = inside[:, rows] @ one_hot
-    right = one_hot.sum(axis=0) - left
-    can = np.minimum(left.sum(axis=1), right.sum(axis=1)) >= LEAST
-    cost = np.where(can, _entropy(left) + _entropy(right), np.inf)
-    return int(cost.argmin()) if can.any() else None
+    left, whole = inside[:, rows] @ one_hot, one_hot.sum(axis=0, keepdims=True)
+    can = np.minimum(left.sum(axis=1), (whole - left).sum(axis=1)) >= LEAST
+    if not can.any():
+        return None
+    cost = np.where(can, _entropy(left) + _entropy(whole - left), np.inf)
+    p = can.sum() * chdtrc(kinds - 1, 2 * (_entropy(whole)[0] - cost.min()))
+    return int(cost.argmin()) if p <= LUCK else None
 
 
 def _entropy(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the entropy [nat] of each row of counts, times its sum."""
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     return np.asarray(-(counts * np.log(np.where(share > 0, share, 1))).sum(axis=1))
-
-
-def _holds(rows: Flags, told: tuple[Any, ...]) -> bool:
-    """Whether the best cut of rows, found without a fold, tells that fold better than no cut."""
-    _, inside, of, folds, kinds = told
-    gains: list[float] = []
-    for fold in range(FOLDS):
-        kept, tested = rows & (folds != fold), rows & (folds == fold)
-        best = _best(kept, inside, of, kinds)
-        if best is None or not tested.any():
-            gains += [0.0] * int(tested.sum())
-            continue
-        side = inside[best]
-        whole = _chances(of[kept], kinds)
-        sides = (of[kept & ~side], of[kept & side])
-        parts = np.stack([_chances(one, kinds, whole) for one in sides])
-        gains += np.log(parts[side[tested].astype(int), of[tested]] / whole[of[tested]]).tolist()
-    gained = np.array(gains)
-    error = gained.std() / np.sqrt(len(gained)) if len(gained) else 0.0
-    return bool(gained.sum() > GAIN and gained.mean() > SURE * error)
-
-
-def _chances(
-    of: NDArray[np.int64], kinds: int, usual: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
-    """Return the share of each kind, drawn to what is `usual` as by `PULLED` rows, or to even."""
-    counts = np.bincount(of, minlength=kinds)
-    added = np.full(kinds, 0.5) if usual is None else PULLED * usual
-    return np.asarray((counts + added) / (counts + added).sum())
 
 
 def _clear(counts: NDArray[np.int64]) -> bool:
