@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from steptime import __version__, store
@@ -357,25 +356,3 @@ def _add_estimates(connection: DuckDBPyConnection) -> None:
             f"INSERT INTO estimates SELECT if(value = 'nan', NULL, struct_pack({told})) FROM found"
         )
         connection.unregister("found")
-
-
-def watched(connection: DuckDBPyConnection, sql: str, what: str, size: int) -> None:
-    """Execute a statement, and tell the listener how far it is."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            connection.execute(sql)
-        except BaseException as error:  # noqa: BLE001  # raised again below, in the caller's thread
-            failed.append(error)
-
-    connection.execute("SET enable_progress_bar = true")
-    connection.execute("SET enable_progress_bar_print = false")
-    thread = Thread(target=run)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.5)
-        done = max(0.0, connection.query_progress()) / 100
-        tell(f"{what}, MB into the cache", round(done * size / 1e6), round(size / 1e6))
-    if failed:
-        raise failed[0]

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime import catalog, stacks
-from steptime.analysis import cache, flat, names
+from steptime.analysis import flat, names
+from steptime.core.progress import tell
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -180,25 +181,25 @@ def _view(
 
 
 def store(
-    connection: DuckDBPyConnection, params: Mapping[str, str], path: Path, scratch: Path, size: int
+    connection: DuckDBPyConnection, params: Mapping[str, str], path: Path, scratch: Path
 ) -> None:
     """Write the rows with their names, without intervals, as Parquet: what needs all records."""
-    cache.watched(connection, "CREATE TEMP TABLE held AS FROM tries", "networks", size)
+    tell("results into the cache, steps", 0, 3)
+    connection.execute("CREATE TEMP TABLE held AS FROM tries")
     connection.execute("CREATE OR REPLACE VIEW tries AS FROM held")
     pairs = scratch / "pairs.parquet"
-    cache.watched(connection, f"COPY pairs TO {flat.text(str(pairs))}", "results", size)
+    tell("results into the cache, steps", 1, 3)
+    connection.execute(f"COPY pairs TO {flat.text(str(pairs))}")
     connection.execute(
         f"CREATE OR REPLACE VIEW pairs AS FROM read_parquet({flat.text(str(pairs))})"
     )
     connection.execute("DROP VIEW tries; DROP TABLE held")
     _named(connection)
     told = "".join(f", {made} AS {flat.name(OF_PARAM + one)}" for one, made in params.items())
-    cache.watched(
-        connection,
+    tell("results into the cache, steps", 2, 3)
+    connection.execute(
         f"COPY (SELECT * EXCLUDE (params, plan){told} FROM named {ORDER}) TO "
-        f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)",
-        "names of results",
-        size,
+        f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
     )
 
 

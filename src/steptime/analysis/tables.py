@@ -75,9 +75,8 @@ class Tables:
             return
 
         def make(path: Path) -> None:
-            results_sql.store(self.connection, self._typed, path, self._scratch, size)
+            results_sql.store(self.connection, self._typed, path, self._scratch)
 
-        size = sum(Path(file).stat().st_size for file in self.files)
         state = f"{(self._folders, self._state)} {results_sql.VIEWS}"  # other views: other results
         stored = cache.kept(Path(self.files[0]).parent, self._scratch, state, make)
         results_sql.read(self.connection, self._typed, stored)
