@@ -3,7 +3,7 @@
 The sentences stand at the top of a report, too.
 """
 
-from steptime.analysis import results_sql
+from steptime.analysis import flat, results_sql
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.data import WHOLE, Data
 from steptime.analysis.errors import WORST
@@ -57,50 +57,43 @@ def numbers(data: Data) -> Row:
     def known(sql: str) -> list[Row]:
         return data.rows(f"WITH ours AS (FROM results WHERE NOT ({_THEIRS})) {sql}")
 
-    best_of, worst_of = ", ".join(OF_BEST), ", ".join(WORST)
     one = data.rows(_NUMBERS)[0] | known(_OF_OURS)[0] | known(_OF_ERRORS)[0]
     of_errors = {name: one.pop(name) for name in _ERRORS}
     far = {name: one.pop(f"far_{name}") for name in ("number", "disturbed")}
-    best = known(
-        f"SELECT {best_of} FROM ours ORDER BY peak_fraction DESC NULLS LAST LIMIT 1"  # noqa: S608  # our names
-    )
-    worst = known(
-        f"SELECT {worst_of} FROM ours WHERE ratio <> 0 "  # noqa: S608  # our names
-        "ORDER BY abs(ln(ratio)) DESC LIMIT 3"
-    )
     statuses = data.rows(
         "SELECT status, count(*) AS n FROM results WHERE status <> 'ok' GROUP BY 1 ORDER BY n DESC"
     )
     return {
         **one,
         "unsuccessful": {row["status"]: row["n"] for row in statuses},
-        "best": next((row for row in best if row["peak_fraction"] is not None), None),
-        "prediction": {**of_errors, "worst": worst},
+        "prediction": of_errors,
         "far": far,
     }
 
 
 _THEIRS = "coalesce(origin = 'published' AND predicted_s IS NULL, false)"
-_ERRORS = ("pairs", "median_error", "geometric_mean_ratio", "within_factor_2")
+_ERRORS = ("pairs", "median_error", "geometric_mean_ratio", "within_factor_2", "worst")
 _NUMBERS = f"""
     SELECT count(*) AS published, count(DISTINCT platform) AS published_platforms,
         min(measured_s) AS published_fastest_s, max(measured_s) AS published_slowest_s
     FROM results WHERE {_THEIRS}
 """  # noqa: S608  # ours
-_OF_OURS = """
-    SELECT count(DISTINCT workload_key) AS networks,
+_OF_OURS = f"""
+    SELECT arg_max({flat.struct({name: name for name in OF_BEST})}, peak_fraction) AS best,
+        count(DISTINCT workload_key) AS networks,
         count(DISTINCT workload_key) FILTER (measured_s IS NOT NULL) AS measured,
         count(DISTINCT platform) AS platforms, min(measured_s) AS fastest_s,
         max(measured_s) AS slowest_s, count(*) FILTER (peak_fraction > 1) AS above_peak,
         median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
             FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
     FROM ours
-"""
+"""  # noqa: S608  # ours
 _OF_ERRORS = f"""
     SELECT count(*) AS pairs, median(abs(1 / ratio - 1)) AS median_error,
         exp(avg(ln(ratio))) AS geometric_mean_ratio,
         avg(CAST(ratio BETWEEN 0.5 AND 2 AS INT)) AS within_factor_2,
-        count(*) FILTER (abs(1 / ratio - 1) > {FAR}) AS far_number,
+        coalesce(arg_max({flat.struct({name: name for name in WORST})}, abs(ln(ratio)), 3), [])
+            AS worst, count(*) FILTER (abs(1 / ratio - 1) > {FAR}) AS far_number,
         if(count(disturbed_share) FILTER (abs(1 / ratio - 1) > {FAR}) = 0, NULL, count(*) FILTER
             (abs(1 / ratio - 1) > {FAR} AND disturbed_share > 0.5)) AS far_disturbed
     FROM ours WHERE ratio <> 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steptime.analysis import flat
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row
 from steptime.core.errors import InputError, unknown
@@ -35,16 +35,11 @@ def query(data: Data, sql: str) -> list[Row]:
     The statement sees that table only: no file, no network, no settings. A number that is not
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
     """
-    with _connection(data) as connection, _refusals():
-        _check(connection, sql)
-        answer: duckdb.DuckDBPyConnection | None = connection.execute(sql)
-        if answer is None or not answer.description:  # an empty statement
+    with _connection(data) as connection:
+        if not _answer(connection, sql):  # an empty statement
             return []
-        names = _distinct([column[0] for column in answer.description])
-        return [
-            {name: _plain(value) for name, value in zip(names, values, strict=True)}
-            for values in answer.fetchall()
-        ]
+        rows = flat.fetched(connection.execute("FROM answer"))
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
 
 def export(data: Data, path: Path, sql: str = "FROM records") -> int:
@@ -59,12 +54,8 @@ def export(data: Data, path: Path, sql: str = "FROM records") -> int:
     check_folder(path)
     try:
         with replacing(path) as part, _connection(data, writes=part) as connection:
-            with _refusals():
-                _check(connection, sql)
-                relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
-                if relation is None:
-                    raise InputError("the query: gives no table to export")
-                relation.create("answer")
+            if not _answer(connection, sql):
+                raise InputError("the query: gives no table to export")
             _copy(connection, part, ending)
             number = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
     except OSError as error:
@@ -101,24 +92,25 @@ def _connection(data: Data, writes: Path | None = None) -> Iterator[duckdb.DuckD
         yield connection
 
 
-def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse what could write: to a cache, which a statement may read."""
-    import duckdb
+def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Make the table `answer` of what a statement gives, and tell whether it gives one.
 
-    for one in connection.extract_statements(sql):
-        words = set(re.findall("[a-z]+", one.query.lower()))
-        if one.type != duckdb.StatementType.SELECT and words & WRITING:
-            raise InputError("the query: a statement only reads; export writes files")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
+    What could write is refused: to a cache, which a statement may read.
+    """
     import duckdb
 
     try:
-        yield
+        for one in connection.extract_statements(sql):
+            words = set(re.findall("[a-z]+", one.query.lower()))
+            if one.type != duckdb.StatementType.SELECT and words & WRITING:
+                raise InputError("the query: a statement only reads; export writes files")
+        relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
+        if relation is None:
+            return False
+        relation.create("answer")
     except duckdb.Error as error:
         raise InputError(f"the query: {_first_lines(error)}") from error
+    return True
 
 
 def _first_lines(error: Exception) -> str:
@@ -126,14 +118,6 @@ def _first_lines(error: Exception) -> str:
     first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     hints = [line for line in others[:1] if line.startswith(("Candidate", "Did you mean"))]
     return "; ".join([first, *hints])
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    distinct: list[str] = []
-    for name in names:
-        tried = (f"{name}_{number}" if number else name for number in count())
-        distinct.append(next(fresh for fresh in tried if fresh not in distinct))
-    return distinct
 
 
 def _plain(value: Any) -> Any:

@@ -233,7 +233,7 @@ class Sides:
             left = whole & mine
             left[ids] = False
             alone = np.flatnonzero(left)
-            near = _is_among(cell[alone], cell[beside])
+            near = np.isin(cell[alone], cell[beside])
             parts.append((alone, np.full(len(alone), place), near))
         one, other_, near = (np.concatenate(column) for column in zip(*parts, strict=True))
         names = np.argsort(np.argsort([*others, ""]))[other_]
@@ -307,15 +307,6 @@ class Sides:
             f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, flat.* REPLACE ({host}) FROM "
             f"last JOIN flat {AT} LEFT JOIN {self.pooled(ids)} ON pooled.id = last.id))"
         )
-
-
-def _is_among(few: Ids, many: Ids) -> NDArray[np.bool_]:
-    """Return which of a few numbers are among many, whose order would take long."""
-    known, of = np.unique(few, return_inverse=True)
-    at = np.searchsorted(known, many).clip(max=max(len(known) - 1, 0))
-    seen = np.zeros(len(known), bool)
-    seen[at[known[at] == many] if len(known) else []] = True
-    return np.asarray(seen[of])
 
 
 def _levels(keys: Ids, named: Sequence[Row]) -> tuple[list[str], Ids]:

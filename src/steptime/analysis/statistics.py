@@ -107,7 +107,8 @@ def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str,
     ends = [low[first], high[first]]
     for cell in several:
         mine = slice(first[cell], first[cell] + sizes[cell])
-        centre[cell], error[cell] = mean_and_error(medians[mine])
+        ordered = np.sort(medians[mine])  # the same in whatever order
+        centre[cell], error[cell] = ordered.mean(), ordered.std(ddof=1) / math.sqrt(len(ordered))
     for size in np.unique(sizes[several]):
         held = several[sizes[several] == size]
         reach = two_sided_t(MISS, int(size) - 1) * error[held]
@@ -134,12 +135,6 @@ def two_sided_t(p: float, freedom: int) -> float:
     from scipy.special import stdtrit
 
     return float(-stdtrit(freedom, p / 2))
-
-
-def mean_and_error(values: Floats) -> tuple[float, float]:
-    """Return the mean and its standard error, the same in whatever order."""
-    ordered = np.sort(values)
-    return float(ordered.mean()), float(ordered.std(ddof=1) / math.sqrt(len(ordered)))
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:

@@ -234,7 +234,4 @@ def plain(value: Any) -> Any:
 
 def plain_column(column: NDArray[Any]) -> list[Any]:
     """Return cells as they stand in rows, as `plain` does."""
-    if column.dtype.kind == "f":
-        known, at = np.unique(column, return_inverse=True)
-        column = np.array([*map(plain, known.tolist()), None], object)[at]
-    return list(column.tolist())
+    return [*map(plain, column.tolist())]

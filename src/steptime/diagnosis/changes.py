@@ -47,18 +47,14 @@ def read_changes(texts: Iterable[str], where: str = "--set") -> list[list[Change
             raise InputError(f"{where} {shorten(text)} is not of the form KEY=VALUE or KEY=xFACTOR")
         key = key.removeprefix("details.")
         if key not in (*KEYS, *BY_DTYPE):
-            raise _unknown(key, where)
+            table, dot, _ = key.partition(".")
+            known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS
+            raise unknown("figure of a device", key, known, where)
         if key in found:
             raise InputError(f"{where} '{key}' is given twice")
         times, place = value.startswith("x"), f"{where} {key}"
         found[key] = [Change(key, one, times) for one in _values(value, place)]
     return list(found.values())
-
-
-def _unknown(key: str, where: str) -> InputError:
-    table, dot, _ = key.partition(".")
-    known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS
-    return unknown("figure of a device", key, known, where)
 
 
 def _values(text: str, where: str) -> list[float]:
