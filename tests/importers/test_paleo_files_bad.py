@@ -137,11 +137,11 @@ BAD: dict[str, tuple[Table, str]] = {
             "p": pool("Pooling", "data", 2, 2),
             "a": layer("Concatenate", "p", "data", dim=3),
         },
-        "layer 'a': [2, 8, 8, 3] of 'data' does not fit to [2, 4, 4, 3] along axis 3",
+        "a: concat of [2, 3, 4, 4] and [2, 3, 8, 8] along axis 1",
     ),
     "sum": (
         {**DATA, "p": pool("Pooling", "data", 2, 2), "a": layer("Elementwise", "p", "data")},
-        "layer 'a': [2, 8, 8, 3] of 'data' is not the shape [2, 4, 4, 3]",
+        "a: shapes [2, 3, 4, 4] and [2, 3, 8, 8] do not fit elementwise",
     ),
     "reshape": (
         {**DATA, "a": layer("Reshape", "data", output_shape=[2, -1, 7])},
