@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.formula import filled, formula
+from steptime.core.formula import formula
 from steptime.core.ranges import number_of, value_text, whole_number
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Value
@@ -81,7 +81,7 @@ def fault_of(family: str) -> Callable[[Mapping[str, Any]], str | None]:
     rules = [
         (formula(when), said) for when, said in packaged("families.toml")["faults"][family].items()
     ]
-    return lambda p: next((filled(said, p) for when, said in rules if when(p)), None)
+    return lambda p: next((said.format_map(p) for when, said in rules if when(p)), None)
 
 
 def named(source: str, **parameters: Parameter) -> Callable[[Build], Family]:
