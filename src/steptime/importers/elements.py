@@ -274,10 +274,8 @@ def _dedicated(b: Builder, function: str, x: str, y: str, name: str) -> str | No
     if function == "add" and product and is_kept(b, y):
         axis = 1 if product.kind.startswith("conv") else len(long) - 1
         after = (1,) * (len(long) - axis - 1)
-        if (
-            short[len(short) - 1 - len(after) :] == (long[axis], *after)
-            and math.prod(short) == (long[axis])
-        ):
+        tail = short[len(short) - 1 - len(after) :]
+        if tail == (long[axis], *after) and math.prod(short) == long[axis]:
             bias = reshape(b, y, (long[axis],), f"{name}/vector")
             return op(b, "bias", x, bias, name=name, axis=axis if after else -1)
     fits = short == long[len(long) - len(short) :]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import LARGEST
 from steptime.importers import elements
 from steptime.ops.builder import Builder
@@ -96,10 +96,8 @@ class Layer:
 
     def word(self, key: str, default: str, known: Sequence[str]) -> str:
         """Return one of the words that are known."""
-        value = self.config.get(key) or default
-        if value not in known:
-            raise unknown(key, value, known, f"{self.place}: layer {shorten(self.name)}")
-        return str(value)
+        place = f"{self.place}: layer {shorten(self.name)}"
+        return one_of(key, str(self.config.get(key) or default), known, place)
 
     def sizes(self, key: str, axes: int, default: int | None = None, least: int = 1) -> list[int]:
         """Return a whole number for each of so many axes, one alone being that of all."""

@@ -63,13 +63,12 @@ def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
     }
     kept = {name: float(n) for name, n in ends.items() if n is not None}
     if isinstance(x, Constant):
+        made: Value = x
         for name, function in (("low", "maximum"), ("high", "minimum")):
             if name in kept:
-                number = constants.scalar(
-                    kept[name] if x.array.is_float else int(kept[name]), x.array.dtype
-                )
-                x = r.constant(constants.pointwise(function, x.array, number), x)
-        return x
+                end = r.constant(constants.scalar(kept[name], x.array.dtype))
+                made = r.pointwise(function, end, made)
+        return made
     return r.pointwise("clamp", x, **kept)
 
 
