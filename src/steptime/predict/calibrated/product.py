@@ -256,11 +256,11 @@ def _fastest(
     for (each, waits), (area, high, blocks, waves, split), counts in zip(
         waves_s, dealt, padded, strict=True
     ):
-        found = larger(waves * each, units.turn_s) * (long + waits)
+        found = larger(waves * each, units.turn_s) * long + waves * each * waits
         if split and not in_batch:
             summed = 4.0 * (m * n + area * units.multiprocessors) / units.rate + units.sum_s
             turn = larger(split[0] * each, units.turn_s)
-            found = -larger(-found, -(turn * (split[1] + waits) + summed))
+            found = -larger(-found, -(turn * split[1] + split[0] * each * waits + summed))
         if again_s is not None:
             found = larger(found, again_s * high)
         taken_by = found if counts is None else counts * area * blocks

@@ -4,11 +4,19 @@ Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Ne
 """
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import CLOCK_HZ, Constants, Parts, memory_rate
+from steptime.predict.calibrated.form import (
+    CLOCK_HZ,
+    OLD,
+    Constants,
+    Parts,
+    has_matrix_units,
+    memory_rate,
+)
 from steptime.predict.calibrated.product import tiled_s
 from steptime.predict.kernel import Kernel, Larger
 
 FEW = 16  # rows up to which a product of the state is split over the device
+BY_LANES = (*OLD, "Volta", "Turing")  # whose float32 cuDNN multiplies so; later it is TF32
 BLOCK = 32  # rows up to which a block of threads makes all of them, and is not split
 
 
@@ -23,7 +31,9 @@ def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     one = kernel._replace(products=((1, m, n, k),))
     last = kernel._replace(products=tuple(after[-1:]))
     unsplit = k * constants["recurrent.block_clocks"] / (device.clock_hz or CLOCK_HZ)
-    unsplit = unsplit * (m > FEW) * (m <= BLOCK)
+    seen = (device.architecture or "").startswith(BY_LANES)
+    seen = seen and not has_matrix_units(device, constants, kernel.dtype)
+    unsplit = unsplit * seen * (m > FEW) * (m <= BLOCK)
     chain = steps * larger(tiled_s(one, device, constants, larger), unsplit)
     compute = larger(
         chain + tiled_s(last, device, constants, larger),
