@@ -662,7 +662,7 @@ LINES = [
     ("split fc --device T4 --server V100 --link aws --method m", "unknown method 'm'"),
     ("split fc --device T4 --server V100 --link aws --option a=b", "unknown option 'a'"),
     *((f"energy {words}", message) for words, message in _ENERGY),
-    ("evaluate absent", "absent: a table is .csv, .tsv or .jsonl"),
+    ("evaluate absent", "absent: a table is .csv, .tsv, .jsonl or .json"),
     ("evaluate empty", "empty: holds no records"),
     ("evaluate empty records", "2 paths: 'records' is no table of published steps"),
     ("evaluate steps.csv --rows 3", "published steps are scored as they are: leave out --rows"),

@@ -1,5 +1,6 @@
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,9 @@ def test_calibration_helps_the_cases_that_are_left():
     assert before.mape == pytest.approx(1 - 1 / 1.3)
     assert all(errors_of(one).mape < 0.75 * before.mape for one in found)
     assert [len(one) for one in found] == [20, 20]  # 2 devices, 18 cases, 8 of them taken
+    left, _ = after_calibration(2 * cases, 8, draws=1)
+    seen = Counter((one.case.device.name, one.case.kernels) for one in left[0])
+    assert {*seen.values()} == {2}  # a row that repeats a point is not what is left
     with pytest.raises(InputError, match="no case is left"):
         after_calibration(cases, 18)
 

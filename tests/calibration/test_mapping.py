@@ -50,13 +50,42 @@ def test_compressed_tables_and_json_lines_are_read_too(tmp_path, table):
     packed = tmp_path / "ops.csv.gz"
     packed.write_bytes(gzip.compress(TABLE.encode()))
     lines = tmp_path / "ops.jsonl"
-    lines.write_text('{"op": "bmm", "b": 8, "m": 128, "n": 64, "k": 32, "time (ms)": 0.5, '
-                     '"card": "V100", "other": 0.4}\n')  # fmt: skip
+    row = ('{"op": "bmm", "b": 8, "m": 128, "n": 64, "k": 32, "time (ms)": 0.5, '
+           '"card": "V100", "other": 0.4}')  # fmt: skip
+    lines.write_text(f"{row}\n")
+    listed = tmp_path / "ops.json"
+    listed.write_text(f"[\n{row}]")
     plain = list(cases_of(table, mapping(SAID)))
     assert [case.kernels for case in cases_of(packed, mapping(SAID))] == [
         case.kernels for case in plain
     ]
-    assert next(cases_of(lines, mapping(SAID))).kernels == plain[0].kernels
+    for other in (lines, listed):
+        assert next(cases_of(other, mapping(SAID))).kernels == plain[0].kernels
+    for text, message in (
+        (f"[{row}, 3]", "ops.json:2: a row is an object, not '3'"),
+        ('{"rows": []}', "ops.json: a table is a list of rows"),
+        ("[", "ops.json:1: not JSON"),
+    ):
+        listed.write_text(text)
+        with pytest.raises(InputError, match=message):
+            list(cases_of(listed, mapping(SAID)))
+
+
+def test_a_row_that_was_not_measured_is_no_case(tmp_path):
+    table = tmp_path / "ops.csv"
+    table.write_text(TABLE.replace("0.5", "NaN").replace("0.25", " "))
+    assert list(cases_of(table, mapping(SAID))) == []
+    said = mapping({**SAID, "rivals": {}, "rows": [{"kind": "relu", "shapes": [["m"]]}]})
+    with pytest.raises(InputError, match=r"row 0: m is a whole number, not 'nan'"):
+        list(cases_of([{"m": float("nan"), "time (ms)": 1, "card": "V100"}], said))
+
+
+@pytest.mark.parametrize("column", ["time (ms)", "time_ms", "k"])
+def test_columns_that_formulas_cannot_tell_apart_are_refused(tmp_path, column):
+    table = tmp_path / "ops.csv"
+    table.write_text(TABLE.replace("other", column))
+    with pytest.raises(InputError, match=r"ops.csv: two columns are named (time_ms|k)"):
+        list(cases_of(table, mapping({**SAID, "rivals": {}})))
 
 
 def test_the_words_of_a_table_mean_cards(tmp_path):

@@ -182,11 +182,12 @@ def after_calibration(
         left: list[Case] = []
         for own in by_device.values():
             points_of = chosen([case for case in own if case.calibrates], points, seed)
-            taken = {id(case) for case in points_of}
+            taken = {(case.kernels, case.condition) for case in points_of}  # rows that repeat, too
             table = calibrate(own[0].device, points_of, None)
             moved.append(len(table["constants"]))
             device = replace(own[0].device, calibration=table)
-            left += [replace(case, device=device) for case in own if id(case) not in taken]
+            rest = [case for case in own if (case.kernels, case.condition) not in taken]
+            left += [replace(case, device=device) for case in rest]
         if not left:
             raise InputError(f"no case is left to check beside {points} points of each device")
         every.append(score(left, cost_model("calibrated")))

@@ -292,9 +292,9 @@ def _case(
     device: Device | None = None,
     unbuilt: Unbuilt | None = None,
 ) -> Case | None:
-    """Return the case of a row, None where its seconds are empty."""
+    """Return the case of a row, None where its seconds are empty or NaN."""
     seconds = formula(said.seconds)(row)
-    if seconds in ("", None):
+    if seconds in ("", None) or str(seconds).lower() == "nan":
         return None
     if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise InputError(f"{said.seconds} must be above 0, not {shorten(seconds)}")
@@ -383,7 +383,7 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
 
 def _size(said: Size, row: Row) -> int:
     value = said if isinstance(said, int) else formula(said)(row)
-    if not isinstance(value, int | float) or value != int(value) or value < 0:
+    if not isinstance(value, int | float) or value < 0 or not float(value).is_integer():
         raise InputError(f"{said} is a whole number, not {shorten(value)}")
     return int(value)
 

@@ -19,8 +19,8 @@ def evaluate(
         list[Path],
         argument(
             "DIR|FILE",
-            "A folder of records, or a .csv, .tsv or .jsonl (.gz) of cases; or tables of published "
-            "steps.",
+            "A folder of records, or a .csv, .tsv, .jsonl or .json (.gz) of cases; or tables of "
+            "published steps.",
         ),
     ],
     method: str = option(
