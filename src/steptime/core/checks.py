@@ -81,12 +81,30 @@ def checked(
     return {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
 
 
+PLAUSIBLE = {  # by unit, from a microcontroller to a rack: what lies beyond is in another unit
+    "GB": (1e-6, 1e6),
+    "GB_per_s": (1e-6, 1e8),
+    "TFLOP_per_s": (1e-6, 1e7),
+    "MHz": (0.1, 1e6),
+    "W": (1e-3, 1e6),
+    "MiB": (1e-4, 1e6),
+    "nm": (0.1, 1e5),
+}
+
+
 def positive(value: float, factor: float, key: str, where: str) -> float:
-    """Return `value * factor`, a datasheet's number in SI; raises `InputError` unless above 0."""
+    """Return `value * factor`, a datasheet's number in SI.
+
+    Raises `InputError` unless it is above 0, and such as a device may have in the unit of its key.
+    """
     try:
-        scaled = float(value) * factor
+        number = float(value)
     except OverflowError:
-        scaled = inf
-    if not 0 < scaled < inf:
+        number = inf
+    if not 0 < number * factor < inf:
         raise InputError(f"{where}: '{key}' must be positive and finite, not {shorten(value)}")
-    return scaled
+    for unit, (least, most) in PLAUSIBLE.items():
+        if f"_{key}.".find(f"_{unit}.") >= 0 and not least <= number <= most:
+            said = f"must be between {least:g} and {most:g}, not {shorten(value)}: another unit?"
+            raise InputError(f"{where}: '{key}' {said}")
+    return number * factor

@@ -233,11 +233,14 @@ _CALIBRATION: dict[str, Check] = {  # what predictions read of it
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     """Return the `Device` that a TOML table in datasheet units says; `where` is named in errors.
 
-    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
+    Raises `InputError` for an unknown key, a missing one, or a number that no device has.
     """
     required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
     values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
     one_of("kind", values["kind"], KINDS, where)
+    idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
+    if idle >= most:
+        raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
     told = values.get("calibration", {})
     read = {key: told[key] for key in _CALIBRATION.keys() & told.keys()}
     checked(read, _CALIBRATION, (), where, "calibration.")
