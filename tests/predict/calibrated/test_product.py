@@ -77,10 +77,10 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
 
 
 def test_a_step_of_a_tile_takes_its_turn() -> None:
-    # 2 us of latency for each of 1000 steps and for the 24 that it waits; a wave of tiles takes 0.2
+    # 2 us of latency for each of 1000 steps, and the ramp, which is that of 24 waves of 0.16384 us
     slow = CONSTANTS | {"product.turn_s": 2e-6}
     found = tiled_s(kernel(4, 128, 128, 1000), AMPERE, slow, max)
-    assert found == pytest.approx(2e-6 * 1024)
+    assert found == pytest.approx(2e-6 * 1000 + 24 * 1.6384e-7)
 
 
 def test_what_lies_along_the_contraction_is_read_in_pieces() -> None:

@@ -152,7 +152,7 @@ def _direct_s(
         blocks = groups * ceil(m, PLACES) * ceil(n, filters)
         found = ceil(blocks, units) * each * (k + ramp)
         if splits:
-            parts = larger(1.0, -larger(-(units // blocks), -(k / LEAST_PART)))
+            parts = larger(1.0, -larger(-(units // blocks), -(k // LEAST_PART)))
             summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
             split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
             found = -larger(-found, -split)
