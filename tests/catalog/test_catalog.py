@@ -436,7 +436,7 @@ peak_TFLOP_per_s = {float32 = 1}
         ('source = "me"', 'source = "me"\nproducts = "x"', "'products' must be a list of texts"),
         ("= 10", "= 6e11", "'memory_GB_per_s' must be between 1e-06 and 1e+08, not '600000000000"),
         ("{float32 = 1}", "{float32 = 3e13}", "'peak_TFLOP_per_s.float32' must be between"),
-        ("{float32 = 1}", "{float32 = 1}\ndetails = {process_nm = 1e-4}", "another unit?"),
+        ("{float32 = 1}", "{float32 = 1}\ndetails = {process_nm = 5e-9}", "another unit?"),
         ('"me"', '"me"\nidle_W = 30\ntdp_W = 20', "'idle_W' must be below 'tdp_W', not 30 of 20"),
     ],
 )

@@ -28,7 +28,7 @@ def table_rows(
     for number, cells in _rows(table) if isinstance(table, Path) else enumerate(table):
         row = {_named(name): valued(cell) for name, cell in cells.items()}
         if len(row) < len(cells):
-            raise _twice(cells, shown(table) if isinstance(table, Path) else f"row {number}")
+            _differ(cells, shown(table) if isinstance(table, Path) else f"row {number}")
         for column, meaning in words.items():
             if column in row:
                 row[column] = meaning.get(str(row[column]), row[column])
@@ -38,10 +38,11 @@ def table_rows(
 _named = lru_cache(maxsize=1024)(named)
 
 
-def _twice(columns: Iterable[str], where: str) -> InputError:
-    """Return that two columns have one name: `time (ms)` and `time_ms`."""
-    names = Counter(map(_named, columns))
-    return InputError(f"{where}: two columns are named {names.most_common(1)[0][0]}")
+def _differ(columns: Iterable[str], where: str) -> None:
+    """Raise `InputError` where two columns have one name: `time (ms)` and `time_ms`."""
+    for name, often in Counter(filter(None, map(_named, columns))).items():
+        if often > 1:
+            raise InputError(f"{where}: two columns are named {name}")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -64,9 +65,7 @@ def _of_csv(file: IO[str], path: Path) -> Iterator[tuple[int, Mapping[str, Any]]
     plain = ";" if heading.count(";") > heading.count(",") else ","
     separator = "\t" if ".tsv" in path.name else plain
     reader = csv.DictReader(file, skipinitialspace=True, delimiter=separator, strict=True)
-    names = [name for name in reader.fieldnames or () if name]
-    if len(set(names)) < len(names):
-        raise _twice(names, shown(path))
+    _differ(reader.fieldnames or (), shown(path))
     for cells in reader:
         if None in cells or None in cells.values():
             raise InputError(f"{shown(path)}:{reader.line_num}: not a cell for each column")

@@ -4,14 +4,7 @@ Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Ne
 """
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import (
-    CLOCK_HZ,
-    OLD,
-    Constants,
-    Parts,
-    has_matrix_units,
-    memory_rate,
-)
+from steptime.predict.calibrated.form import CLOCK_HZ, OLD, Constants, Parts, memory_rate
 from steptime.predict.calibrated.product import tiled_s
 from steptime.predict.kernel import Kernel, Larger
 
@@ -31,8 +24,7 @@ def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     one = kernel._replace(products=((1, m, n, k),))
     last = kernel._replace(products=tuple(after[-1:]))
     unsplit = k * constants["recurrent.block_clocks"] / (device.clock_hz or CLOCK_HZ)
-    seen = (device.architecture or "").startswith(BY_LANES)
-    seen = seen and not has_matrix_units(device, constants, kernel.dtype)
+    seen = kernel.dtype == "float32" and (device.architecture or "").startswith(BY_LANES)
     unsplit = unsplit * seen * (m > FEW) * (m <= BLOCK)
     chain = steps * larger(tiled_s(one, device, constants, larger), unsplit)
     compute = larger(
