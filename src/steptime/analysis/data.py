@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
-AT_ONCE = 5000  # texts
+AT_ONCE = 1000  # texts: what is written stays near the core
 
 
 class Data:
@@ -133,9 +133,10 @@ class Data:
         import numpy as np
 
         def plain(column: Any) -> Any:
-            if column.dtype.kind in "iufb":
-                return np.ma.filled(np.ma.asarray(column, float), np.nan)
-            return np.where(np.ma.getmaskarray(column), None, column)
+            kind = float if column.dtype.kind in "iufb" else object
+            held = np.ma.getdata(column).astype(kind, copy=False)
+            unknown = np.array(None, kind)  # NaN as a float
+            return np.where(column.mask, unknown, held) if np.ma.is_masked(column) else held
 
         found = self._asked(sql, values).fetchnumpy()
         return {n: column if n in exact else plain(column) for n, column in found.items()}
@@ -163,11 +164,11 @@ class Data:
 
     def names_of(
         self, rows: str, wide: Callable[[Sequence[int]], str], free: Collection[str] = ()
-    ) -> dict[int, str]:
-        """Return the names of rows by their `id`, as `names.add_names` makes them."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the `id` of rows and the names of them, as `names.add_names` makes them."""
         names.add_names(self._tables.connection, "named_rows", rows, wide, free)
         of = self.arrays("FROM named_rows", exact=("id",))
-        return dict(zip(of["id"].tolist(), of["name"].tolist(), strict=True))
+        return of["id"], of["name"]
 
     def texts(self, sql: str) -> Iterator[list[str]]:
         """Yield the answer to a statement for turns (0, 1, ...) and texts: texts in their turn.
@@ -243,6 +244,7 @@ class Data:
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
         self._told  # noqa: B018  # asked once, not by each
+        self._tables.named("SELECT FROM results")
         found, tables = copy(self), copy(self._tables)
         tables.connection = tables.connection.cursor()
         vars(found)["_tables"] = tables
@@ -253,8 +255,7 @@ class Data:
         return self.tables()
 
     def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        if "results" in sql.lower():
-            self._tables.named(sql)
+        self._tables.named(sql)
         return self._tables.connection.execute(sql, list(values))
 
 

@@ -92,7 +92,8 @@ def _bases(
     """Return the names of networks, in the order of their ids, without how they ran."""
     keys = "to_json([map_keys(params), json_keys(plan)])::VARCHAR"
     connection.execute(
-        f"CREATE OR REPLACE TABLE networks AS SELECT *, {keys} AS keys FROM ({wide})"
+        f"CREATE OR REPLACE TABLE networks AS SELECT id, {', '.join(OF_NETWORK)}, {keys} AS keys "
+        f"FROM ({wide})"
     )
     told = connection.execute("SELECT DISTINCT keys FROM networks").fetchall()
     names = {keys: [n for n in _names(keys) if n not in free] for (keys,) in told}
@@ -110,7 +111,8 @@ def _bases(
     place = {one: at for at, one in enumerate(of["id"])}
     order = [place[one] for one in ids]
     base: dict[int, str] = {}
-    for places in grouped(order, lambda at: (of["within"][at], of["family"][at])).values():
+    of_one = [*zip(of["within"], of["family"], strict=True)]
+    for places in grouped(order, of_one.__getitem__).values():
         known = dict.fromkeys(
             n for keys in {of["keys"][at]: 0 for at in places} for n in names[keys]
         )

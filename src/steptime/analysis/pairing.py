@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,6 @@ from steptime.core.table import JsonRows
 from steptime.core.units import shown
 
 WORDS = ("faster", "slower", "same", "unsure")
-WORST = ("name", "model", "batch", "ratio")
 ABOUT = (  # of the last record of a cell
     *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
     *("optimizer", "platform", "workload_key", "scope", "op_kind"),
@@ -57,7 +56,6 @@ class Pairing:
     column: str = ""
     free: Collection[str] = ()
     but: str = "not with these options {}"
-    _names: dict[int, str] = field(default_factory=dict)
 
     @property
     def levels(self) -> list[str]:
@@ -128,8 +126,16 @@ class Pairing:
     def summary(self) -> Row:
         """Return how far A is off from B, with the pairs that are `worst`; see `errors`."""
         ratio = self.columns["ratio"]
-        rows = self.rows(np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3])
-        return errors(ratio) | {"worst": [{name: row[name] for name in WORST} for row in rows]}
+        which = np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3]
+        b = self.columns["b"][which]
+        self.learn(b)
+        facts = self.sides.facts(b, {"model": "model", "batch": "batch"})
+        told = {row.pop("id"): row for row in self.sides.data.rows(f"FROM {facts}")}
+        worst = [
+            {"name": self._names[at], **told[at], "ratio": float(ratio[place])}
+            for at, place in zip(b.tolist(), which, strict=True)
+        ]
+        return errors(ratio) | {"worst": worst}
 
     def of_levels(self) -> list[Row]:
         """Return what the pairs of each level amount to."""
@@ -184,20 +190,26 @@ class Pairing:
         self.learn(self.unpaired["id"][which])
         return held(len(which), lambda: self._unpaired_texts(which))
 
+    @cached_property
+    def _names(self) -> NDArray[Any]:
+        """The names of groups, None for those that have none yet."""
+        return np.full(len(self.sides.groups["cell"]), None, object)
+
     def learn(self, ids: Ids) -> None:
         """See to it that these groups have names that tell them from all others that have one.
 
         What is `free` tells none apart, as in a pair.
         """
-        new = {*ids.tolist()} - self._names.keys()
-        if new:
-            known = np.sort(np.array([*self._names, *new], np.int64))
-            told = self.sides.data.names_of(
-                f"FROM {self.sides.facts(known, HASHED)}",
+        if not self._names[ids].all():
+            old = np.flatnonzero(self._names)
+            kept = self._names[old]
+            at, told = self.sides.data.names_of(
+                f"FROM {self.sides.facts(np.r_[old, ids], HASHED)}",
                 lambda heads: f"FROM {self.sides.facts(np.array(heads), WIDE)}",
                 self.free,
             )
-            self._names.update((one, told[one]) for one in new)
+            self._names[at] = told
+            self._names[old] = kept
 
     def _written(
         self, told: Columns, when: str, rows: Sequence[Mapping[str, str]], more: str = "", **of: Ids
@@ -208,8 +220,7 @@ class Pairing:
         records of groups `of` say, and what is joined by `more`.
         """
         told = told | {f"seq_{x}": self.sides.last(ids) for x, ids in of.items()}
-        names = [self._names[one] for one in told["id"].tolist()]
-        told |= {"name": np.array(names, object), "turn": np.arange(len(names))}
+        told |= {"name": self._names[told["id"]], "turn": np.arange(len(told["id"]))}
         self.sides.data.lend("paired", told)
         last = ", ".join(f"{made} AS {name}" for name, made in TOLD.items())
         joined = f"paired p {more}"

@@ -158,8 +158,8 @@ UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
 
 def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
     """Add the view `results`, its names still unknown, with columns of hyperparameters."""
+    known = f"({', '.join(map(flat.text, stacks.known()))})"
     for view, sql in VIEWS.items():
-        known = f"({', '.join(map(flat.text, stacks.known()))})"
         connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
     _view(connection, params, f"(SELECT *, {UNNAMED} FROM pairs)")
 
@@ -203,10 +203,10 @@ def store(
     )
 
 
-def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: Path) -> None:
-    """Let the view `results` read what `store` has written."""
+def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: str) -> None:
+    """Add the view `results` of what `store` has written."""
     params = {one: flat.name(OF_PARAM + one) for one in params}
-    _view(connection, params, f"read_parquet({flat.text(str(path))})", "")
+    _view(connection, params, f"read_parquet({flat.text(path)})", "")
 
 
 def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:

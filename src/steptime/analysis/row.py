@@ -119,6 +119,7 @@ def headline(quantity: Quantity) -> float | None:
     return median(quantity.samples) if quantity.samples else quantity.value
 
 
+@lru_cache(64)
 def exchange_name(strategy: str | None, overlap: bool) -> str:
     """Return what names a strategy behind a network's name: `, sharded, no overlap`."""
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
@@ -158,16 +159,16 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Texts:
 def telling_of(settings: Texts) -> list[str]:
     """Return the settings that tell more of these apart than those before them do."""
     telling: list[str] = []
-    told: Sequence[int] = ()
+    told, number = [0] * max(map(len, settings.values()), default=0), 1
     for name, column in settings.items():
-        if len({*column}) == 1:
-            continue
-        told = told or [0] * len(column)
-        pairs = [*zip(told, [one or "null" for one in column], strict=True)]
-        places = {pair: at for at, pair in enumerate({*pairs})}
-        if len(places) > max(told, default=0) + 1:
-            telling.append(name)
-            told = [places[pair] for pair in pairs]
+        values = {*column}
+        if len(values) > 1:
+            places = {one: at for at, one in enumerate(values | {"null"})}
+            places[None], most = places["null"], len(places)
+            pairs = [at * most + places[one] for at, one in zip(told, column, strict=True)]
+            if (found := len({*pairs})) > number:
+                telling.append(name)
+                told, number = pairs, found
     return telling
 
 

@@ -66,13 +66,14 @@ class Sides:
         named = data.rows(
             f"SELECT DISTINCT {level} AS level, {KEY.format('level')} AS key FROM flat"
         )
-        self.levels, records["level"] = _levels(records["level"], named)
-        self.groups = self._grouped(records)
+        by_seq = np.argsort(records["seq"], kind="stable")
+        self.levels, records["level"] = _levels(records["level"], by_seq, named)
+        self.groups = self._grouped(records, by_seq)
 
     def _records(
         self, level: str, cell: str, where: str, apart: Collection[str], kin: str
     ) -> Columns:
-        """Return columns of the records that take part, in their order."""
+        """Return columns of the records that take part, in no order."""
         step, own = self.quantity == "step_s", f"sampled[{flat.text(self.quantity)}]"
         number, least, runs = (
             ("samples_n", "step_s_min", "runs")
@@ -100,33 +101,34 @@ class Sides:
             **{f"e_{name}": f"estimate.{name}" if step else "NULL" for name in ESTIMATE},
         }
         told = [f"{made} AS {flat.name(name)}" for name, made in whole_numbers.items()]
-        told += [f"CAST({made} AS DOUBLE) AS {flat.name(name)}" for name, made in numbers.items()]
+        told += [
+            f"coalesce(CAST({made} AS DOUBLE), 'nan') AS {flat.name(name)}"
+            for name, made in numbers.items()
+        ]
         of_options = (
             f"JOIN (SELECT method_options, {how} AS how FROM (SELECT DISTINCT method_options "
             "FROM flat)) USING (method_options) "
         )
         records = f"SELECT *, {level} AS level_, hash({METHOD}) AS method_ FROM flat WHERE {where}"
-        found = self.data.arrays(
+        return self.data.arrays(
             f"SELECT {', '.join(told)} FROM ({records}) {'' if kin else of_options}"
             "WHERE level_ IS NOT NULL",
             exact=whole_numbers,
         )
-        order = np.argsort(found["seq"], kind="stable")
-        return {name: column[order] for name, column in found.items()}
 
-    def _grouped(self, of: Columns) -> Columns:
+    def _grouped(self, of: Columns, by_seq: Ids) -> Columns:
         """Return the columns of groups, which stand in the order of their first records."""
-        order = np.argsort(of["group"], kind="stable")
-        starts = np.flatnonzero(np.r_[True, np.diff(of["group"][order]) != 0][: len(order)])
+        order = np.argsort(of["group"][by_seq], kind="stable")
+        key = of["group"][by_seq[order]]
+        starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: len(order)])
         first = np.argsort(order[starts])
         sizes = np.diff(np.r_[starts, len(order)])[first]
         self._ends = sizes.cumsum()
         begins = self._ends - sizes
-        order = order[np.repeat(starts[first] - begins, sizes) + np.arange(len(order))]
-        of = {name: column[order] for name, column in of.items()}
-        self._seq, last = of["seq"], self._ends - 1
+        order = by_seq[order[np.repeat(starts[first] - begins, sizes) + np.arange(len(order))]]
+        self._seq, last = of["seq"][order], order[self._ends - 1]
         known = np.isfinite(of["value"])
-        sampled, held = known & (of["sampled"] == 1), known & (of["held"] == 1)
+        sampled, held = ((known & (of[name] == 1))[order] for name in ("sampled", "held"))
         self._is_sampled = sampled
 
         def number(which: NDArray[np.bool_]) -> Ids:
@@ -136,20 +138,21 @@ class Sides:
             return np.maximum.reduceat(np.where(which, np.arange(len(order)), -1), begins)
 
         samples, stated = latest(sampled), latest(held)
-        pooled = (samples >= 0) & (number(sampled & (of["resting"] == 1)) == 0)
-        found = {name: of[name][last] for name in ("level", "cell", "kin")}
-        found |= {"way": np.add.reduceat(of["way"], begins), "whole": of["whole"][last] == 1}
+        pooled = (samples >= 0) & (number(sampled & (of["resting"] == 1)[order]) == 0)
+        found = {name: of[name][last] for name in ("level", "kin")}
+        found["cell"] = np.unique(of["cell"][last], return_inverse=True)[1]
+        found |= {"way": np.add.reduceat(of["way"][order], begins), "whole": of["whole"][last] == 1}
         found |= {"pooled": pooled, "held": (samples >= 0) | (stated >= 0)}
         for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
-            found[name] = np.where(pooled, of[name][samples], np.nan)
+            found[name] = np.where(pooled, of[name][order[samples]], np.nan)
         several = pooled & ((number(sampled) > 1) | np.isnan(found["e_value"]))
         if several.any():
             self._pool(found, np.flatnonzero(several))
         with np.errstate(invalid="ignore"):
             for end, widest in (("low", np.minimum), ("high", np.maximum)):
-                own = np.where(stated >= 0, of[f"stated_{end}"][stated], np.nan)
+                own = np.where(stated >= 0, of[f"stated_{end}"][order[stated]], np.nan)
                 found[end] = np.where(pooled, widest(found[f"e_{end}"], found["value"]), own)
-        own = np.where(stated >= 0, of["value"][stated], np.nan)
+        own = np.where(stated >= 0, of["value"][order[stated]], np.nan)
         return found | {"value": np.where(pooled, found["value"], own)}
 
     def _pool(self, found: Columns, several: Ids) -> None:
@@ -194,27 +197,27 @@ class Sides:
     def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
         level, cell, kin = (self.groups[name] for name in ("level", "cell", "kin"))
-        first = self.place(against)
-        others = np.argsort(level, kind="stable")
+        place = level.astype(np.min_scalar_type(len(self.levels)))  # small numbers are sorted fast
+        first, others = self.place(against), np.argsort(place, kind="stable")
         others = others[level[others] != first]
         mine = np.flatnonzero(level == first)
         mine = mine[np.argsort(cell[mine], kind="stable")]
-        start, stop = (
-            np.searchsorted(cell[mine], cell[others], side) for side in ("left", "right")
-        )
-        number = stop - start
-        within = np.arange(number.sum()) - np.repeat(number.cumsum() - number, number)
-        a, b = mine[np.repeat(start, number) + within], np.repeat(others, number)
-        if self._is_by_options:
+        sizes = np.bincount(cell[mine], minlength=len(cell))
+        number, stop = sizes[cell[others]], sizes.cumsum()[cell[others]]
+        at = np.repeat(stop - number.cumsum(), number) + np.arange(number.sum())
+        a, b = mine[at], np.repeat(others, number)
+        alike = kin[a] == kin[b]
+        if not self._is_by_options:
+            alike |= (kin[a] < 0) | (kin[b] < 0)
+        elif not alike.all():
             _, of, count = np.unique(
                 cell * len(self.levels) + level, return_inverse=True, return_counts=True
             )
             alone = count[of] == 1
-            alike = (kin[a] == kin[b]) | (alone[a] & alone[b])
-        else:
-            alike = (kin[a] == kin[b]) | (kin[a] < 0) | (kin[b] < 0)
-        order = np.lexsort((b[alike], a[alike], level[b[alike]]))
-        return {"a": a[alike][order], "b": b[alike][order]}
+            alike |= alone[a] & alone[b]
+        a, b = a[alike], b[alike]
+        order = np.lexsort((a, place[b]))  # by `b` they stand in order already
+        return {"a": a[order], "b": b[order]}
 
     def lonely(self, against: str, others: Sequence[str], pairs: dict[str, Ids]) -> Columns:
         """Return the whole steps that `pairs` leave alone, by `id`, and whether they `is_a`.
@@ -309,14 +312,18 @@ class Sides:
         )
 
 
-def _levels(keys: Ids, named: Sequence[Row]) -> tuple[list[str], Ids]:
+def _levels(keys: Ids, by_seq: Ids, named: Sequence[Row]) -> tuple[list[str], Ids]:
     """Return the levels of records in order, and the place of the level of each record."""
-    found, first, of = np.unique(keys, return_index=True, return_inverse=True)
-    names = {row["key"]: row["level"] for row in named}
-    levels = [names[key] for key in found[np.argsort(first)].tolist()]
+    names = {row["key"]: row["level"] for row in named if row["level"] is not None}
+    known = np.sort(np.array([*names], np.int64))
+    of, first = np.searchsorted(known, keys), np.full(len(known), -1)
+    first[of[by_seq[::-1]]] = np.arange(len(keys))[::-1]  # of several the last, so the first record
+    seen = np.flatnonzero(first >= 0)
+    levels = [names[key] for key in known[seen[np.argsort(first[seen])]].tolist()]
     with suppress(ValueError):
         levels.sort(key=float)
-    places = np.array([levels.index(names[key]) for key in found.tolist()], np.int64)
+    place = {level: at for at, level in enumerate(levels)}
+    places = np.array([place.get(names[key], -1) for key in known.tolist()], np.int64)
     return levels, places[of]
 
 

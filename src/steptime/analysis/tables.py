@@ -54,16 +54,24 @@ class Tables:
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
         self._typed = {column: self.columns[column] for column in self.param_columns.values()}
-        results_sql.add(self.connection, self._typed)
-        self._is_named, self._is_stored = False, not self.files or bool(model)
         self._folders, self._scratch = [name for name, _ in folders], scratch
         self._state = [one.state for one in rows]
+        self._can_be_stored, self._stored = bool(self.files) and not model, ""
+        self._has_results = self._is_named = False
         if len(folders) == 1:
             self._store()
 
     def named(self, sql: str) -> None:
-        """See to it that a statement over `results` finds names, where it asks for them."""
-        self._store()
+        """See to it that a statement over `results` finds them, and names where it asks for any."""
+        if "results" not in sql.lower():
+            return
+        if not self._has_results:
+            self._store()
+            if self._stored:
+                results_sql.read(self.connection, self._typed, self._stored)
+            else:
+                results_sql.add(self.connection, self._typed)
+            self._has_results, self._is_named = True, bool(self._stored)
         words = set(re.findall(r"[a-z]+|\*", sql.lower()))
         if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
             self._is_named = True
@@ -71,17 +79,17 @@ class Tables:
 
     def _store(self) -> None:
         """See to it that of large files what needs all their records is made once, too."""
-        if self._is_stored:
+        if not self._can_be_stored or self._stored:
             return
 
         def make(path: Path) -> None:
+            results_sql.add(self.connection, self._typed)
             results_sql.store(self.connection, self._typed, path, self._scratch)
 
         state = f"{(self._folders, self._state)} {results_sql.VIEWS}"  # other views: other results
         stored = cache.kept(Path(self.files[0]).parent, self._scratch, state, make)
-        results_sql.read(self.connection, self._typed, stored)
-        self.files.append(str(stored))
-        self._is_stored = self._is_named = True
+        self._stored = str(stored)
+        self.files.append(self._stored)
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""

@@ -41,7 +41,8 @@ def chart(data: Data) -> style.Spec:
             f"WHERE line IN ({lines}) AND seq IN ({str(ids)[1:-1]})"
         )
 
-    names = data.names_of(hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
+    ids, told_ = data.names_of(hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
+    names = dict(zip(ids.tolist(), told_, strict=True))
     several = len({row["platform"] for row in found}) > 1
     full: dict[str, list[style.Row]] = {}
     every = {
