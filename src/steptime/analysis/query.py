@@ -35,7 +35,7 @@ def query(data: Data, sql: str) -> list[Row]:
     The statement sees that table only: no file, no network, no settings. A number that is not
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
     """
-    with _connection(data, sql) as connection:
+    with _connection(data) as connection:
         if not _answer(connection, sql):  # an empty statement
             return []
         rows = flat.fetched(connection.execute("FROM answer"))
@@ -53,7 +53,7 @@ def export(data: Data, path: Path, sql: str = "FROM records") -> int:
         raise unknown("export format", ending or path.name, FORMATS, str(path))
     check_folder(path)
     try:
-        with replacing(path) as part, _connection(data, sql, part) as connection:
+        with replacing(path) as part, _connection(data, writes=part) as connection:
             if not _answer(connection, sql):
                 raise InputError("the query: gives no table to export")
             _copy(connection, part, ending)
@@ -74,15 +74,12 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> Non
 
 
 @contextmanager
-def _connection(
-    data: Data, sql: str, writes: Path | None = None
-) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connection(data: Data, writes: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Return a database that holds the table `records` and can reach nothing else.
 
     Only the caches of the records may be read, and only the file `writes` written.
     """
     tables = data.tables()
-    tables.named(sql)
     with tables.connection as connection:
         connection.execute("CREATE OR REPLACE VIEW records AS " + tables.one_folder())
         paths = [*tables.files, *([str(writes)] if writes else [])]

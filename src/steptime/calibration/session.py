@@ -1,7 +1,7 @@
 """A calibration of the device at hand: which points are measured, when it ends, what it says."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -17,6 +17,7 @@ from steptime.calibration.fit import constants_of, fitted, logs, slopes
 from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
 from steptime.core.hardware import Device
+from steptime.measure.point import BUSY
 
 LONGEST_S = 0.4  # of a predicted step that is worth a point
 MOST_MEMORY = 0.5  # of the device's, that a point may move
@@ -75,6 +76,7 @@ class Session:
         try:
             self._ask(Point(WARMING, "stream", "infer", dtype=self.dtypes[0]))
             self._measure(points)
+            self._again()
             self._sustained()
             self._drift()
         except KeyboardInterrupt:
@@ -95,6 +97,22 @@ class Session:
                 "failed": {one.point.name: one.note for one in self.taken if one.note},
             },
         )
+
+    def _again(self) -> None:
+        """Measure once more what was disturbed, while there is time: the least of each part counts.
+
+        Neighbours come and go within seconds, so a second visit tells more than a longer first one.
+        """
+        busy = [at for at, one in enumerate(self.taken) if one.seconds and one.disturbed > BUSY]
+        for at in busy:
+            if self._left_s() > 0:
+                one = self.taken[at]
+                again = self._ask(one.point).get("seconds", {})
+                least = {part: min(s, again.get(part, s)) for part, s in one.seconds.items()}
+                self.taken[at] = replace(one, seconds=least)
+                self.tell(self.taken[at], self._left_s())
+        if busy and self.errors:
+            self._refit()
 
     def _drift(self) -> None:
         """Measure the first point again."""

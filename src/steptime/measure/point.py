@@ -1,9 +1,10 @@
 """One point of a calibration: the step of a small graph, timed on a machine that may be busy.
 
-Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. A
-round that was disturbed (`disturbance.DISTURBED_RULE`) counts only where too few were not, and of
-those then the least. One thread on a CPU is timed by the CPU time of the process, which no other
-work lengthens by waiting, and which has the threads that a backend computes in.
+Where the host's clock is the only one, forward, backward and update are timed apart, in rounds. Of
+those that were not disturbed (`disturbance.DISTURBED_RULE`) the median counts; where more than
+`BUSY` of all were, the least of each part: what others do to caches, no counter says. One thread on
+a CPU is timed by the CPU time of the process, which no other work lengthens by waiting, and which
+has the threads that a backend computes in.
 """
 
 import time
@@ -20,6 +21,7 @@ from steptime.measure.timing import median_half_width, part_seconds
 ENOUGH = 15  # undisturbed rounds, if their median is known to a hundredth
 NARROW = 0.01
 LEAST = 3  # rounds at any rate
+BUSY = 0.1  # of rounds that were disturbed: the machine is not quiet
 SAMPLE_S = 0.002  # of a round by a device's own clock
 
 
@@ -62,9 +64,7 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> di
         settled = len(totals) >= ENOUGH and median_half_width(totals) <= NARROW
         if spent >= request["budget_s"] or settled:
             break
-    middle, rows = (median, quiet) if len(quiet) >= LEAST else (min, taken)
-    return {
-        "seconds": {name: middle([one[name] for one in rows]) for name in taken[0]},
-        "rounds": len(taken),
-        "disturbed": 1 - len(quiet) / len(taken),
-    }
+    disturbed = 1 - len(quiet) / len(taken)
+    middle, rows = (median, quiet) if disturbed <= BUSY else (min, taken)
+    seconds = {name: middle([one[name] for one in rows]) for name in taken[0]}
+    return {"seconds": seconds, "rounds": len(taken), "disturbed": disturbed}
