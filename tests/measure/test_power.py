@@ -13,7 +13,7 @@ from steptime.cli.main import run
 from steptime.core.hardware import Device
 from steptime.predict.kernel import NOTHING, Interval
 from steptime.predict.lower import Row
-from steptime.predict.power import Run, run_energy, step_energy, utilisation
+from steptime.predict.power import run_energy, step_energy, utilisation
 from steptime.predict.schedule import RowTime, Timeline
 
 DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
@@ -82,9 +82,9 @@ def test_doubtful_power_is_said() -> None:
 
 
 def test_a_run_comes_to_kwh_cost_and_co2() -> None:
-    assert run_energy(Run(36_000, 0.25, 400.0), 100.0) == {"kwh": 1.0, "cost": 0.25, "co2_g": 400.0}
-    assert run_energy(Run(72_000), 100.0) == {"kwh": 2.0, "cost": None, "co2_g": None}
-    assert run_energy(Run(36_000, 0.0, 0.0), 100.0) == {"kwh": 1.0, "cost": 0.0, "co2_g": 0.0}
+    assert run_energy(36_000, 100.0, 0.25, 400.0) == {"kwh": 1.0, "cost": 0.25, "co2_g": 400.0}
+    assert run_energy(72_000, 100.0) == {"kwh": 2.0, "cost": None, "co2_g": None}
+    assert run_energy(36_000, 100.0, 0.0, 0.0) == {"kwh": 1.0, "cost": 0.0, "co2_g": 0.0}
 
 
 FILE = """

@@ -115,7 +115,7 @@ def test_what_does_not_fit_by_the_context_alone() -> None:
     (cell,) = grid([lambda _: made_of("resnet18", 64)], [own], [64], [1], None, "analytic", {})
     assert cell.status == "oom"
     (row,) = choices(StepModel("resnet18", own), [own], 1000, 1, batch=64)
-    assert row.status == "oom"
+    assert row["status"] == "oom"
 
 
 def made_of(text: str, batch: int) -> Workload:
@@ -128,26 +128,26 @@ def test_devices_side_by_side() -> None:
     offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
     devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]
     found = choices(model, devices, 1000, 3, {"slow": offer}, batch=10)
-    assert [one.status for one in found] == ["oom", "unsupported", "ok", "ok"]
-    assert "no peak is known for float32" in found[1].note
+    assert [one["status"] for one in found] == ["oom", "unsupported", "ok", "ok"]
+    assert "no peak is known for float32" in found[1]["note"]
     slow, fast = found[2:]
-    assert slow.step_s is not None
-    assert slow.train_s == pytest.approx(300 * slow.step_s)  # 3 x 1000 examples / 10
-    assert slow.cost == pytest.approx(2 * 300 * slow.step_s / 3600)
-    assert slow.energy_at_most_j == pytest.approx(100 * 300 * slow.step_s)
-    assert fast.cost is None
-    assert [one.device for one in ordered(found, "time")] == ["fast", "slow", "small", "tpu"]
-    assert [one.device for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
+    assert slow["step_s"] is not None
+    assert slow["train_s"] == pytest.approx(300 * slow["step_s"])  # 3 x 1000 examples / 10
+    assert slow["cost"] == pytest.approx(2 * 300 * slow["step_s"] / 3600)
+    assert slow["energy_at_most_j"] == pytest.approx(100 * 300 * slow["step_s"])
+    assert fast["cost"] is None
+    assert [one["device"] for one in ordered(found, "time")] == ["fast", "slow", "small", "tpu"]
+    assert [one["device"] for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
 
 
 def test_without_a_batch_the_best_that_fits_is_taken() -> None:
     model = StepModel(FC, toy(), method="analytic")
     (roomy,) = choices(model, [toy()], 1000)
     (tight,) = choices(model, [toy(memory=100e3)], 1000)
-    assert roomy.batch > tight.batch >= 1
-    assert tight.peak_memory_bytes <= 100e3 < model.predict(2 * tight.batch).peak_memory_bytes
+    assert roomy["batch"] > tight["batch"] >= 1
+    assert tight["peak_memory_bytes"] <= 100e3 < model.predict(2 * tight["batch"]).peak_memory_bytes
     steps = [model.timeline(batch).step_s for batch in doubling(1 << 16)]
-    assert roomy.batch == knee(doubling(1 << 16), steps)
+    assert roomy["batch"] == knee(doubling(1 << 16), steps)
 
 
 def test_shipped_prices_are_dated_and_of_known_devices() -> None:

@@ -1,19 +1,23 @@
 """What a calibration may measure: small graphs of every kind of op, and whole steps.
 
-A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a batch. Sizes are
-spaced by factors; `calibration/choice.py` says which of them are measured.
+A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a batch.
+`calibration/choice.py` says which of them are measured.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+from steptime import catalog
 from steptime.build import build, make_workload, read_model
 from steptime.calibration.cases import SETTINGS, Case, Shape
 from steptime.core.dtypes import precision
 from steptime.core.graph import PASSES, Graph
 from steptime.core.hardware import Device
+from steptime.core.toml_files import read_toml
 from steptime.layers.dense import mean_loss
 from steptime.layers.image import batch_norm, conv2d
 from steptime.ops.builder import Builder
@@ -22,6 +26,7 @@ from steptime.ops.training import training_graph
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import lower
 
+_CANDIDATES = Path(catalog.__file__).parent / "data/calibration_points.toml"
 LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
 LEAST_SHARE = 0.1  # of its step, likewise
 SHORT_S = 1e-3  # a step that is a row as a whole: what it takes to begin one shows
@@ -175,65 +180,11 @@ OPS: dict[str, Maker] = {
     **{kind: _op(kind, lambda *x: {"x": x}) for kind in ("relu", "tanh", "gelu", "softmax")},
     **{kind: _cell(kind) for kind in GATES},
 }
-_BY_KIND = {
-    "product": (
-        *("linear 256 256 256", "linear 1024 1024 1024", "linear 4096 4096 4096"),
-        *("linear 4 1024 1024", "linear 32 2048 2048", "linear 64 1024 1024", "linear 2048 32 256"),
-        *("linear 256 4096 64", "linear 1024 256 4096", "linear 8192 1024 8192"),
-        *("batched 64 128 128 64", "batched 512 16 16 16", "batched 96 512 512 64"),
-    ),
-    "convolution": (
-        *("conv 16 64 28 64 1", "conv 16 256 14 64 1", "conv 16 64 28 128 1 2"),
-        *("conv 8 16 56 16 3", "conv 16 64 28 64 3", "conv 8 256 14 256 3", "conv 8 64 28 128 3 2"),
-        *("conv 64 256 28 256 3", "conv 64 512 28 512 1", "first 8 3 112 32 7 2"),
-        *("first 64 3 224 64 7 2", "conv 8 96 28 96 3 1 96", "conv 64 128 56 128 3 1 128"),
-    ),
-    "norm and pool": (
-        *("batch_norm 16 32 28 28", "batch_norm 8 64 56 56", "layer_norm 2048 256"),
-        *("layer_norm 8192 1024", "rms_norm 2048 512", "max_pool 8 32 56 3 2"),
-        *("max_pool 64 64 112 3 2", "avg_pool 8 32 28 3 1"),
-    ),
-    "softmax and loss": (
-        *("softmax 2048 512", "softmax 16384 1024"),
-        *("cross_entropy 512 1000", "cross_entropy 2048 8000"),
-    ),
-    "recurrent": tuple(
-        f"{kind} {sizes}" for kind in GATES for sizes in ("16 50 100 100", "64 20 256 256")
-    ),
-    "attention": ("attention 4 128 4 64", "attention 2 512 8 64", "attention 8 1024 16 64"),
-    SMALL: ("chain 100 8 8", "chain 50 256 256", "weights 10 64"),
-}
-_STREAMS = (
-    *("relu 262144", "relu 1048576", "relu 4194304", "relu 12582912", "relu 100663296"),
-    *("add 524288", "add 4194304", "add 33554432", "gelu 1048576", "tanh 524288"),
-    "embedding 8192 8000 256",
-)
-_STEPS = (  # networks of the families, small to large
-    *("fc:layers=2,nodes=64,inputs=64,outputs=10 8", "fc:layers=4,nodes=512,inputs=1000 128"),
-    *("fc:layers=3,nodes=2048,inputs=2048 256", "rnn:cell=gru,embedding=128,length=20 32"),
-    *("rnn:cell=lstm,embedding=128,length=50 16", "rnn:cell=rnn,embedding=100,length=50 16"),
-    *("cnn:block=residual,blocks=1,filters=16,image=64 8", "mobilenet_v2:image=96 2"),
-    *("cnn:block=bottleneck,blocks=1,filters=16,image=96 16", "resnet18:image=96 8"),
-    *("transformer:kind=encoder,layers=2,width=256,length=128,vocabulary=8000 2",),
-    *("transformer:kind=decoder,layers=2,width=256,length=64,vocabulary=8000 8",),
-    *("resnet50 32", "transformer:kind=decoder,layers=6,width=768,length=512 8"),
-)
-MATRIX = ("product", "convolution", "attention")  # kinds that matrix units run in other types
 
 
 def candidates(dtypes: tuple[str, ...] = ("float32",)) -> Iterator[Point]:
     """Yield what may be measured: everything in the first type, products also in the others."""
-    for kind, texts in _BY_KIND.items():
-        for text in texts:
-            for dtype in dtypes if kind in MATRIX else dtypes[:1]:
-                yield Point(text, kind, dtype=dtype)
-    first = dtypes[0]
-    for text in _STREAMS:
-        yield Point(text, "stream", "infer", dtype=first)
-    for optimizer in ("sgd", "momentum", "adam"):
-        yield Point("weights 200 64", SMALL, optimizer=optimizer, dtype=first)
-    yield Point("chain 100 8 8", SMALL, "infer", dtype=first)
-    for text in _STEPS:
-        yield Point(text, WHOLE_STEP, dtype=first)
-    yield Point(_STEPS[6], WHOLE_STEP, "infer", dtype=first)
-    yield Point(_STEPS[10], WHOLE_STEP, optimizer="adam", dtype=first)
+    for row in read_toml(_CANDIDATES)["points"]:
+        types = dtypes if row.pop("in_every_type", False) else dtypes[:1]
+        for text, dtype in product(row.pop("texts"), types):
+            yield Point(text, **row, dtype=dtype)

@@ -1,6 +1,5 @@
 """The command `choose`: every device for one training, by time, cost or energy."""
 
-from dataclasses import asdict
 from typing import Any
 
 from steptime import catalog
@@ -52,13 +51,12 @@ def choose(
     asked_model = StepModel(workload, asked[0], method=method, options=given)
     size = None if batch is None else workload.batch_per_replica
     found = choices(asked_model, asked, samples, epochs, cheapest(priced), size)
-    if all(one.status == "unsupported" for one in found):
-        raise InputError(found[0].note)
+    if all(row["status"] == "unsupported" for row in found):
+        raise InputError(found[0]["note"])
     keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
-    rows: list[dict[str, Any]] = [asdict(one) for one in ordered(found, sort)]
+    rows = ordered(found, sort)
     for row in rows:
-        offer = row["offer"] or {}
-        row |= {key: offer.get(name) for key, name in keys.items()}
+        row |= {key: getattr(row["offer"], name, None) for key, name in keys.items()}
     document = {
         "model": workload.label,
         "method": method,

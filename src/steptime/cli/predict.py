@@ -16,7 +16,7 @@ from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import seconds, shown
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.power import Run, run_energy, step_energy
+from steptime.predict.power import run_energy, step_energy
 from steptime.predict.records import record_method
 from steptime.predict.step_model import StepModel
 
@@ -110,7 +110,7 @@ def predict(
         note(str(trace))
     if len(stacks) > 1:
         return _side_by_side([_predicted(one) for one in asked], stacks)
-    document = _predicted(asked[0], Run(steps, kwh_price, kwh_co2) if steps else None)
+    document = _predicted(asked[0], steps or 0, kwh_price, kwh_co2)
     tables = [_totals(document, asked[0].device.source if sources else None)]
     if by_op:
         heads = columns(
@@ -166,7 +166,7 @@ def _of_folder(
     return grid.written(folder, method, found)
 
 
-def _predicted(asked: StepModel, run: Run | None = None) -> dict[str, Any]:
+def _predicted(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict[str, Any]:
     workload, found, made = asked.workload, asked.device, asked.predict()
     times = made.times
     energy = step_energy(times, asked.seen, made.lowered.kernels)
@@ -195,10 +195,10 @@ def _predicted(asked: StepModel, run: Run | None = None) -> dict[str, Any]:
         "note": "; ".join(made.remarks),
         "unmodelled": list(asked.graph().unmodelled),
     }
-    if run is not None:
+    if steps:
         joules = {"energy": energy.energy_j, "at_most": energy.at_most_j}
-        of_run = {k: None if j is None else run_energy(run, j) for k, j in joules.items()}
-        document["run"] = {"steps": run.steps, "run_s": run.steps * times.step_s, **of_run}
+        of_run = {name: run_energy(steps, each, *per_kwh) for name, each in joules.items()}
+        document["run"] = {"steps": steps, "run_s": steps * times.step_s, **of_run}
     ops = []
     for row in times.rows:
         parts = {"forward": row.forward, "backward": row.backward}

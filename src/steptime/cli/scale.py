@@ -195,7 +195,7 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     table = asdict(row)
     table |= table.pop("parts")
     if training is not None:
-        table |= asdict(bill(training, row.step_s, row.global_batch, row.workers))
+        table |= bill(training, row.step_s, row.global_batch, row.workers)
     return table
 
 

@@ -1,10 +1,13 @@
 """Devices side by side for one training: whether it fits, which batch, how long, how dear."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.core.table import picked
 from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
 from steptime.predict.power import step_energy
@@ -14,38 +17,15 @@ from steptime.predict.step_model import StepModel
 TRIED = tuple(1 << i for i in range(17))  # batches, where none is asked for
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One device for a training, at the batch asked for or the best one that fits.
-
-    `status` is `ok`, `oom` where no batch fits, `unsupported` where no peak of the dtype is known:
-    then there are no times, and `note` says why. Times, cost and energy are of the whole training;
-    `low_s` and `high_s` are of a step. Unknown is None.
-    """
-
-    device: str
-    status: str
-    batch: int
-    peak_memory_bytes: int
-    needed_bytes: int
-    memory_bytes: float | None
-    step_s: float | None = None
-    low_s: float | None = None
-    high_s: float | None = None
-    extrapolates: bool = False
-    examples_per_s: float | None = None
-    train_s: float | None = None
-    cost: float | None = None
-    offer: Offer | None = None
-    energy_j: float | None = None
-    energy_at_most_j: float | None = None
-    note: str = ""
-
-
-SORTS: Mapping[str, Callable[[Choice], float | None]] = {
-    "time": lambda one: one.train_s,
-    "cost": lambda one: one.cost,
-    "energy": lambda one: one.energy_j or one.energy_at_most_j,
+Row = dict[str, Any]
+UNKNOWN = (  # of a device that does not fit, or that has no peak for the type
+    *("step_s", "low_s", "high_s", "extrapolates", "examples_per_s", "train_s"),
+    *("cost", "offer", "energy_j", "energy_at_most_j"),
+)
+SORTS: Mapping[str, Callable[[Row], float | None]] = {
+    "time": itemgetter("train_s"),
+    "cost": itemgetter("cost"),
+    "energy": lambda row: row["energy_j"] or row["energy_at_most_j"],
 }
 
 
@@ -56,45 +36,55 @@ def choices(
     epochs: float = 1.0,
     offers: Mapping[str, Offer] | None = None,
     batch: int | None = None,
-) -> list[Choice]:
-    """Return what a training of `samples * epochs` examples takes on each device.
+) -> list[Row]:
+    """Return what a training of `samples * epochs` examples takes on each device, a row each.
 
-    The network is that of `model`. Without a `batch` it is the least power of two that has 90 % of
-    the best speed among those that fit (`fit.knee`). `offers` are the prices by device.
+    `status` is `ok`, `oom` where no batch fits, `unsupported` where no peak of the dtype is known,
+    as `note` says. Times, cost and energy are of the whole training; `low_s` and `high_s` are of a
+    step. Without a `batch` it is the least power of two that has 90 % of the best speed among those
+    that fit (`fit.knee`). `offers` are the prices by device.
     """
     steps = Steps(model, TRIED if batch is None else (batch,))
     training, known = Training(samples, epochs), offers or {}
     return [_choice(model.on(one), steps, training, known.get(one.name)) for one in devices]
 
 
-def ordered(found: Sequence[Choice], by: str) -> list[Choice]:
-    """Return choices with the least of `by`, a name of `SORTS`, first; unknown last, unfit after.
+def ordered(found: Sequence[Row], by: str) -> list[Row]:
+    """Return rows with the least of `by`, a name of `SORTS`, first; unknown last, unfit after."""
 
-    Devices that do not fit or are unsupported keep their order.
-    """
-
-    def key(one: Choice) -> tuple[bool, bool, float]:
-        value = SORTS[by](one)
-        return one.status != "ok", value is None, value or 0.0
+    def key(row: Row) -> tuple[bool, bool, float]:
+        value = SORTS[by](row)
+        return row["status"] != "ok", value is None, value or 0.0
 
     return sorted(found, key=key)
 
 
-def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None) -> Choice:
+def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None) -> Row:
     device, every = on.device, dict(zip(steps.batches, steps.needs(on), strict=True))
     fitting = [batch for batch, needs in every.items() if needs.fit(device)]
     least = min(every)
 
-    def of(status: str, batch: int) -> tuple[str, str, int, int, int, float | None]:
+    def row(status: str, batch: int, **told: Any) -> Row:
         needs = every[batch]
-        return device.name, status, batch, needs.peak_bytes, needs.total_bytes, device.memory_bytes
+        return {
+            "device": device.name,
+            "status": status,
+            "batch": batch,
+            "peak_memory_bytes": needs.peak_bytes,
+            "needed_bytes": needs.total_bytes,
+            "memory_bytes": device.memory_bytes,
+            **dict.fromkeys(UNKNOWN),
+            "extrapolates": False,
+            "note": "",
+            **told,
+        }
 
     if not fitting:
-        return Choice(*of("oom", least))
+        return row("oom", least)
     try:
-        step_s = {row.batch: sum(row.times) for row in steps.rows(on)}
+        step_s = {one.batch: sum(one.times) for one in steps.rows(on)}
     except InputError as error:
-        return Choice(*of("unsupported", least), note=str(error))
+        return row("unsupported", least, note=str(error))
     batch = knee(fitting, [step_s[one] for one in fitting])
     made = on.timeline(batch)
     if offer is not None:
@@ -102,14 +92,15 @@ def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None
     whole = bill(training, made.step_s, batch, 1)
     count = training.samples * training.epochs / batch
     energy = step_energy(made, on.seen, on.lowered(batch).kernels)
-    return Choice(
-        *of("ok", batch),
-        *(made.step_s, made.low_s, made.high_s, made.extrapolates),
-        batch / made.step_s if made.step_s else None,
-        whole.train_s,
-        whole.cost,
-        offer,
-        None if energy.energy_j is None else energy.energy_j * count,
-        None if energy.at_most_j is None else energy.at_most_j * count,
-        energy.note,
+    joules = {"energy_j": energy.energy_j, "energy_at_most_j": energy.at_most_j}
+    return row(
+        "ok",
+        batch,
+        **picked(made, "step_s low_s high_s extrapolates"),
+        examples_per_s=batch / made.step_s if made.step_s else None,
+        train_s=whole["train_s"],
+        cost=whole["cost"],
+        offer=offer,
+        **{name: None if value is None else value * count for name, value in joules.items()},
+        note=energy.note,
     )

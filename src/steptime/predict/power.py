@@ -75,20 +75,12 @@ def step_energy(times: Timeline, device: Device, kernels: Iterable[Kernel] = ())
     return StepEnergy(share, energy_j, at_most_j, note)
 
 
-@dataclass(frozen=True)
-class Run:
-    """Steps to pay for: the price of a kWh in any currency, the grams of CO2 that making one costs.
-
-    None where it is not asked for.
-    """
-
-    steps: int
-    price_per_kwh: float | None = None
-    co2_g_per_kwh: float | None = None
-
-
-def run_energy(run: Run, step_j: float) -> dict[str, float | None]:
-    """Return energy, cost and CO2 of steps of `step_j` joules: 36,000 of 100 J are 1 `kwh`."""
-    kwh = run.steps * step_j / KWH_J
-    asked = {"cost": run.price_per_kwh, "co2_g": run.co2_g_per_kwh}
+def run_energy(
+    steps: int, step_j: float | None, price: float | None = None, co2_g: float | None = None
+) -> dict[str, float | None] | None:
+    """Return energy, cost and CO2 of steps by those of a kWh: 36,000 of 100 J are 1 `kwh`."""
+    if step_j is None:
+        return None
+    kwh = steps * step_j / KWH_J
+    asked = {"cost": price, "co2_g": co2_g}
     return {"kwh": kwh, **{key: None if per is None else kwh * per for key, per in asked.items()}}

@@ -97,17 +97,9 @@ class Training:
     billing: str = "second"
 
 
-@dataclass(frozen=True)
-class Bill:
-    """What a training takes. `device_hours` are worked ones; `cost` counts them as billed."""
-
-    epoch_s: float
-    train_s: float
-    device_hours: float
-    cost: float | None
-
-
-def bill(training: Training, step_s: float, global_batch: int, workers: int) -> Bill:
+def bill(
+    training: Training, step_s: float, global_batch: int, workers: int
+) -> dict[str, float | None]:
     """Return time and cost of a training of `samples * epochs / global_batch` steps.
 
     Every device is paid for from the first second to the last: 1.2 hours on 4 devices cost 4.8
@@ -119,4 +111,5 @@ def bill(training: Training, step_s: float, global_batch: int, workers: int) -> 
     hours = train_s / HOUR_S
     paid = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
     cost = None if training.price is None else training.price * paid * workers
-    return Bill(epoch_s, train_s, hours * workers, cost)
+    times = {"epoch_s": epoch_s, "train_s": train_s, "device_hours": hours * workers}
+    return {**times, "cost": cost}
