@@ -107,10 +107,7 @@ def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, 
 
 
 def calibration(rows: Rows, points: int) -> dict[str, Any]:
-    """Return the table `calibration` that `points` of the rows of a device tell of it.
-
-    They are those of the stack with most rows. Raises `InputError` where none tells a time.
-    """
+    """Return the table `calibration` that `points` of the stack with most rows tell."""
     groups = _groups(rows)
     if not groups:
         raise InputError("calibrate: no row tells a time")

@@ -16,11 +16,7 @@ from steptime.stacks import stack_of
 
 
 def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
-    """Return the measured and published steps of one device as cases.
-
-    What cannot be predicted is told to `warn`, once for each reason: a platform that no device file
-    describes, several replicas.
-    """
+    """Return measured and published steps as cases; `warn` is told once why others are none."""
     found, left_out = [], dict[str, int]()
     for record in records:
         quantity = record.quantities.get("step_s")

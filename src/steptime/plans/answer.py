@@ -14,7 +14,7 @@ from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
 from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.plans.request import Request
-from steptime.plans.step import PlanTime, plan_time
+from steptime.plans.step import PlanTime, plan_time, quick
 from steptime.plans.trace import write_trace
 from steptime.plans.words import sentence
 from steptime.predict.calibrated.method import notes_of
@@ -221,14 +221,14 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
         found: list[dict[str, Any]] = []
         for change, other in tries:
             try:
-                time = plan_time(planner, checked(planner.shape, other), exact=False)
+                time = quick(planner, checked(planner.shape, other))
             except InputError:
                 continue
-            if fits(planner, time):
+            if time.step_s < inf:
                 found.append({
                     "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
                     "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
-                    "total_bytes": time.memory[time.fullest].total,
+                    "total_bytes": time.bytes,
                 })  # fmt: skip
         if found:
             return min(found, key=itemgetter("step_s"))

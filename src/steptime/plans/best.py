@@ -66,10 +66,7 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 def searched(request: Request) -> dict[str, Any]:
-    """Return the best plan and those that none beats in all of `AMOUNTS`, as JSON values.
-
-    Raises `InputError` where a request says no batch, and where no plan is left.
-    """
+    """Return the best plan and those that none beats in `AMOUNTS`, as JSON; raises `InputError`."""
     if request.batch is None:
         raise InputError("--devices: a search needs --batch, the sequences of a step")
     if request.limits.get("days") is not None and request.tokens is None:

@@ -12,10 +12,7 @@ from steptime.plans.stages import Group, Layout, Part, groups
 
 
 class Wait(NamedTuple):
-    """An exchange: the group of ranks, its kind and link, bytes of a device, and seconds.
-
-    It takes `total_s`, for which the device waits `exposed_s`.
-    """
+    """An exchange: group, kind, link, bytes of a device, its seconds and those waited for."""
 
     group: str
     collective: str
@@ -82,10 +79,7 @@ class Step:
         return groups(sizes, plan.expert, plan.shards, self.order)
 
     def exchanges(self, name: str, pass_: str) -> list[Wait]:
-        """Return what a piece exchanges in a pass of a micro-batch, and what of it is not hidden.
-
-        What goes round a ring is sent once for keys and values.
-        """
+        """Return what a piece exchanges in a pass of a micro-batch, and what is not hidden."""
         piece, found, in_rings = self.found[name], [], 0.0
         for trade in (one for one in piece.trades if one.pass_ == pass_):
             if trade.group == "context" and self.plan.context_method == "ring":
@@ -195,10 +189,7 @@ class Step:
         shards: Sequence[Wait],
         moved: float,
     ) -> Pass:
-        """Return a pass of which exchanges of weights run beside, and the host ahead.
-
-        So does what goes to the host's memory: of both the longer is waited for.
-        """
+        """Return a pass; weights are exchanged, and bytes go to the host, beside its kernels."""
         exchanged = sum(one.total_s for one in shards)
         beside = exchanged * self.planner.constant("shard_hidden")
         busy = compute + again

@@ -127,10 +127,7 @@ class Planner:
         self.join(cluster)
 
     def on(self, cluster: Cluster) -> Planner:
-        """Return the planner of another number of these devices; layers that are priced are kept.
-
-        What exchanges they need is priced again.
-        """
+        """Return the planner of another number of these devices, whose layers are priced."""
         found = copy(self)
         found.join(cluster)
         return found
@@ -221,10 +218,7 @@ class Planner:
         return self._pieces[key]
 
     def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
-        """Return the seconds of an exchange among ranks.
-
-        Raises `InputError` where nothing joins them.
-        """
+        """Return the seconds of an exchange among ranks; raises `InputError` without a link."""
         if len(group) == 1 or not size_bytes:
             return Exchanged(0.0, "")
         key = (kind, size_bytes, group)

@@ -177,10 +177,7 @@ class Request:
         )
 
     def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
-        """Return what prices plans on so many devices; raises `InputError`.
-
-        One `like` it, on another number of devices, has its layers priced already.
-        """
+        """Return what prices plans, with the layers of one `like` it; raises `InputError`."""
         cluster = cluster_of(self.site, devices)
         if like is not None:
             return like.on(cluster)
@@ -212,10 +209,7 @@ def sites(
     levels: Sequence[Further] = (),
     host_link: str | None = None,
 ) -> list[Site]:
-    """Return where a training may run: each device with its links, one for all or one for each.
-
-    Raises `InputError` for another number of links than of devices.
-    """
+    """Return where a training may run: each device with its links, one for all or one for each."""
     found = []
     for names, option in ((inside, "--inside"), (link, "--link")):
         each = [names] if names is None or isinstance(names, str) else list(names)
@@ -276,10 +270,7 @@ def planner_of(
     gradients: int | None = None,
     use: str = "training",
 ) -> Planner:
-    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
-
-    Without a `dtype` it is bfloat16, on devices that have none float16.
-    """
+    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`."""
     chosen = cost_model(method).under(options)
     if isinstance(shape, Network):
         return NetworkPlanner(shape, cluster, chosen)

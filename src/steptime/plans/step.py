@@ -68,15 +68,11 @@ class PlanTime:
         return sum(one.exposed_s for one in self.exposures)
 
 
-def plan_time(planner: Planner, asked: Asked, exact: bool = True) -> PlanTime:
-    """Return the time and the memory of a step.
-
-    `exact` simulates the pipeline; else its length is a closed form. Raises `InputError` where
-    the plan does not fit the network.
-    """
+def plan_time(planner: Planner, asked: Asked) -> PlanTime:
+    """Return time and memory of a step, whose pipeline is simulated unless it is very large."""
     one, plan, m, flow = Step(planner, asked), asked.plan, asked.rounds, None
     times, send, devices = one.stages, one.send, plan.pipeline
-    if exact and len(times) * m * 2 <= MOST_EVENTS:
+    if len(times) * m * 2 <= MOST_EVENTS:
         flow = simulate(plan.schedule, times, devices, m, send.total_s)
         ends, idle, most = flow.ends_s, flow.idle_s, flow.most_held
     else:

@@ -77,10 +77,7 @@ class Fabric:
         return min(devices, per_node), -(-devices // per_node)
 
     def message_s(self, size_bytes: float, senders: int = 1) -> float:
-        """Return the seconds of one message over `between`.
-
-        That many `senders` of a node, of each group, send one at once over its links.
-        """
+        """Return the seconds of one message over `between`, of so many `senders` of a node."""
         return self._message_s(self.between, size_bytes * self.share(senders))
 
     def inside_message_s(self, size_bytes: float, senders: int = 1) -> float:
@@ -159,10 +156,7 @@ def butterfly(size_bytes: float, replicas: int, fabric: Fabric) -> float:
 
 
 def butterfly_mixing(size_bytes: float, replicas: int, fabric: Fabric) -> float:
-    """One round of the butterfly a step, so that sums mix over steps (Zhao and Canny 2013).
-
-    Counted is the farthest partner, between nodes where there are several.
-    """
+    """One round of the butterfly a step, with the farthest partner (Zhao and Canny 2013)."""
     return send(size_bytes, replicas, fabric) + fabric.add_s(size_bytes if replicas > 1 else 0.0)
 
 
@@ -326,10 +320,7 @@ def overlapped(
 def fabric_of(
     link: Link | Fabric, efficiency: float, memory_bytes_per_s: float | None = None
 ) -> Fabric:
-    """Return what joins the replicas, at the share `efficiency` of its rates.
-
-    A measured link's rate is that of whole all-reduces, adding up included.
-    """
+    """Return what joins replicas; a measured link's rate is that of whole all-reduces."""
     fabric = link if isinstance(link, Fabric) else Fabric(link)
     adds = None if fabric.between.measured else memory_bytes_per_s
     return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)

@@ -21,10 +21,7 @@ ANALYTIC = Settings()
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a method: its meaning, its default as text, and how a text changes the method.
-
-    `read` returns the changed method and raises `ValueError`, saying what is allowed.
-    """
+    """An option: its meaning, its default, what a text makes of a method (or a `ValueError`)."""
 
     meaning: str
     default: str

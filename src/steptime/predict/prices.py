@@ -25,11 +25,7 @@ _OFFER: dict[str, Check] = {"name": TEXT, "devices": TEXTS, "per_hour": NUMBER, 
 
 @dataclass(frozen=True)
 class Offer:
-    """The price of a device for an hour, in `currency`, on a date; where it is from.
-
-    `billing` is the smallest time that is paid. `verified` is False for a price that should be
-    checked.
-    """
+    """The price of a device-hour on a date, paid by `billing`; doubtful if not `verified`."""
 
     device: str
     price: float
@@ -41,10 +37,7 @@ class Offer:
 
 
 def offers(path: Path | None = None) -> list[Offer]:
-    """Return the offers of a price file, or of all shipped ones.
-
-    Raises `InputError` for a file that holds no prices, and for an unknown device.
-    """
+    """Return the offers of a price file, or of all shipped ones; raises `InputError`."""
     paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
     return [offer for one in paths for offer in offers_of(read_toml(one), shown(one))]
 
@@ -59,10 +52,7 @@ def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
 
 
 def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
-    """Return the offers that a table of prices holds; `where` is named in errors.
-
-    Raises `InputError` for an unknown key, a missing one, and an unknown device.
-    """
+    """Return the offers of a table of prices; raises `InputError` that names `where`."""
     required = ("name", "date", "currency", "billing", "source", "offers")
     file = checked(table, _FILE, required, where)
     one_of("billing", file["billing"], BILLINGS, where)
@@ -86,10 +76,7 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
 
 @dataclass(frozen=True)
 class Training:
-    """A training to pay for: examples in the dataset, epochs, price of a device for an hour.
-
-    `billing` is the smallest time that is paid, one of `BILLINGS`.
-    """
+    """A training to pay for: examples, epochs, price of a device-hour, paid as `billing` says."""
 
     samples: int
     epochs: float = 1.0

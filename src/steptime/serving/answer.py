@@ -29,10 +29,7 @@ STACK = "vllm-2025"  # where nobody says
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks of serving: the network, where it runs, how it is split, what comes in.
-
-    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made.
-    """
+    """What a user asks of serving; `batch` prompts of `input` tokens give `output` tokens each."""
 
     model: str
     site: Site
@@ -97,10 +94,7 @@ class Request:
 
 
 def format_of(word: str | None, option: str) -> str:
-    """Return the format that an option's word means, "" of None; raises `InputError`.
-
-    Keys and values have at least 8 bit.
-    """
+    """Return the format that an option's word means, "" of None; a cache has at least 8 bit."""
     if word is None:
         return ""
     found = ALIASES.get(word.lower(), word.lower())

@@ -45,10 +45,7 @@ def under_load(
     demand: Demand, load: Load, pools: Sequence[Pool], read_s: float = 0.0,
     sent_s: Callable[[int], float] = lambda tokens: 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return times and rates of the requests that servers answer, as JSON values.
-
-    Where there are targets, also the highest rate at which enough requests meet them.
-    """
+    """Return times and rates of requests; with targets the highest rate that meets them."""
     told = _summary(demand, load, pools, read_s, sent_s)
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
@@ -67,10 +64,7 @@ def under_load(
 def _summary(
     demand: Demand, load: Load, pools: Sequence[Pool], read_s: float, sent_s: Callable[[int], float]
 ) -> dict[str, Any]:
-    """Return what a run says of its requests; of open arrivals not those at both ends.
-
-    There the queue fills and drains.
-    """
+    """Return what a run says of its requests; of open arrivals without filling and draining."""
     run, count = simulate(load, pools, read_s, sent_s), len(load.inputs)
     edge = 0 if load.concurrency else int(EDGE * count)
     steady = range(edge, count - edge)

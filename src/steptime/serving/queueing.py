@@ -149,10 +149,7 @@ class Server:
         self.least_free = min(self.least_free, self.free)
 
     def _decode(self, request: int, made: int) -> list[int]:
-        """Let a request run that has all but the last of its tokens in the cache.
-
-        Return it where that was its last.
-        """
+        """Let a request run, all but its last token cached; return it where that ends it."""
         held = self.inputs[request] + made - 1
         if made == self.outputs[request]:
             self.free += self.pool.held(held)

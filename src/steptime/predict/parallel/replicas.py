@@ -21,10 +21,7 @@ from steptime.predict.step_model import StepModel, no_link
 
 @dataclass(frozen=True)
 class Strategy:
-    """What replicas exchange: gradients by which collective, "" for nothing, or shards of weights.
-
-    One that `overlaps` exchanges beside the backward pass, if that is not switched off.
-    """
+    """What replicas exchange: by which collective ("": nothing), meanwhile or not, or shards."""
 
     collective: str = ""
     overlaps: bool = False

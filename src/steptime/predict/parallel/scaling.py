@@ -20,11 +20,7 @@ PAYS = 0.5  # share of the throughput that added devices must bring to be worth 
 
 @dataclass(frozen=True)
 class Exchange:
-    """How gradients are exchanged: by which collective, how much smaller, and whether meanwhile.
-
-    `collective` None is the method's own. `compression` divides the bytes. `overlap` exchanges
-    buckets of gradients while the backward pass still runs.
-    """
+    """How gradients are exchanged: by what (None: the usual), compressed, beside backward."""
 
     collective: str | None = None
     compression: float = 1.0
