@@ -171,7 +171,8 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     """Return the case of a row of the keys of `Rows`, in SI; raises `InputError`."""
     said = {key: value for key, value in row.items() if key in _SAID and value is not None}
     if "attrs" in said:
-        said["attrs"] = {name: _quoted(value) for name, value in dict(said["attrs"]).items()}
+        attrs = dict(said["attrs"]).items()
+        said["attrs"] = {name: repr(v) if isinstance(v, str) else v for name, v in attrs}
     said["rivals"] = {name: repr(value) for name, value in dict(row.get("rivals") or {}).items()}
     if "batch" in said:
         said["batch"] = str(said["batch"])
@@ -191,10 +192,6 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
 
 
 _SAID = _COMMON.difference(("seconds", "device", "unit", "file", "where", "ops", "parts"))
-
-
-def _quoted(value: object) -> object:
-    return repr(value) if isinstance(value, str) else value
 
 
 def cases_of(

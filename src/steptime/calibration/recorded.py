@@ -1,5 +1,6 @@
 """Records of whole steps as cases."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
@@ -17,40 +18,30 @@ from steptime.stacks import stack_of
 
 def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
     """Return measured and published steps as cases; `warn` is told once why others are none."""
-    found, left_out = [], dict[str, int]()
+    found, left_out = [], Counter[str]()
     for record in records:
         quantity = record.quantities.get("step_s")
         if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
             continue
+        of, stack = record.workload, stack_of(record)
+        stack = "" if stack == catalog.DEFAULT_STACK else stack
         seconds = median(quantity.samples) if quantity.samples else quantity.value
+        alone = of.plan.data == 1 == record.method.options.get("devices", 1)
         try:
             device = catalog.device(catalog.platform_of(record.platform) or record.platform)
-            kernels = _alone(record)
+            kernels = step_kernels(of, stack) if alone else ()
         except InputError as error:
-            left_out[str(error)] = left_out.get(str(error), 0) + 1
+            left_out[str(error)] += 1
             continue
-        if not seconds:
-            continue
-        of, stack = record.workload, _stack(record)
-        at = f"{of.label}, batch {of.batch_per_replica}"
-        found.append(
-            Case(kernels, device, seconds, of.model, "step", of.label, of, stack, place=at)
-        )
+        if not alone:
+            left_out["steps of several replicas are not evaluated"] += 1
+        elif seconds:
+            at = f"{of.label}, batch {of.batch_per_replica}"
+            one = Case(kernels, device, seconds, of.model, "step", of.label, of, stack, place=at)
+            found.append(one)
     for reason, count in left_out.items():
         warn(f"{count:,} records left out: {reason}")
     return found
-
-
-def _alone(record: Record) -> tuple[Kernel, ...]:
-    """Return the kernels of a record's step; raises `InputError` for one of several replicas."""
-    if record.workload.plan.data > 1 or record.method.options.get("devices", 1) != 1:
-        raise InputError("steps of several replicas are not evaluated")
-    return step_kernels(record.workload, _stack(record))
-
-
-def _stack(record: Record) -> str:
-    named = stack_of(record)
-    return "" if named == catalog.DEFAULT_STACK else named
 
 
 def step_kernels(

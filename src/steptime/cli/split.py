@@ -1,8 +1,5 @@
 """The command `split`: where to cut a network between two devices."""
 
-from dataclasses import asdict
-from typing import Any
-
 from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
@@ -37,8 +34,7 @@ def split(
     between = catalog.link(link)
     given = options.pairs(option_, "option")
     here = StepModel(workload, first, method=method, options=given)
-    found = cuts(here, here.on(second), between)
-    rows: list[dict[str, Any]] = [{**asdict(cut), "total_s": cut.total_s} for cut in found]
+    rows = cuts(here, here.on(second), between)
     ranked = sorted(range(len(rows)), key=lambda i: rows[i]["total_s"])
     unknown = between.latency_s is None
     best = {ranked[0]: "best"}

@@ -6,41 +6,22 @@ back is left out, and so is any overlap of one example's transfer with another's
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from steptime.core.hardware import Link
 from steptime.predict.lower import Row
 from steptime.predict.step_model import StepModel
 
-
-@dataclass(frozen=True)
-class Cut:
-    """A cut after one op or layer, "" for one before the first.
-
-    `output_bytes` are those of the op itself, `crossing_bytes` of all tensors that are made before
-    the cut and read after it. `flop` is the work up to the cut.
-    """
-
-    after: str
-    flop: float
-    output_bytes: int
-    crossing_bytes: int
-    first_s: float
-    transfer_s: float
-    second_s: float
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of one pass."""
-        return self.first_s + self.transfer_s + self.second_s
+KEYS = ["after", "flop", "output_bytes", "crossing_bytes", "first_s", "transfer_s", "second_s"]
 
 
-def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
+def cuts(here: StepModel, there: StepModel, link: Link) -> list[dict[str, Any]]:
     """Return every cut of an inference, in order: first all on `there`, last all on `here`.
 
-    Both are models of one network. Raises `InputError` for what the method or a device does not
-    know.
+    A cut is after an op or layer, "" for the first. `output_bytes` are those of the op itself,
+    `crossing_bytes` of all tensors that are made before the cut and read after it; `flop` is the
+    work up to the cut. Both are models of one network. Raises `InputError` as a prediction does.
     """
     lowered, counted = here.lowered(), here.counted()
     first, second = ({row.row.name: row for row in one.timeline().rows} for one in (here, there))
@@ -57,7 +38,10 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[Cut]:
     flop = accumulate((counted[row.name]["forward"] for row in rows), initial=0.0)
     later = [after[-1] - until for until in after]
     every = zip(names, flop, sizes, sent, before, took, later, strict=True)
-    return [Cut(*one) for one in every]
+    found: list[dict[str, Any]] = [dict(zip(KEYS, one, strict=True)) for one in every]
+    return [
+        row | {"total_s": row["first_s"] + row["transfer_s"] + row["second_s"]} for row in found
+    ]
 
 
 def _crossing(names: Sequence[str], sizes: Sequence[int], rows: Sequence[Row]) -> list[int]:
