@@ -92,7 +92,6 @@ def op_kernels(
     shapes: tuple[tuple[int, ...], ...],
     attrs: Mapping[str, Attr],
     dtype: str,
-    settings: Settings = SETTINGS,
     pass_: str = "forward",  # noqa: S107  # a pass of a step
     gradients: Collection[int] | None = None,
 ) -> tuple[Kernel, ...]:
@@ -111,7 +110,7 @@ def op_kernels(
     said = attrs
     if kind_row(kind).window:
         said = {name: _of_sides(value, SIDES.get(name, 0)) for name, value in attrs.items()}
-    return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, settings, pass_, wanted)
+    return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, pass_, wanted)
 
 
 def _of_sides(said: Attr, sides: int) -> Attr:
@@ -129,7 +128,6 @@ def _op_kernels(
     shapes: tuple[tuple[int, ...], ...],
     attrs: Attrs,
     dtype: str,
-    settings: Settings,
     pass_: str,
     gradients: tuple[int, ...] | None,
 ) -> tuple[Kernel, ...]:
@@ -142,7 +140,7 @@ def _op_kernels(
     tensors = dict(zip((*names, *op.outputs), (*specs, *made), strict=True))
     graph = Graph("op", tensors, (op,), names, (), op.outputs)
     if pass_ == "forward":
-        return lower(graph, dtype, settings).kernels
+        return lower(graph, dtype, SETTINGS).kernels
     trained = tuple(name for i, name in enumerate(names) if gradients is None or i in gradients)
     loss = Op("loss", "mean", op.outputs[:1], ("loss",))
     graph = Graph(
@@ -154,5 +152,5 @@ def _op_kernels(
         ("loss",),
     )
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
-    every = lower(training_graph(graph, "sgd"), dtype, settings).kernels
+    every = lower(training_graph(graph, "sgd"), dtype, SETTINGS).kernels
     return tuple(one for one in every if one.op == "op" and one.pass_ in passes)

@@ -33,7 +33,6 @@ def calibrate(
     device: Device,
     cases: Sequence[Case],
     points: int | None = 60,
-    seed: int = 0,
     source: str = "",
     facts: Mapping[str, Any] | None = None,
     priors: Mapping[str, Constant] | None = None,
@@ -52,7 +51,7 @@ def calibrate(
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
     bare = replace(device, calibration={})
-    own = [replace(case, device=bare) for case in chosen(cases, points, seed)]
+    own = [replace(case, device=bare) for case in chosen(cases, points)]
     stack = next((case.stack for case in own if case.stack), catalog.DEFAULT_STACK)
     known = catalog.priors(device.kind, stack) if priors is None else priors
     columns = Columns(own)

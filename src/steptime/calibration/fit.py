@@ -70,13 +70,12 @@ def fitted(
     sets: Sequence[Rows],
     priors: Mapping[str, Constant],
     free: Collection[str] | None = None,
-    weights: Sequence[Floats] | None = None,
     sigma: float = SIGMA,
 ) -> dict[str, float]:
     """Return all constants, those in `free` fitted to the cases of one device or of several.
 
     `free` are the names that may move, by default those whose prior has a spread and that the cases
-    tell. `weights` are of each case of each set, 1 if left out; `sigma` is of the log of a row.
+    tell; `sigma` is of the log of a row.
     """
     start = constants_of(priors)
     allowed = told_by(sets, priors) if free is None else free
@@ -89,13 +88,9 @@ def fitted(
 
     def residuals(steps: Floats) -> Floats:
         constants = at(steps)
-        rows = []
-        for i, columns in enumerate(sets):
-            one = logs(columns, constants) / sigma
-            if weights is not None:
-                one = one * np.sqrt(weights[i])
-            rows.append(np.sign(one) * np.sqrt(2 * (np.sqrt(1 + one**2) - 1)))  # soft L1
-        found: Floats = np.concatenate([*rows, steps])
+        off = np.concatenate([logs(columns, constants) / sigma for columns in sets])
+        rows = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))  # soft L1
+        found: Floats = np.concatenate([rows, steps])
         return found
 
     if not names:
