@@ -10,16 +10,15 @@ from typing import Any
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
     OpKind,
     Specs,
     along,
+    example,
     fused,
     no_flop,
     require,
     resized,
     show,
-    vector,
 )
 
 
@@ -95,7 +94,7 @@ KINDS = {
     "all_reduce": OpKind(
         all_reduce_outputs,
         no_flop,
-        Example((vector(3, 4),), {"ranks": 4}),
+        example("3x4", ranks=4),
         f"{_MPI}: MPI_Allreduce; bytes are those of the sum",
         gradient=fused("all_reduce", "dy"),
         storage="in_place",
@@ -104,7 +103,7 @@ KINDS = {
     "all_gather": OpKind(
         all_gather_outputs,
         no_flop,
-        Example((vector(2, 4),), {"ranks": 4, "lengths": (7,)}),
+        example("2x4", ranks=4, lengths=(7,)),
         f"{_MPI}: MPI_Allgather; bytes are those of the whole",
         gradient=fused("reduce_scatter", "dy", attrs=lambda b: b.without("lengths")),
         exchanged=lambda *x, **how: _given(*all_gather_outputs(*x, **how)),
@@ -112,7 +111,7 @@ KINDS = {
     "reduce_scatter": OpKind(
         reduce_scatter_outputs,
         no_flop,
-        Example((vector(7, 4),), {"ranks": 4}),
+        example("7x4", ranks=4),
         f"{_MPI}: MPI_Reduce_scatter_block; bytes are those of the whole",
         gradient=fused(
             "all_gather",
@@ -124,7 +123,7 @@ KINDS = {
     "all_to_all": OpKind(
         all_to_all_outputs,
         no_flop,
-        Example((vector(8, 3, 4),), {"ranks": 4, "split": 0, "join": 1}),
+        example("8x3x4", ranks=4, split=0, join=1),
         f"{_MPI}: MPI_Alltoall; bytes are those that a rank sends, its own part with them",
         gradient=fused("all_to_all", "dy", attrs=_back),
         exchanged=lambda x, copies=1, **_: x.size_bytes * copies,
@@ -132,7 +131,7 @@ KINDS = {
     "send": OpKind(
         lambda x, ranks=2, stride=1: all_reduce_outputs(x, ranks=ranks, stride=stride),
         no_flop,
-        Example((vector(3, 4),), {}),
+        example("3x4"),
         "MPI 4.1, chapter 3: MPI_Sendrecv to the next rank; its gradient comes back",
         gradient=fused("send", "dy"),
         exchanged=_given,

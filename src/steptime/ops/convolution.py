@@ -10,14 +10,13 @@ from steptime.core.graph import TensorSpec
 from steptime.core.windows import positions
 from steptime.ops.table import (
     Backward,
-    Example,
     Products,
     Specs,
     Window,
+    example,
     matrix_kind,
     require,
     show,
-    vector,
 )
 
 Pair = tuple[int, int]
@@ -129,7 +128,7 @@ KINDS = {
     "conv2d": matrix_kind(
         conv2d_outputs,
         conv2d_products,
-        Example((vector(2, 4, 7, 8), vector(6, 2, 3, 2)), _ATTRS),
+        example("2x4x7x8 6x2x3x2", **_ATTRS),
         "definition: 2 * kernel * c_in/groups * c_out * positions",
         gradient=gradient,
         work="convolution",
@@ -139,7 +138,7 @@ KINDS = {
     "conv2d_grad_weight": matrix_kind(
         conv2d_grad_weight_outputs,
         conv2d_grad_weight_products,
-        Example((vector(2, 4, 7, 8), vector(2, 6, 4, 6)), {**_ATTRS, "kernel": (3, 2)}),
+        example("2x4x7x8 2x6x4x6", **_ATTRS, kernel=(3, 2)),
         "definition: as many multiply-adds as forward",
         work="convolution",
         window=lambda x, grad, kernel, stride=(1, 1), **_: (*kernel, *stride, *grad.shape[2:]),
@@ -147,7 +146,7 @@ KINDS = {
     "conv_transpose2d": matrix_kind(
         conv_transpose2d_outputs,
         conv_transpose2d_products,
-        Example((vector(2, 6, 4, 6), vector(6, 2, 3, 2)), {**_ATTRS, "output_size": (7, 8)}),
+        example("2x6x4x6 6x2x3x2", **_ATTRS, output_size=(7, 8)),
         "definition: the transpose of conv2d, as many multiply-adds",
         gradient=gradient,
         work="convolution",

@@ -3,16 +3,15 @@
 A FLOP is one addition, multiplication, comparison, division, root or transcendental function.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
-    Gradient,
     OpKind,
     Specs,
+    example,
     fused,
     last_axis,
     no_flop,
@@ -22,11 +21,9 @@ from steptime.ops.table import (
     same_as_first,
     show,
     summed,
-    vector,
     widest,
 )
 
-_X, _MASK, _IMAGE = vector(3, 4), vector(3, 4, dtype="bool"), vector(2, 3, 4)
 _ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, input or output, source)
     "relu": (1, 1, "y", "max(x, 0)"),
     "sigmoid": (4, 3, "y", "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
@@ -73,58 +70,60 @@ def prelu_outputs(x: TensorSpec, slope: TensorSpec) -> Specs:
     return (x,)
 
 
-def _pointwise(
-    outputs: Callable[..., Specs],
-    flop: int,
-    specs: Specs,
-    source: str,
-    gradient: Gradient | None = None,
-    **columns: Any,
-) -> OpKind:
-    """Return the row of a kind of `flop` an element that can run in another one's kernel."""
-    attrs = columns.pop("attrs", {})
-    rule = per_element(flop) if flop else no_flop
-    return OpKind(outputs, rule, Example(specs, attrs), source, gradient, pointwise=True, **columns)
-
+_pointwise = partial(OpKind, pointwise=True)  # runs in the kernel of another one, too
 
 KINDS = {
     **{
-        name: _pointwise(same_as_first, flop, (_X,), source, fused(f"{name}_grad", f"{kept} dy"))
+        name: _pointwise(
+            same_as_first,
+            per_element(flop),
+            example("3x4"),
+            source,
+            fused(f"{name}_grad", f"{kept} dy"),
+        )
         for name, (flop, _, kept, source) in _ACTIVATIONS.items()
     },
     **{
-        f"{name}_grad": _pointwise(same_as_first, flop, (_X, _X), f"derivative of {name}")
+        f"{name}_grad": _pointwise(
+            same_as_first, per_element(flop), example("3x4 3x4"), f"derivative of {name}"
+        )
         for name, (_, flop, _, _) in _ACTIVATIONS.items()
     },
     "softmax": OpKind(
         same_as_first,
         per_element(5),
-        Example((_X,)),
+        example("3x4"),
         "over the last axis: maximum, difference, exp, sum, quotient",
         fused("softmax_grad", "y dy"),
         autocast="wide",
         row=last_axis,
     ),
     "softmax_grad": OpKind(
-        same_as_first, per_element(4), Example((_X, _X)), "dx = y (dy - sum(y dy))", row=last_axis
+        same_as_first, per_element(4), example("3x4 3x4"), "dx = y (dy - sum(y dy))", row=last_axis
     ),
     **{
-        name: _pointwise(broadcast_outputs, 1, (_IMAGE, vector(3, 4)), "definition", gradient)
+        name: _pointwise(
+            broadcast_outputs, per_element(1), example("2x3x4 3x4"), "definition", gradient
+        )
         for name, gradient in _GRADIENTS.items()
     },
     "maximum": _pointwise(
-        maximum_outputs, 1, (_X, _X), "definition", fused("maximum_grad", "inputs dy", "grad")
+        maximum_outputs,
+        per_element(1),
+        example("3x4 3x4"),
+        "definition",
+        fused("maximum_grad", "inputs dy", "grad"),
     ),
     "maximum_grad": _pointwise(
         lambda a, b, grad: (a, b),
-        3,
-        (_X, _X, _X),
+        per_element(3),
+        example("3x4 3x4 3x4"),
         "derivative of maximum: one comparison, dy to each input or 0",
     ),
     "prelu": _pointwise(
         prelu_outputs,
-        2,
-        (_IMAGE, vector(3)),
+        per_element(2),
+        example("2x3x4 3"),
         "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
         fused("prelu_grad", "inputs dy", "grad"),
         autocast="low",
@@ -132,25 +131,25 @@ KINDS = {
     "prelu_grad": OpKind(
         lambda x, slope, grad: (x, slope),
         per_element(4),
-        Example((_IMAGE, vector(3), _IMAGE)),
+        example("2x3x4 3 2x3x4"),
         "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
     ),
     "dropout": _pointwise(
         same_as_first,
-        2,
-        (_X,),
+        per_element(2),
+        example("3x4", p=0.5),
         "Srivastava et al. 2014: mask and scale; drawing the mask is not counted",
         fused("dropout_grad", "dy saved"),
-        attrs={"p": 0.5},
         saved=lambda x, **_: (TensorSpec(x.shape, "bool"),),
     ),
-    "dropout_grad": _pointwise(same_as_first, 2, (_X, _MASK), "mask and scale", attrs={"p": 0.5}),
+    "dropout_grad": _pointwise(
+        same_as_first, per_element(2), example("3x4 3x4:bool", p=0.5), "mask and scale"
+    ),
     "cast": _pointwise(
         lambda x, dtype: (TensorSpec(x.shape, dtype),),
-        0,
-        (_X,),
+        no_flop,
+        example("3x4", dtype="bfloat16"),
         "definition: copies into another element type",
         fused("cast", "dy", attrs=lambda b: {"dtype": b.specs[0].dtype}),
-        attrs={"dtype": "bfloat16"},
     ),
 }

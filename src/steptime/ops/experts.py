@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from steptime.core.graph import TensorSpec
-from steptime.ops.table import Example, Products, Specs, fused, matrix_kind, require, show, vector
+from steptime.ops.table import Products, Specs, example, fused, matrix_kind, require, show
 
 GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
 
@@ -75,15 +75,13 @@ def experts_saved(
     return (TensorSpec((math.prod(x.shape[:-1]) * per_token, up.shape[1]), x.dtype),)
 
 
-_X, _LOGITS = vector(1, 2, 4), vector(1, 2, 5)
-_WEIGHTS = (vector(5, 12, 4), vector(5, 4, 6), vector(5, 12), vector(5, 4))
 _HOW: dict[str, Any] = {"per_token": 2, "activation": "swiglu"}
 
 KINDS = {
     "experts": matrix_kind(
         experts_outputs,
         experts_products,
-        Example((_X, _LOGITS, *_WEIGHTS), _HOW),
+        example("1x2x4 1x2x5 5x12x4 5x4x6 5x12 5x4", **_HOW),
         "Shazeer et al. 2017, eq. 1, spread evenly; the products of the chosen experts alone count",
         gradient=fused("experts_grad", "inputs dy saved", "grad"),
         saved=experts_saved,
@@ -93,7 +91,7 @@ KINDS = {
     "experts_grad": matrix_kind(
         lambda *specs, **_: specs[:-2],
         experts_grad_products,
-        Example((_X, _LOGITS, *_WEIGHTS, _X, vector(4, 12)), _HOW),
+        example("1x2x4 1x2x5 5x12x4 5x4x6 5x12 5x4 1x2x4 4x12", **_HOW),
         "derivative of experts: data and weight gradients, twice forward",
         read=_read,
         work="matmul",

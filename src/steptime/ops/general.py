@@ -8,10 +8,10 @@ from typing import Any
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
     OpKind,
     Specs,
     broadcast_shape,
+    example,
     fused,
     no_flop,
     per_element,
@@ -20,7 +20,6 @@ from steptime.ops.table import (
     show,
     summed,
     turned,
-    vector,
 )
 
 REDUCTIONS = {  # function: the type that it makes, "" for that of its input
@@ -163,7 +162,6 @@ def _as_it_is(x: TensorSpec, *axes: int) -> Specs:
     return (x,)
 
 
-_X, _IMAGE, _AT = vector(2, 5, 3), vector(2, 3, 4, 5), vector(2, 2, dtype="int64")
 _PADS = (0, 0, 0, 0, 1, 2, 0, 3)
 _ADDED = "definition: one addition an element of dy, into zeros"
 
@@ -171,7 +169,7 @@ KINDS = {
     "reduce": OpKind(
         reduce_outputs,
         per_element(1),
-        Example((_X,), {"function": "max", "axes": (0, 2), "keep": False}),
+        example("2x5x3", function="max", axes=(0, 2), keep=False),
         "definition: one addition, product or comparison an element read",
         gradient=reduce_gradient,
         autocast=lambda function, **_: "wide" if function in ("sum", "prod") else "",
@@ -181,13 +179,13 @@ KINDS = {
         lambda *specs, function, **_: (
             2 * specs[0].size if len(specs) > 1 else specs[0].size * (function == "mean")
         ),
-        Example((vector(5),), {"function": "mean", "axes": (0, 2), "shape": (2, 5, 3)}),
+        example("5", function="mean", axes=(0, 2), shape=(2, 5, 3)),
         "derivative of reduce: copies; a quotient an element of dy, or two FLOP an element of x",
     ),
     "broadcast": OpKind(
         broadcast_outputs,
         no_flop,
-        Example((vector(3, 1),), {"shape": (2, 3, 4)}),
+        example("3x1", shape=(2, 3, 4)),
         "definition: a view with strides of 0",
         gradient=lambda b: (summed(b, b.grad, b.out.shape, b.specs[0].shape, "grad_input"),),
         storage="view",
@@ -195,27 +193,27 @@ KINDS = {
     "tile": OpKind(
         tile_outputs,
         no_flop,
-        Example((vector(2, 3),), {"times": (1, 2)}),
+        example("2x3", times=(1, 2)),
         "definition: copies",
         gradient=tile_gradient,
     ),
     "pad": OpKind(
         pad_outputs,
         no_flop,
-        Example((_IMAGE,), {"pads": _PADS, "mode": "constant", "value": 0.0}),
+        example("2x3x4x5", pads=_PADS, mode="constant", value=0.0),
         "definition: copies",
         gradient=pad_gradient,
     ),
     "pad_grad": OpKind(
         pad_grad_outputs,
         per_element(1),
-        Example((vector(2, 3, 7, 8),), {"pads": _PADS, "mode": "edge"}),
+        example("2x3x7x8", pads=_PADS, mode="edge"),
         "derivative of padding that repeats: one addition an element of dy",
     ),
     "gather": OpKind(
         gather_outputs,
         no_flop,
-        Example((_X, _AT), {"axis": 1}),
+        example("2x5x3 2x2:int64", axis=1),
         "definition: reads what it copies",
         gradient=fused(
             "gather_grad",
@@ -227,13 +225,13 @@ KINDS = {
     "gather_grad": OpKind(
         gather_grad_outputs,
         lambda indices, grad, **_: int(grad.size),
-        Example((_AT, vector(2, 2, 2, 3)), {"axis": 1, "size": 5}),
+        example("2x2:int64 2x2x2x3", axis=1, size=5),
         _ADDED,
     ),
     "gather_elements": OpKind(
         gather_elements_outputs,
         no_flop,
-        Example((_X, vector(2, 2, 3, dtype="int64")), {"axis": 1}),
+        example("2x5x3 2x2x3:int64", axis=1),
         "definition: reads what it copies",
         gradient=fused("gather_elements_grad", "w dy", attrs=_shaped),
         read=lambda x, at, **_: at.size_bytes + x.size_bytes // x.size * at.size,
@@ -241,20 +239,20 @@ KINDS = {
     "gather_elements_grad": OpKind(
         lambda indices, grad, shape, **_: (TensorSpec(tuple(shape), grad.dtype),),
         lambda indices, grad, **_: int(grad.size),
-        Example((vector(2, 2, 3, dtype="int64"), vector(2, 2, 3)), {"axis": 1, "shape": (2, 5, 3)}),
+        example("2x2x3:int64 2x2x3", axis=1, shape=(2, 5, 3)),
         _ADDED,
     ),
     "topk": OpKind(
         topk_outputs,
         per_element(1),
-        Example((_X,), {"k": 2, "axis": 1, "largest": True}),
+        example("2x5x3", k=2, axis=1, largest=True),
         "convention: one comparison an element read; how a library sorts is its own",
         gradient=fused("gather_elements_grad", "places dy", attrs=_shaped),
     ),
     "cumsum": OpKind(
         lambda x, axis, reverse=False: _as_it_is(x, axis),
         per_element(1),
-        Example((_X,), {"axis": 1, "reverse": False}),
+        example("2x5x3", axis=1, reverse=False),
         "definition: one addition an element",
         autocast="wide",
         gradient=fused("cumsum", "dy", attrs=turned("reverse")),
@@ -262,7 +260,7 @@ KINDS = {
     "flip": OpKind(
         lambda x, axes: _as_it_is(x, *axes),
         no_flop,
-        Example((_X,), {"axes": (0, 1)}),
+        example("2x5x3", axes=(0, 1)),
         "definition: copies",
         gradient=fused("flip", "dy"),
     ),

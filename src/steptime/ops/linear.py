@@ -5,11 +5,11 @@ import math
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
     OpKind,
     Products,
     Specs,
     broadcast_shape,
+    example,
     fused,
     matrix_kind,
     of_each,
@@ -17,7 +17,6 @@ from steptime.ops.table import (
     require,
     show,
     summed,
-    vector,
 )
 
 
@@ -124,7 +123,7 @@ KINDS = {
     "linear": matrix_kind(
         linear_outputs,
         linear_products,
-        Example((vector(4, 6), vector(5, 6))),
+        example("4x6 5x6"),
         "definition: y = x W^T, 2mnk",
         gradient=of_each(  # dX = dY W and dW = dY^T X, leading dimensions folded into rows
             lambda b: b.emit("matmul", (b.grad, b.op.inputs[1]), "grad_input")[0],
@@ -138,7 +137,7 @@ KINDS = {
     "matmul": matrix_kind(
         matmul_outputs,
         matmul_products,
-        Example((vector(2, 3, 4), vector(2, 4, 5))),
+        example("2x3x4 2x4x5"),
         "definition: 2mnk for each of a batch",
         gradient=matmul_gradient,
         work="matmul",
@@ -147,7 +146,7 @@ KINDS = {
     "bias": OpKind(
         bias_outputs,
         per_element(1),
-        Example((vector(2, 3, 4, 4), vector(3)), {"axis": 1}),
+        example("2x3x4x4 3", axis=1),
         "definition: one addition an element; in place, as libraries add it in the product",
         gradient=of_each(lambda b: b.grad, _of_bias),
         autocast="first",
@@ -158,14 +157,14 @@ KINDS = {
     "reduce_sum": OpKind(
         reduce_sum_outputs,
         per_element(1),
-        Example((vector(2, 3, 4),), {"axes": (0, 2), "shape": (3,)}),
+        example("2x3x4", axes=(0, 2), shape=(3,)),
         "definition: one addition an element read",
         autocast="wide",
     ),
     "mean": OpKind(
         lambda x: (TensorSpec((), x.dtype),),
         per_element(1),
-        Example((vector(2, 3),)),
+        example("2x3"),
         "definition: one addition an element",
         gradient=fused(
             "expand",
@@ -176,7 +175,7 @@ KINDS = {
     "expand": OpKind(
         expand_outputs,
         per_element(1),
-        Example((vector(2),), {"shape": (2, 3), "scale": 0.5}),
+        example("2", shape=(2, 3), scale=0.5),
         "definition: one product an element read, then copies",
     ),
 }

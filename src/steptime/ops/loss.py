@@ -3,15 +3,14 @@
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
     OpKind,
     Specs,
+    example,
     last_axis,
     per_element,
     require,
     same_as_first,
     show,
-    vector,
 )
 
 IGNORED_LABEL = -100
@@ -30,13 +29,11 @@ def cross_entropy_gradient(b: Backward) -> tuple[str | None, ...]:
     return b.emit("log_softmax_grad", (log_p, picked), "grad_input")[0], None
 
 
-_LOGITS, _LABELS = vector(3, 5), vector(3, dtype="int64")
-
 KINDS = {
     "cross_entropy": OpKind(
         cross_entropy_outputs,
         per_element(5),
-        Example((_LOGITS, _LABELS)),
+        example("3x5 3:int64"),
         "log-softmax (maximum, difference, exp, sum, difference), then the mean of the labels'",
         gradient=cross_entropy_gradient,
         saved=same_as_first,
@@ -46,14 +43,14 @@ KINDS = {
     "pick_grad": OpKind(
         same_as_first,
         lambda log_p, labels, grad: int(labels.size),
-        Example((_LOGITS, _LABELS, vector())),
+        example("3x5 3:int64 :float32"),
         "-1/n at each label, 0 elsewhere",
         read=lambda log_p, labels, grad: int(labels.size_bytes + grad.size_bytes),
     ),
     "log_softmax_grad": OpKind(
         same_as_first,
         per_element(4),
-        Example((_LOGITS, _LOGITS)),
+        example("3x5 3x5"),
         "dx = dy - softmax(x) sum(dy)",
         row=last_axis,
     ),

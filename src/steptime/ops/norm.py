@@ -4,16 +4,15 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
-    Example,
     OpKind,
     Specs,
+    example,
     fused,
     last_axis,
     per_element,
     require,
     same_as_first,
     show,
-    vector,
 )
 
 STATISTICS_DTYPE = "float32"
@@ -56,8 +55,6 @@ def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
     return (x,)
 
 
-_X, _C, _W = vector(4, 3, 5, 5), vector(3), vector(6)
-_ROWS = vector(2, 4, 6)
 _LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
 
 KINDS = {
@@ -65,7 +62,7 @@ KINDS = {
         batch_norm_outputs,
         # in training mean 1, variance 3, normalise 2, scale, shift
         lambda x, *_, training=True: (8 if training else 4) * x.size,
-        Example((_X, _C, _C, _C, _C), {"training": True}),
+        example("4x3x5x5 3 3 3 3", training=True),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
         gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=None),
         saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
@@ -73,13 +70,13 @@ KINDS = {
     "batch_norm_grad": OpKind(
         lambda x, grad, weight, *_: (x, weight, weight),
         per_element(13),
-        Example((_X, _X, _C, _C, _C)),
+        example("4x3x5x5 4x3x5x5 3 3 3"),
         "derivative of batch_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
     ),
     "layer_norm": OpKind(
         layer_norm_outputs,
         per_element(8),
-        Example((_ROWS, _W, _W)),
+        example("2x4x6 6 6"),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
         gradient=fused("layer_norm_grad", "x dy w saved", "grad", attrs=None),
         always_saves=True,
@@ -90,14 +87,14 @@ KINDS = {
     "layer_norm_grad": OpKind(
         lambda x, grad, weight, *_: (x, weight, weight),
         per_element(13),
-        Example((_ROWS, _ROWS, _W, vector(2, 4), vector(2, 4))),
+        example("2x4x6 2x4x6 6 2x4 2x4"),
         "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
         row=last_axis,
     ),
     "group_norm": OpKind(
         group_norm_outputs,
         per_element(8),
-        Example((_X, _C, _C), {"groups": 3}),
+        example("4x3x5x5 3 3", groups=3),
         "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
         gradient=fused("group_norm_grad", "x dy w saved", "grad"),
         always_saves=True,
@@ -107,13 +104,13 @@ KINDS = {
     "group_norm_grad": OpKind(
         lambda x, grad, weight, *_, **__: (x, weight, weight),
         per_element(13),
-        Example((_X, _X, _C, vector(4, 3), vector(4, 3)), {"groups": 3}),
+        example("4x3x5x5 4x3x5x5 3 4x3 4x3", groups=3),
         "derivative of group_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
     ),
     "rms_norm": OpKind(
         rms_norm_outputs,
         per_element(4),
-        Example((_ROWS, _W)),
+        example("2x4x6 6"),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
         gradient=fused("rms_norm_grad", "x dy w saved", "grad", attrs=None),
         always_saves=True,
@@ -124,7 +121,7 @@ KINDS = {
     "rms_norm_grad": OpKind(
         lambda x, grad, weight, *_: (x, weight),
         per_element(9),
-        Example((_ROWS, _ROWS, _W, vector(2, 4))),
+        example("2x4x6 2x4x6 6 2x4"),
         "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
         row=last_axis,
     ),
@@ -132,7 +129,7 @@ KINDS = {
         same_as_first,
         # square, window sum, scale and shift, power, product
         lambda x, size, **_: int((size + 5) * x.size),
-        Example((_X,), _LRN),
+        example("4x3x5x5", **_LRN),
         "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
         gradient=fused("local_response_norm_grad", "x dy y saved"),
         autocast="wide",
@@ -141,7 +138,7 @@ KINDS = {
     "local_response_norm_grad": OpKind(
         same_as_first,
         lambda x, *_, size, **__: int((size + 6) * x.size),
-        Example((_X, _X, _X, _X), _LRN),
+        example("4x3x5x5 4x3x5x5 4x3x5x5 4x3x5x5", **_LRN),
         "derivative of local_response_norm: two products, ratio 2, window sum, last 2",
     ),
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from steptime.ops.table import Example, OpKind, per_element, vector
+from steptime.ops.table import OpKind, example, per_element
 
 STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}  # tensors kept for each weight
 SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2}  # tensors made while updating one
@@ -18,13 +18,11 @@ def _scratch(tensors: int) -> Callable[..., int]:
     return lambda weight, *_: tensors * weight.size_bytes
 
 
-_W = vector(3, 4)
-
 KINDS = {
     name: OpKind(
         lambda *weight_states_grad: weight_states_grad[:-1],
         per_element(flop),
-        Example((_W, *(_W for _ in range(STATES[name])), _W)),
+        example(" ".join(["3x4"] * (STATES[name] + 2))),
         source,
         storage="in_place",
         scratch=_scratch(SCRATCH[name]),

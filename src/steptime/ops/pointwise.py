@@ -11,14 +11,13 @@ from steptime.core.errors import one_of
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
     OpKind,
     Specs,
     broadcast_shape,
+    example,
     require,
     show,
     summed,
-    vector,
     widest,
 )
 
@@ -167,7 +166,7 @@ KINDS = {
         lambda *specs, **attrs: (
             function_of(attrs["function"]).flop * pointwise_outputs(*specs, **attrs)[0].size
         ),
-        Example((vector(2, 3, 1), vector(3, 4)), {"function": "div"}),
+        example("2x3x1 3x4", function="div"),
         "definition: one FLOP an element made, several where a function is written so",
         gradient=pointwise_gradient,
         autocast=_autocast,
@@ -176,7 +175,7 @@ KINDS = {
     "pointwise_grad": OpKind(
         lambda *specs, **_: (specs[-1],),
         _grad_flop,
-        Example((vector(3, 4), vector(2, 3, 4)), {"function": "div", "operand": 0}),
+        example("3x4 2x3x4", function="div", operand=0),
         "derivative of a pointwise function by an operand, times dy",
         pointwise=True,
     ),

@@ -7,15 +7,14 @@ from steptime.core.windows import positions
 from steptime.ops.convolution import Pair, Sides
 from steptime.ops.table import (
     Backward,
-    Example,
     OpKind,
     Specs,
     Window,
+    example,
     fused,
     no_flop,
     require,
     show,
-    vector,
 )
 
 
@@ -80,13 +79,12 @@ def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: 
 
 
 _WINDOW: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
-_X, _Y = vector(2, 3, 7, 8), vector(2, 3, 4, 4)
 
 KINDS = {
     "max_pool2d": OpKind(
         pool_outputs,
         pool_flop,
-        Example((_X,), _WINDOW),
+        example("2x3x7x8", **_WINDOW),
         "definition: one comparison an element of a window",
         window=_window,
         gradient=fused("max_pool2d_grad", "x dy saved"),
@@ -96,7 +94,7 @@ KINDS = {
     "max_pool2d_grad": OpKind(
         lambda x, grad, places, **_: (x,),
         lambda x, grad, places, **_: int(grad.size),
-        Example((_X, _Y, vector(2, 3, 4, 4, dtype="int64")), _WINDOW),
+        example("2x3x7x8 2x3x4x4 2x3x4x4:int64", **_WINDOW),
         "definition: one addition an element of the gradient",
         window=_window,
         read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
@@ -104,7 +102,7 @@ KINDS = {
     "avg_pool2d": OpKind(
         pool_outputs,
         pool_flop,
-        Example((_X,), _WINDOW),
+        example("2x3x7x8", **_WINDOW),
         "definition: one addition an element of a window, padding counted as zeros",
         window=_window,
         gradient=fused("avg_pool2d_grad", "x dy"),
@@ -112,7 +110,7 @@ KINDS = {
     "avg_pool2d_grad": OpKind(
         lambda x, grad, **_: (x,),
         lambda x, grad, kernel, **_: int(grad.size * kernel[0] * kernel[1]),
-        Example((_X, _Y), _WINDOW),
+        example("2x3x7x8 2x3x4x4", **_WINDOW),
         "definition: one addition an element of a window",
         window=_window,
         read=lambda x, grad, **_: int(grad.size_bytes),
@@ -120,14 +118,14 @@ KINDS = {
     "global_avg_pool": OpKind(
         global_pool_outputs,
         lambda x: int(x.size),
-        Example((_X,)),
+        example("2x3x7x8"),
         "definition: one addition an element",
         gradient=fused("expand", "dy", attrs=_mean),
     ),
     "upsample2d": OpKind(
         upsample_outputs,
         no_flop,
-        Example((vector(2, 3, 4, 5),), {"scale": (2, 3)}),
+        example("2x3x4x5", scale=(2, 3)),
         "definition: copies (nearest neighbour)",
         gradient=fused("upsample2d_grad", "dy"),
         autocast="wide",
@@ -135,15 +133,13 @@ KINDS = {
     "upsample2d_grad": OpKind(
         upsample_grad_outputs,
         lambda grad, **_: int(grad.size),
-        Example((vector(2, 3, 8, 15),), {"scale": (2, 3)}),
+        example("2x3x8x15", scale=(2, 3)),
         "definition: one addition an element",
     ),
     "resize2d": OpKind(
         resize_outputs,
         lambda x, size, mode, **_: RESIZES[mode] * resize_outputs(x, size, mode)[0].size,
-        Example(
-            (vector(2, 3, 4, 5),), {"size": (6, 7), "mode": "bilinear", "align_corners": False}
-        ),
+        example("2x3x4x5", size=(6, 7), mode="bilinear", align_corners=False),
         "definition: a multiply-add for each of 4 or 16 neighbours; the nearest is copied",
         gradient=fused(
             "resize2d_grad", "dy", attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[2:]}
@@ -153,9 +149,7 @@ KINDS = {
     "resize2d_grad": OpKind(
         resize_outputs,
         lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
-        Example(
-            (vector(2, 3, 6, 7),), {"size": (4, 5), "mode": "bilinear", "align_corners": False}
-        ),
+        example("2x3x6x7", size=(4, 5), mode="bilinear", align_corners=False),
         "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
     ),
 }

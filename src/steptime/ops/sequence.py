@@ -8,17 +8,16 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.ops.table import (
-    Example,
     OpKind,
     Products,
     Specs,
+    example,
     fused,
     matrix_kind,
     no_flop,
     require,
     show,
     turned,
-    vector,
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -143,8 +142,8 @@ def recurrent_kinds(
     16 hidden sizes a step of an LSTM, in a workspace.
     """
     gates = GATES[kind]
-    x, y = vector(2, 3, 4), vector(2, 3, 5)
-    weights = (vector(gates * 5, 4), vector(gates * 5, 5), vector(gates * 5), vector(gates * 5))
+    rows = gates * 5
+    inputs = f"2x3x4 {rows}x4 {rows}x5 {rows} {rows}"
 
     def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> Specs:
         batch, length = x.shape[:2]
@@ -154,7 +153,7 @@ def recurrent_kinds(
         kind: matrix_kind(
             recurrent_outputs(gates),
             recurrent_products,
-            Example((x, *weights)),
+            example(inputs),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
             gradient=fused(f"{kind}_grad", "inputs y saved dy", "grad"),
             saved=keep,
@@ -166,7 +165,7 @@ def recurrent_kinds(
         f"{kind}_grad": matrix_kind(
             lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
             recurrent_grad_products,
-            Example((x, *weights, y, *keep(x, *weights), y)),
+            example(f"{inputs} 2x3x5 2x{3 * kept * 5} 2x3x5"),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
             serial=lambda x, *_: x.shape[1],
@@ -174,15 +173,13 @@ def recurrent_kinds(
     }
 
 
-_IDS, _TABLE = vector(2, 3, dtype="int64"), vector(7, 4)
-_Q, _K, _LSE = vector(2, 3, 8), vector(2, 3, 4), vector(2, 4, 3)
 _HEADS: dict[str, Any] = {"heads": 4, "kv_heads": 2, "causal": True}
 
 KINDS = {
     "embedding": OpKind(
         embedding_outputs,
         no_flop,
-        Example((_IDS, _TABLE)),
+        example("2x3:int64 7x4"),
         "definition: reads the rows it copies, not the whole table",
         gradient=lambda b: (  # each row of dY is added to its word's row of a dense gradient
             None,
@@ -195,13 +192,13 @@ KINDS = {
     "embedding_grad": OpKind(
         lambda ids, grad, rows: (TensorSpec((rows, grad.shape[-1]), grad.dtype),),
         lambda ids, grad, rows: int(grad.size),
-        Example((_IDS, vector(2, 3, 4)), {"rows": 7}),
+        example("2x3:int64 2x3x4", rows=7),
         "definition: one addition an element of dY; writes the whole table",
     ),
     "attention": matrix_kind(
         attention_outputs,
         attention_products,
-        Example((_Q, _K, _K), _HEADS),
+        example("2x3x8 2x3x4 2x3x4", **_HEADS),
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
         gradient=fused("attention_grad", "inputs dy y saved", "grad"),
         saved=attention_saved,
@@ -211,14 +208,14 @@ KINDS = {
     "attention_grad": matrix_kind(
         lambda *specs, **_: specs[:-3],
         attention_grad_products,
-        Example((_Q, _K, _K, _Q, _Q, _LSE), _HEADS),
+        example("2x3x8 2x3x4 2x3x4 2x3x8 2x3x8 2x4x3", **_HEADS),
         "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
         work="attention",
     ),
     "rotary": OpKind(
         rotary_outputs,
         lambda x, table, head_width, **_: 3 * x.size // head_width * table.shape[1],
-        Example((_Q, vector(3, 2)), {"head_width": 2}),
+        example("2x3x8 3x2", head_width=2),
         "Su et al. 2021, eq. 34: two products and a sum an element that is turned",
         gradient=fused("rotary", "dy w", attrs=turned("inverse")),
     ),

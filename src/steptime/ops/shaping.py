@@ -10,17 +10,16 @@ from typing import Any
 from steptime.core.graph import Attr, TensorSpec
 from steptime.ops.table import (
     Backward,
-    Example,
     Gradient,
     OpKind,
     Specs,
     along,
+    example,
     fused,
     no_flop,
     require,
     resized,
     show,
-    vector,
     widest,
 )
 
@@ -114,29 +113,29 @@ def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int, step:
     return (resized(grad, place, size),)
 
 
-def _view(outputs: Callable[..., Specs], gradient: Gradient, *x: int, **attrs: Attr) -> OpKind:
+def _view(outputs: Callable[..., Specs], gradient: Gradient, x: str, /, **attrs: Attr) -> OpKind:
     """Return the row of a view; its example has the shape `x`."""
-    example = Example((vector(*x),), attrs)
-    return OpKind(outputs, no_flop, example, "definition: a view", gradient, storage="view")
+    case = example(x, **attrs)
+    return OpKind(outputs, no_flop, case, "definition: a view", gradient, storage="view")
 
 
 KINDS = {
     "concat": OpKind(
         concat_outputs,
         no_flop,
-        Example((vector(2, 3, 4), vector(2, 2, 4)), {"axis": 1}),
+        example("2x3x4 2x2x4", axis=1),
         "definition: copies",
         gradient=concat_gradient,
     ),
-    "reshape": _view(reshape_outputs, _RESHAPED, 2, 6, shape=(3, 4)),
-    "flatten": _view(flatten_outputs, _RESHAPED, 2, 3, 4),
+    "reshape": _view(reshape_outputs, _RESHAPED, "2x6", shape=(3, 4)),
+    "flatten": _view(flatten_outputs, _RESHAPED, "2x3x4"),
     "transpose": _view(
-        transpose_outputs, fused("transpose", "dy", attrs=_inverse), 2, 3, 4, order=(2, 0, 1)
+        transpose_outputs, fused("transpose", "dy", attrs=_inverse), "2x3x4", order=(2, 0, 1)
     ),
     "slice": OpKind(
         slice_outputs,
         no_flop,
-        Example((vector(2, 5, 3),), {"axis": 1, "start": 1, "stop": 4}),
+        example("2x5x3", axis=1, start=1, stop=4),
         "definition: a view; by convention it reads what it would copy",
         gradient=fused(
             "slice_grad",
@@ -149,7 +148,7 @@ KINDS = {
     "split": OpKind(
         split_outputs,
         no_flop,
-        Example((vector(2, 5, 3),), {"axis": 1, "sizes": (2, 3)}),
+        example("2x5x3", axis=1, sizes=(2, 3)),
         "definition: views of all parts; by convention it reads what it would copy",
         gradient=split_gradient,
         storage="view",
@@ -157,7 +156,7 @@ KINDS = {
     "slice_grad": OpKind(
         slice_grad_outputs,
         no_flop,
-        Example((vector(2, 3, 3),), {"axis": 1, "start": 1, "size": 5}),
+        example("2x3x3", axis=1, start=1, size=5),
         "definition: copies into zeros",
     ),
 }

@@ -247,6 +247,11 @@ def last_axis(*specs: TensorSpec, **_: Any) -> int:
     return specs[0].shape[-1]
 
 
-def vector(*shape: int, dtype: str = "float32") -> TensorSpec:
-    """Return a spec, written short for the examples of the table."""
-    return TensorSpec(shape, dtype)
+def example(shapes: str, /, **attrs: Any) -> Example:
+    """Return an example: inputs such as `2x3 4:int64`, a type if not float32, and attributes."""
+    parts = (text.partition(":") for text in shapes.split())
+    specs = [
+        TensorSpec(tuple(map(int, filter(None, sizes.split("x")))), dtype or "float32")
+        for sizes, _, dtype in parts
+    ]
+    return Example(tuple(specs), attrs)
