@@ -1,7 +1,7 @@
 """How far predictions are from what was measured: cases, methods, and tables of errors."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -150,16 +150,13 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         groups[case.device.name, case.stack].append(case)
     found: dict[int, Scored] = {}
     for own in groups.values():
-        value, low, high = Columns(own).intervals(constants_on(own[0], method))
+        first = own[0]
+        settings = replace(SETTINGS, stack=first.stack or SETTINGS.stack)
+        seen = method.sees(first.device, first_dtype(first.device), settings)
+        value, low, high = Columns(own).intervals(seen.constants)
         for case, *ends in zip(own, value, low, high, strict=True):
             found[id(case)] = Scored(case, *map(float, ends))
     return [found[id(case)] for case in cases]
-
-
-def constants_on(case: Case, method: Method) -> Mapping[str, float]:
-    """Return the constants of `calibrated` for a case's device and stack."""
-    settings = replace(SETTINGS, stack=case.stack or SETTINGS.stack)
-    return method.sees(case.device, first_dtype(case.device), settings).constants
 
 
 def after_calibration(

@@ -125,10 +125,8 @@ class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
     `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each, and
-    `blocks_bytes` what an allocator takes beyond that, by a line between both ends where there is
-    one.
-    `like` are the steps of the same network under another optimizer: what an optimizer changes does
-    not depend on the batch, so that one batch more tells it.
+    `blocks_bytes` what an allocator takes beyond that, by a line where there is one. `like` are the
+    steps of the same network under another optimizer, which one batch more tells.
     """
 
     def __init__(self, model: StepModel, batches: Sequence[int], like: Steps | None = None) -> None:

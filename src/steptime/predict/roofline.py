@@ -1,8 +1,7 @@
 """The roofline: every op takes the longer of its arithmetic and its memory traffic.
 
-Williams, Waterman, Patterson 2009. An op's time is max(FLOP / peak, bytes / bandwidth), plus the
-time to issue it where the device file knows that. Ops follow one another and share no cache;
-the peak is that of the dtype computed in, for every op of the step.
+Williams, Waterman, Patterson 2009. Ops follow one another and share no cache; the peak is that of
+the dtype computed in, for every op of the step.
 """
 
 from steptime.predict.kernel import Settings
