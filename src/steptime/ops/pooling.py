@@ -73,7 +73,7 @@ def _mean(b: Backward) -> dict[str, Any]:
     return {"shape": shape, "scale": 1.0 / (shape[2] * shape[3])}
 
 
-def _window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
+def _pool_window(x: TensorSpec, *_: TensorSpec, kernel: Pair, stride: Pair, **attrs: Any) -> Window:
     height, width = pool_outputs(x, kernel, stride, **attrs)[0].shape[2:]
     return (*kernel, *stride, height, width)
 
@@ -86,7 +86,7 @@ KINDS = {
         pool_flop,
         example("2x3x7x8", **_WINDOW),
         "definition: one comparison an element of a window",
-        window=_window,
+        window=_pool_window,
         gradient=fused("max_pool2d_grad", "x dy saved"),
         saved=lambda x, **how: (pool_outputs(x, **how)[0]._replace(dtype="int64"),),  # as torch's
         always_saves=True,
@@ -96,7 +96,7 @@ KINDS = {
         lambda x, grad, places, **_: int(grad.size),
         example("2x3x7x8 2x3x4x4 2x3x4x4:int64", **_WINDOW),
         "definition: one addition an element of the gradient",
-        window=_window,
+        window=_pool_window,
         read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
     ),
     "avg_pool2d": OpKind(
@@ -104,7 +104,7 @@ KINDS = {
         pool_flop,
         example("2x3x7x8", **_WINDOW),
         "definition: one addition an element of a window, padding counted as zeros",
-        window=_window,
+        window=_pool_window,
         gradient=fused("avg_pool2d_grad", "x dy"),
     ),
     "avg_pool2d_grad": OpKind(
@@ -112,7 +112,7 @@ KINDS = {
         lambda x, grad, kernel, **_: int(grad.size * kernel[0] * kernel[1]),
         example("2x3x7x8 2x3x4x4", **_WINDOW),
         "definition: one addition an element of a window",
-        window=_window,
+        window=_pool_window,
         read=lambda x, grad, **_: int(grad.size_bytes),
     ),
     "global_avg_pool": OpKind(
