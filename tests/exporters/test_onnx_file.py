@@ -21,7 +21,7 @@ from steptime.exporters import onnx_general
 from steptime.exporters.onnx import model_of
 from steptime.exporters.onnx_kinds import KINDS
 from steptime.exporters.onnx_nodes import NoOnnxError
-from steptime.ops import OPS, communication, pointwise
+from steptime.ops import OPS, communication, elementwise
 from steptime.ops.builder import Builder
 
 onnx = pytest.importorskip("onnx", reason="needs onnx, a witness: pip install onnx")
@@ -91,7 +91,7 @@ def assert_runs(graph: Graph) -> None:
 
 def test_every_kind_of_a_forward_pass_and_every_function_has_a_row() -> None:
     assert set(FORWARD) == set(KINDS)
-    assert set(onnx_general.FUNCTIONS) == set(pointwise.FUNCTIONS)
+    assert set(onnx_general.FUNCTIONS) == set(elementwise.FUNCTIONS)
 
 
 @pytest.mark.parametrize("kind", FORWARD)

@@ -20,9 +20,8 @@ from steptime.core.workload import OPTIMIZERS
 from steptime.layers.dense import classify, mean_loss
 from steptime.ops import OPS, communication
 from steptime.ops.builder import Builder
-from steptime.ops.loss import IGNORED_LABEL
-from steptime.ops.optimizer import STATES
-from steptime.ops.pointwise import FUNCTIONS
+from steptime.ops.elementwise import FUNCTIONS
+from steptime.ops.loss import IGNORED_LABEL, STATES
 from steptime.ops.sequence import GATES
 from steptime.ops.training import training_graph
 

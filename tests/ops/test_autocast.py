@@ -18,7 +18,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
 from steptime.ops.builder import Builder
-from steptime.ops.pointwise import FUNCTIONS
+from steptime.ops.elementwise import FUNCTIONS
 
 pytestmark = pytest.mark.framework
 

@@ -22,7 +22,7 @@ from steptime.ops import (
     serial_of,
 )
 from steptime.ops.builder import Builder
-from steptime.ops.optimizer import SCRATCH, STATES
+from steptime.ops.loss import SCRATCH, STATES
 from steptime.ops.table import ShapeError, Specs
 from steptime.ops.training import training_graph
 

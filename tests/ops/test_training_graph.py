@@ -20,7 +20,7 @@ from steptime.count import count, op_cost
 from steptime.models import ZOO
 from steptime.ops import OPS, outputs_of
 from steptime.ops.builder import Builder
-from steptime.ops.optimizer import STATES
+from steptime.ops.loss import STATES
 from steptime.ops.training import training_graph
 
 SMALL = (  # every part of every family, small

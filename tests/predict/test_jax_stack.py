@@ -16,7 +16,7 @@ from steptime.count import count
 from steptime.layers.dense import mean_loss
 from steptime.ops.builder import Builder
 from steptime.ops.execution import executed
-from steptime.ops.optimizer import STATES
+from steptime.ops.loss import STATES
 from steptime.ops.training import training_graph
 
 pytestmark = pytest.mark.jax

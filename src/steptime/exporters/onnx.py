@@ -13,7 +13,7 @@ from steptime.core.graph import Graph, TensorSpec
 from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS
 from steptime.exporters.onnx_nodes import TYPES, Node, Nodes, NoOnnxError, raw_tensor, tensor
 from steptime.exporters.protobuf import Value, message
-from steptime.ops.joining import joined_ops
+from steptime.ops.execution import joined_ops
 
 OPSET, IR_VERSION = 23, 11  # the first with Attention, RMSNormalization and RotaryEmbedding
 Weights = Callable[[str, TensorSpec], bytes]

@@ -4,8 +4,8 @@ from typing import Any
 
 from steptime.core.toml_files import packaged
 from steptime.exporters.onnx_nodes import TYPES, Function, Nodes, Write, node
+from steptime.ops.elementwise import promoted
 from steptime.ops.norm import EPSILON
-from steptime.ops.pointwise import promoted
 
 _FIRST = -(1 << 63)  # before all places, for a slice that goes backwards
 

@@ -11,9 +11,9 @@ from steptime.core.toml_files import packaged
 from steptime.core.windows import reach
 from steptime.exporters import onnx_general
 from steptime.exporters.onnx_nodes import TYPES, Nodes, NoOnnxError, Write, node
-from steptime.ops.experts import GATED
 from steptime.ops.loss import IGNORED_LABEL
 from steptime.ops.norm import EPSILON
+from steptime.ops.sequence import GATED
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]

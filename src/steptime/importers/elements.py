@@ -9,7 +9,7 @@ from steptime.layers import dense
 from steptime.layers.blocks import ACTIVATIONS
 from steptime.ops import OPS
 from steptime.ops.builder import Builder
-from steptime.ops.pointwise import FUNCTIONS, function_of
+from steptime.ops.elementwise import FUNCTIONS, function_of
 from steptime.ops.table import require
 
 Operand = str | float

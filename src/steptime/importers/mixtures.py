@@ -3,7 +3,7 @@
 from steptime.core.graph import Attr, Op
 from steptime.importers import elements
 from steptime.ops.builder import Builder
-from steptime.ops.experts import GATED
+from steptime.ops.sequence import GATED
 
 _MOST = 400  # ops of one mixture
 _GATED = {inner: outer for outer, inner in GATED.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.layers.dense import dropout, linear
 from steptime.layers.image import batch_norm, conv2d
 from steptime.ops.builder import Builder
-from steptime.ops.experts import GATED
+from steptime.ops.sequence import GATED
 from steptime.ops.table import ShapeError
 
 

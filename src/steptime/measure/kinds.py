@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from steptime.measure.contract import UnsupportedError
-from steptime.ops import pointwise
+from steptime.ops import elementwise
 
 Run = Callable[..., Any]
 Table = Mapping[str, Run]
@@ -26,7 +26,7 @@ def functions(own: Table, *modules: Any) -> dict[str, Run]:
     modules has under it, with underscores or without.
     """
     found = dict(own)
-    for name in pointwise.FUNCTIONS:
+    for name in elementwise.FUNCTIONS:
         places = [(operator, _OPERATORS.get(name, name))]
         places += [(one, word) for one in modules for word in (name, name.replace("_", ""))]
         rows = (getattr(one, word) for one, word in places if hasattr(one, word))

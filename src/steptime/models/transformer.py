@@ -8,7 +8,7 @@ from steptime.layers.dense import linear
 from steptime.models.ends import HEADS, STEMS, words
 from steptime.models.family import Family, fault_of, parameters_of
 from steptime.ops.builder import Builder
-from steptime.ops.experts import GATED
+from steptime.ops.sequence import GATED
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:

@@ -8,26 +8,19 @@ from steptime.core.errors import one_of
 from steptime.core.graph import Attrs
 from steptime.ops import (
     communication,
-    convolution,
     elementwise,
-    experts,
     general,
+    images,
     linear,
     loss,
     norm,
-    optimizer,
-    pointwise,
-    pooling,
     sequence,
     shaping,
 )
 from steptime.ops.table import OpKind, Products, Specs, Window
 
 Found = TypeVar("Found")
-_MODULES = (
-    *(linear, convolution, pooling, norm, elementwise, pointwise, general, shaping, sequence),
-    *(experts, loss, optimizer, communication),
-)
+_MODULES = (linear, images, norm, elementwise, general, shaping, sequence, loss, communication)
 OPS: dict[str, OpKind] = {kind: row for one in _MODULES for kind, row in one.KINDS.items()}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from steptime.core.errors import one_of
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.ops import OPS, output_names, outputs_of, saved_of
-from steptime.ops.optimizer import STATES
+from steptime.ops.loss import STATES
 from steptime.ops.table import Backward, no_flop
 
 

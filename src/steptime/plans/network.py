@@ -12,7 +12,7 @@ from itertools import accumulate
 from steptime.build import Choice, build_step, family_of, make_workload
 from steptime.core.hardware import Cluster, Link
 from steptime.core.workload import Plan, Workload
-from steptime.ops.optimizer import STATES
+from steptime.ops.loss import STATES
 from steptime.plans.pieces import FIRST, LAST, Kept, Piece, held_of
 from steptime.plans.planner import Flops, Planner, Shape
 from steptime.plans.stages import Layout, Load

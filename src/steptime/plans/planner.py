@@ -39,7 +39,7 @@ from steptime.predict.method import Method
 
 # A host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742) for 8.
 HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
-OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/optimizer.py`)
+OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/loss.py`)
 _GIB = 2**30 / 1e9
 _USABLE = 0.99
 T = TypeVar("T")
