@@ -165,7 +165,11 @@ def is_own(name: str) -> bool:
 
 
 def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
-    """Return all devices by name; a user's file that is none is told to `warn`, or raises."""
+    """Return all devices, sorted by name.
+
+    A user's file that is not a device is left out and told to `warn` in one line; without `warn`
+    it raises `InputError`.
+    """
     readable = []
     for path in _DEVICES.files().values():
         try:
@@ -183,7 +187,10 @@ def aliases() -> dict[str, str]:
 
 
 def link(name: str | Path) -> Link:
-    """Return the link of a name, `local`, or a path that ends in .toml; raises `InputError`."""
+    """Return the link of a name, `local`, or a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a link.
+    """
     if str(name).lower() == LOCAL and _LINKS.path(LOCAL) is None:
         raise InputError("link 'local' is not known yet: run 'steptime probe --collectives' first")
     return _LINKS.one(str(name))
@@ -201,7 +208,10 @@ def stack_names(own: bool = True) -> list[str]:
 
 @lru_cache(maxsize=16)
 def stack(name: str = DEFAULT_STACK) -> Stack:
-    """Return the software stack of a name, or of a path that ends in .toml; raises `InputError`."""
+    """Return the software stack of a name, or of a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a stack.
+    """
     return _STACKS.one(DEFAULT_STACK if name == "torch" else name)
 
 
@@ -220,12 +230,19 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:
-    """Write the user's link `local` in datasheet units, return its path; raises `InputError`."""
+    """Write a link in datasheet units as the user's link `local` and return its path.
+
+    Raises `InputError` if the table is not a link, or the folder cannot be written to.
+    """
     return _LINKS.write(table, LOCAL)
 
 
 def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
-    """Write the user's device NAME.toml, `local` or not, return its path; raises `InputError`."""
+    """Write a device in datasheet units as the user's NAME.toml, `local` or not; return its path.
+
+    Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
+    shipped device, or the folder cannot be written to.
+    """
     key = name.lower()
     if not _NAME.fullmatch(key) or key == LOCAL:
         raise InputError(f"{shorten(name)} cannot name a device: letters, digits and . _ + - only")

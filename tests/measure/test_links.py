@@ -21,7 +21,7 @@ from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.predict.collectives import COLLECTIVES, Fabric
-from steptime.predict.parallel.replicas import STRATEGIES, predict_replicas
+from steptime.predict.parallel.scaling import STRATEGIES, predict_replicas
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel
 from told import predicted_and_measured

@@ -13,8 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
-from steptime.predict.choose import choices, ordered
-from steptime.predict.fit import doubling, knee, largest_batch
+from steptime.predict.choose import choices, doubling, knee, largest_batch, ordered
 from steptime.predict.grid import grid
 from steptime.predict.memory import blocks_bytes, memory_parts
 from steptime.predict.prices import Offer, cheapest, offers

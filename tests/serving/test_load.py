@@ -13,8 +13,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.plans.request import Site
 from steptime.serving.answer import Request
-from steptime.serving.arrivals import Demand, by_chance, trace
-from steptime.serving.load import _spread, under_load
+from steptime.serving.load import Demand, _spread, by_chance, trace, under_load
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Group, Spent
 from steptime.serving.queueing import Load, Pool, simulate

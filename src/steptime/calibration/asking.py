@@ -21,8 +21,7 @@ from steptime.predict.kernel import Interval
 from steptime.predict.method import Method
 from steptime.serving.answer import Request as Service
 from steptime.serving.answer import answered, memory_of
-from steptime.serving.arrivals import ROUNDS, Demand
-from steptime.serving.load import served
+from steptime.serving.load import ROUNDS, Demand, served
 from steptime.serving.phases import Phases
 
 SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "shard")
@@ -35,7 +34,10 @@ MOST_RUN = 20_000  # requests that an event loop runs for a row
 
 
 def step(asked: Question, method: str | Method) -> Told:
-    """Return the step of a training plan; `data` follows from `devices`."""
+    """Return the step of a training plan: `step_s`, `memory_bytes`.
+
+    `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold.
+    """
     numbers, texts = asked.numbers, asked.texts
     split = {name: _whole(asked, name) for name in SPLIT if numbers.get(name) not in (None, "")}
     devices = _whole(asked, "devices")
@@ -131,7 +133,10 @@ def parameters(asked: Question, method: str | Method) -> Told:
 
 
 def serve(asked: Question, method: str | Method) -> Told:
-    """Return what serving takes, of a static `batch` or a `concurrency`, by name."""
+    """Return what serving takes: `ttft_s`, `tpot_s`, `request_s`, `tokens_per_s_per_device`.
+
+    Of a static `batch`, or of a number of requests at once, the `concurrency`.
+    """
     texts, numbers = asked.texts, asked.numbers
     sizes: dict[str, Any] = {
         name: _whole(asked, name) for name in SERVED if numbers.get(name) not in (None, "")

@@ -99,7 +99,10 @@ def errors(compared: Sequence[Compared]) -> Errors:
 
 
 def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
-    """Return what a method or a price predicts; cases without a peak or a network are left out."""
+    """Return what a method, or a price `(kernel, device) -> seconds or Interval`, predicts.
+
+    A method that has no peak for a type, or no network for a case, leaves the case out.
+    """
     if not isinstance(method, Method):
         return [Scored(case, *_own(case, method)[:3]) for case in cases]
     if method.name == "calibrated":

@@ -40,7 +40,10 @@ OF_CASE = columns(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found: rows of methods and groups, the worst cases, all as `scored`."""
+    """What an evaluation found: a row a method over all cases, rows of groups, the worst cases.
+
+    `scored` are the cases with what the method that was asked for predicts.
+    """
 
     method: str
     by: tuple[str, ...]

@@ -168,7 +168,10 @@ def plain_cases(path: Path) -> list[Case]:
 
 
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
-    """Return the case of a row of the keys of `Rows`, in SI; raises `InputError`."""
+    """Return the case of a row whose keys are those of `Rows`, sizes as they are, seconds in SI.
+
+    `device` is that of the row if none is given. Raises `InputError` for what is no such row.
+    """
     said = {key: value for key, value in row.items() if key in _SAID and value is not None}
     if "attrs" in said:
         attrs = dict(said["attrs"]).items()

@@ -69,7 +69,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Told:
-    """What is predicted for a row: quantities, what time is made of, the `form` of its interval."""
+    """What is predicted for a row: quantities by name, whether it fits, what time is made of.
+
+    `form` names the interval of its times.
+    """
 
     values: Mapping[str, Interval]
     devices: int = 1
@@ -80,7 +83,10 @@ class Told:
 
 
 def row_of(asked: Question, told: Told, quantity: str) -> dict[str, Any]:
-    """Return a quantity of a row, in SI; `fits` says whether that is told rightly."""
+    """Return a quantity of a row, in SI, beside what is told of it.
+
+    `fits` says whether that is told rightly, `block` what its stack has not seen.
+    """
     measured, found = asked.measured[quantity], told.values[quantity]
     return {
         **picked(asked, "set place"),
@@ -186,7 +192,10 @@ def model_named(text: str) -> str:
 
 
 def stack_at(software: str, date: str) -> str:
-    """Return the stack of a software that was the latest at a date (`2024-09`, or `24.09`)."""
+    """Return the stack of a software that was the latest at a date (`2024-09`, or `24.09`).
+
+    Before the first it is the first. Raises `InputError` for a software without dated stacks.
+    """
     year, month = [*re.findall(r"\d+", date), "1", "1"][:2]
     if not date[:1].isdigit():
         raise InputError(f"{shorten(date)} is no date such as 2024-09 or 24.09")

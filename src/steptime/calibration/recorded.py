@@ -17,7 +17,11 @@ from steptime.stacks import stack_of
 
 
 def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
-    """Return measured and published steps as cases; `warn` is told once why others are none."""
+    """Return the measured and published steps of one device as cases.
+
+    What cannot be predicted is told to `warn`, once for each reason: a platform that no device file
+    describes, several replicas.
+    """
     found, left_out = [], Counter[str]()
     for record in records:
         quantity = record.quantities.get("step_s")

@@ -7,7 +7,7 @@ from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import seconds, size
 from steptime.predict import DEFAULT
-from steptime.predict.fit import KNEE, doubling, knee, largest_batch
+from steptime.predict.choose import KNEE, doubling, knee, largest_batch
 from steptime.predict.memory import memory_parts
 from steptime.predict.step_model import StepModel
 

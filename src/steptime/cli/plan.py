@@ -16,10 +16,9 @@ from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
-from steptime.plans.answer import asking, timed
+from steptime.plans.answer import WORDS, asking, held, money, split_in_words, timed
 from steptime.plans.best import answer
 from steptime.plans.request import MOST_DEVICES, Request, cluster_of, level_of
-from steptime.plans.words import WORDS, held, money, split_in_words
 from steptime.plots.files import save
 from steptime.predict import DEFAULT
 

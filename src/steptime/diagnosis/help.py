@@ -9,7 +9,7 @@ from steptime.core.hardware import Device, Link
 from steptime.core.workload import Workload
 from steptime.diagnosis.bound import Input, Path, path
 from steptime.diagnosis.changes import Change, changed
-from steptime.predict.fit import knee
+from steptime.predict.choose import knee
 from steptime.predict.step_model import StepModel
 
 WORTH = 1.02  # a speed-up that is worth a line

@@ -149,7 +149,11 @@ class Builder:
         return outputs
 
     def repeat(self, times: int) -> Iterator[int]:
-        """Return 0, 1, ... `times` - 1; raises `ShapeError` after the first for too many ops."""
+        """Return 0, 1, ... `times` - 1, for ops that repeat.
+
+        Raises `ShapeError` after the first time if so many times its ops are more than a network
+        may have, so that a slip of the hand in a size is told at once.
+        """
         before = len(self.ops)
         for i in range(times):
             yield i
@@ -176,14 +180,20 @@ class Builder:
         return vocabulary if ranks == 1 else WORDS * -(-vocabulary // (WORDS * ranks))
 
     def whole(self, x: str, name: str) -> str:
-        """Return `x [n, l, width]` as products of tensor ranks need it: with the whole sequence."""
+        """Return `x [n, l, width]` as products need it that tensor-parallel ranks share.
+
+        It is gathered along the sequence where the plan cuts that too.
+        """
         ranks = self.plan.tensor
         if ranks == 1 or not self.plan.sequence:
             return x
         return self.op("all_gather", x, name=name, ranks=ranks, axis=1)
 
     def summed(self, x: str, name: str) -> str:
-        """Return the sum of what ranks have of `x [n, l, width]`; of a cut sequence, their part."""
+        """Return the sum of what tensor-parallel ranks have of `x [n, l, width]`.
+
+        It is the own part of the sequence where the plan cuts that.
+        """
         ranks = self.plan.tensor
         if ranks == 1:
             return x
@@ -223,7 +233,10 @@ class Builder:
         return self.op("all_to_all", x, name=name, **how, ranks=ranks, stride=stride)
 
     def routed(self, x: str, name: str, copies: int = 1, merged: int = 1) -> str:
-        """Return rows where their experts are, `copies` of each, or back with `merged` as one."""
+        """Return rows of `x [n, l, width]` where their experts are, or back, among expert ranks.
+
+        Each row goes to `copies` experts; `merged` of them come back as one.
+        """
         how = {"copies": copies, "merged": merged}
         return self._turned(x, name, self.plan.expert, split=1, join=1, **how)
 

@@ -74,7 +74,10 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
 
 
 def _unfused(graph: Graph, op: Op, how: Execution) -> list[Launch]:
-    """Return attention as products that move the scores, mask or not, and a softmax on them."""
+    """Return attention as its products, each of which reads or writes the scores, and a softmax.
+
+    A mask saves nothing. The softmax stands for all that runs on the scores.
+    """
     kind, specs, attrs, written = graph.cases[op.name]
     products = products_of(kind, specs, attrs)
     flop, moved = cost_of(kind, specs, attrs, written)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.workload import Plan
-from steptime.plans.answer import answered, cost_of, document, offer_of
+from steptime.plans.answer import answered, bound, cost_of, document, offer_of
 from steptime.plans.faults import Asked, checked, refuse_idle
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.request import Further, Request, sites, split_of
@@ -24,7 +24,6 @@ from steptime.plans.search import (
     with_fewer_again,
 )
 from steptime.plans.step import Quick, plan_time
-from steptime.plans.words import bound
 from steptime.predict.prices import Offer
 
 AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
@@ -66,7 +65,10 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 def searched(request: Request) -> dict[str, Any]:
-    """Return the best plan and those that none beats in `AMOUNTS`, as JSON; raises `InputError`."""
+    """Return the best plan and those that none beats in all of `AMOUNTS`, as JSON values.
+
+    Raises `InputError` where a request says no batch, and where no plan is left.
+    """
     if request.batch is None:
         raise InputError("--devices: a search needs --batch, the sequences of a step")
     if request.limits.get("days") is not None and request.tokens is None:

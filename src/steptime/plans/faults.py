@@ -45,7 +45,10 @@ class Fault(NamedTuple):
 
 
 def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
-    """Return the plan asked for, its micro-batches counted; `InputError` says the nearest."""
+    """Return the plan that a command asks for, its micro-batches counted.
+
+    Raises `InputError` for one that cannot be, with the nearest that can.
+    """
     one_of("order", asked.order, ORDERS, "plan")
     first = fault(shape, asked)
     if first is None:
@@ -114,7 +117,10 @@ _NEEDS = (  # a choice, its words that do nothing alone (any), and of what it ne
 
 
 def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
-    """Raise `InputError` for a choice that does nothing without another one (or an open one)."""
+    """Raise `InputError` for a choice that changes nothing, because what it needs is not chosen.
+
+    In a search, what is not given `is_open`.
+    """
     plan, usual = Plan(**split), Plan()
     for name, words, needs in _NEEDS:
         word, alone = getattr(plan, name), getattr(usual, name)

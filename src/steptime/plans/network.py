@@ -175,7 +175,10 @@ class NetworkPlanner(Planner):
     def open_s(
         self, kind: str, size: float, group: Sequence[int], load: Load, micro_batch: int
     ) -> float:
-        """Return the seconds of an exchange that are waited for; gradients go in buckets."""
+        """Return the seconds of an exchange of a device that are waited for.
+
+        Gradients go in buckets while the last backward pass still runs; weights wait.
+        """
         whole_s = self.exchange(kind, size, group).seconds
         if kind == "all_gather":
             return whole_s

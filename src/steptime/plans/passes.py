@@ -12,7 +12,10 @@ from steptime.plans.stages import Group, Layout, Part, groups
 
 
 class Wait(NamedTuple):
-    """An exchange: group, kind, link, bytes of a device, its seconds and those waited for."""
+    """An exchange: the group of ranks, its kind and link, bytes of a device, and seconds.
+
+    It takes `total_s`, for which the device waits `exposed_s`.
+    """
 
     group: str
     collective: str
@@ -79,7 +82,10 @@ class Step:
         return groups(sizes, plan.expert, plan.shards, self.order)
 
     def exchanges(self, name: str, pass_: str) -> list[Wait]:
-        """Return what a piece exchanges in a pass of a micro-batch, and what is not hidden."""
+        """Return what a piece exchanges in a pass of a micro-batch, and what of it is not hidden.
+
+        What goes round a ring is sent once for keys and values.
+        """
         piece, found, in_rings = self.found[name], [], 0.0
         for trade in (one for one in piece.trades if one.pass_ == pass_):
             if trade.group == "context" and self.plan.context_method == "ring":
@@ -189,7 +195,10 @@ class Step:
         shards: Sequence[Wait],
         moved: float,
     ) -> Pass:
-        """Return a pass; weights are exchanged, and bytes go to the host, beside its kernels."""
+        """Return a pass of which exchanges of weights run beside, and the host ahead.
+
+        So does what goes to the host's memory: of both the longer is waited for.
+        """
         exchanged = sum(one.total_s for one in shards)
         beside = exchanged * self.planner.constant("shard_hidden")
         busy = compute + again

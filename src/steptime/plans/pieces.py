@@ -87,7 +87,10 @@ class Piece:
 
 
 def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
-    """Return a rank's graph of a training step, without its optimizer; raises `InputError`."""
+    """Return a rank's graph of a training step, differentiated; its optimizer is priced apart.
+
+    Raises `InputError` where the plan does not divide what it shares.
+    """
     builder = Builder(family.name, precision(dtype), training=True, plan=plan)
     try:
         return training_graph(builder.graph(family.build(builder, params, b)), "sgd")
@@ -312,7 +315,10 @@ def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]], whe
 
 
 def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
-    """Return of each piece the bytes of its input, and the most of gradients but of weights."""
+    """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
+
+    Gradients of weights are not among them: they live on.
+    """
     of_weights = {op.inputs[-1] for op in graph.ops if op.part == "update"}
     last = {name: i for i, op in enumerate(graph.ops) for name in op.inputs}
     live: dict[str, int] = {}

@@ -117,7 +117,10 @@ ORDERS: dict[str, Order] = {
 def simulate(
     schedule: str, stages: Sequence[Stage], devices: int, micro_batches: int, send_s: float = 0.0
 ) -> Flow:
-    """Return when each device does what; `send_s` is between neighbouring stages."""
+    """Return when each device does what; `send_s` is between neighbouring stages.
+
+    Raises `InputError` for an unknown schedule.
+    """
     one_of("schedule", schedule, ORDERS)
     virtual = len(stages) // devices
     splits = schedule == "zero-bubble"

@@ -177,7 +177,10 @@ class Request:
         )
 
     def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
-        """Return what prices plans, with the layers of one `like` it; raises `InputError`."""
+        """Return what prices plans on so many devices; raises `InputError`.
+
+        One `like` it, on another number of devices, has its layers priced already.
+        """
         cluster = cluster_of(self.site, devices)
         if like is not None:
             return like.on(cluster)
@@ -209,7 +212,10 @@ def sites(
     levels: Sequence[Further] = (),
     host_link: str | None = None,
 ) -> list[Site]:
-    """Return where a training may run: each device with its links, one for all or one for each."""
+    """Return where a training may run: each device with its links, one for all or one for each.
+
+    Raises `InputError` for another number of links than of devices.
+    """
     found = []
     for names, option in ((inside, "--inside"), (link, "--link")):
         each = [names] if names is None or isinstance(names, str) else list(names)
@@ -270,7 +276,10 @@ def planner_of(
     gradients: int | None = None,
     use: str = "training",
 ) -> Planner:
-    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`."""
+    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
+
+    Without a `dtype` it is bfloat16, on devices that have none float16.
+    """
     chosen = cost_model(method).under(options)
     if isinstance(shape, Network):
         return NetworkPlanner(shape, cluster, chosen)

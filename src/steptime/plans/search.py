@@ -114,7 +114,10 @@ def _powers(most: int) -> list[int]:
 
 
 def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -> Search:
-    """Return the plans within the caps that no other one beats in time, memory and energy."""
+    """Return the plans within the caps that no other one beats in time, memory and energy.
+
+    Raises `InputError` for more plans than can be tried.
+    """
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
     try:

@@ -21,7 +21,10 @@ def write_trace(found: PlanTime, label: str, path: Path) -> None:
 
 
 def lines(found: PlanTime) -> list[list[Part]]:
-    """Return what each device does until all have done; waits are `bubble`, of micro-batch -1."""
+    """Return what each device of the pipeline does until the last has done, waits as `bubble`.
+
+    Nothing where the pipeline was not simulated. What is of no micro-batch has -1 for it.
+    """
     if (flow := found.flow) is None:
         return []
     end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, found.tails_s, strict=True))

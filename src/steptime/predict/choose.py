@@ -1,4 +1,4 @@
-"""Devices side by side for one training: whether it fits, which batch, how long, how dear."""
+"""Which batches fit a device and which one pays; devices side by side for one training."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,6 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.table import picked
-from steptime.predict.fit import knee
 from steptime.predict.grid import Steps
 from steptime.predict.power import step_energy
 from steptime.predict.prices import Offer, Training, bill
@@ -104,3 +103,49 @@ def _choice(on: StepModel, steps: Steps, training: Training, offer: Offer | None
         **{name: None if value is None else value * count for name, value in joules.items()},
         note=energy.note,
     )
+
+
+MOST = 1 << 20  # examples a step that are tried
+KNEE = 0.9
+
+
+def largest_batch(memory: Callable[[int], float], has_bytes: float, most: int = MOST) -> int:
+    """Return the largest batch whose step needs no more than `has_bytes`, 0 if not even 1 does.
+
+    `memory(batch)` are the bytes of a step, which do not fall as the batch grows. Batches above
+    `most` are not tried. 10 bytes and 3 an example fit 100 bytes up to a batch of 30.
+    """
+    low, high, needs = 0, 1, {}
+
+    def fits(batch: int) -> bool:
+        needs[batch] = memory(batch)
+        return needs[batch] <= has_bytes
+
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        guess = middle
+        if low and high in needs and needs[high] > needs[low]:  # memory is nearly a line
+            share = (has_bytes - needs[low]) / (needs[high] - needs[low])
+            guess = low + int(share * (high - low))
+        for batch in (guess, guess + 1, middle):
+            if low < batch < high:
+                low, high = (batch, high) if fits(batch) else (low, batch)
+    return low
+
+
+def doubling(most: int) -> list[int]:
+    """Return 1, 2, 4, ... up to `most`, and `most`."""
+    return sorted({1 << i for i in range(most.bit_length())} | {most})
+
+
+def knee(batches: Sequence[int], step_s: Sequence[float]) -> int:
+    """Return the least batch that has 90 % of the best speed, in examples a second.
+
+    Batches of 1, 2, 4 and 8 in 1, 1, 2 and 4 s: at 2 examples a second from 2 on, so 2.
+    """
+    both = zip(batches, step_s, strict=True)
+    speeds = {batch: batch / seconds if seconds else 0.0 for batch, seconds in both}
+    return min(one for one, speed in speeds.items() if speed >= KNEE * max(speeds.values()))

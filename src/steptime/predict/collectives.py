@@ -77,7 +77,10 @@ class Fabric:
         return min(devices, per_node), -(-devices // per_node)
 
     def message_s(self, size_bytes: float, senders: int = 1) -> float:
-        """Return the seconds of one message over `between`, of so many `senders` of a node."""
+        """Return the seconds of one message over `between`.
+
+        That many `senders` of a node, of each group, send one at once over its links.
+        """
         return self._message_s(self.between, size_bytes * self.share(senders))
 
     def inside_message_s(self, size_bytes: float, senders: int = 1) -> float:
@@ -299,8 +302,13 @@ def overlapped(
     last is full at its end. A full bucket is exchanged, `one(its bytes)` seconds, when the one
     before is done. An exchange slows no computation down.
 
-    PyTorch's DistributedDataParallel does this (Li and others, VLDB 2020, "PyTorch Distributed";
-    `bucket_cap_mb`, 25 MiB); its first bucket is smaller (1 MiB), which is left out.
+    Gradients of 10, 10 and 4 bytes after 1, 2 and 3 s in buckets of 10 bytes, 1.5 s each: the first
+    exchange runs from 1 to 2.5, the second waits for it until 4, the third until 5.5; of a backward
+    pass of 3 s the step waits 2.5 s.
+
+    PyTorch's DistributedDataParallel does this; its first bucket is smaller (1 MiB), which is left
+    out. Source: Li and others, VLDB 2020, "PyTorch Distributed", and the documentation of
+    `bucket_cap_mb` (25 MiB).
     """
     gradients = [(ready_s, size_bytes) for ready_s, size_bytes in ready if size_bytes]
     done_s = filled = 0.0

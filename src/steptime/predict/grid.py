@@ -207,7 +207,11 @@ def predicted(
     options: Mapping[str, object],
     refused: dict[str, int],
 ) -> Iterator[Record]:
-    """Yield the record of each network's step at each place; `refused` counts others by reason."""
+    """Yield the record of each step of one replica at each place, network by network.
+
+    Networks that a place cannot run are counted in `refused` under the reason. Raises `InputError`
+    for what does not depend on the place.
+    """
     networks: dict[str, list[Workload]] = {}
     for one in workloads:
         networks.setdefault(replace(one, batch_per_replica=1).key, []).append(one)

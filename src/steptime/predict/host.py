@@ -47,7 +47,11 @@ class Calls(NamedTuple):
 
 
 def calls_of(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
-    """Return what the host calls, by pass and kind; each kernel but an exchange is one op."""
+    """Return what the host calls, by pass and kind of the kernels.
+
+    Every kernel is one op of a framework, whatever it launches beyond the first. Exchanges are not
+    counted.
+    """
     found: dict[tuple[str, str], Calls] = {}
     for one in kernels:
         if one.exchange is None:

@@ -74,7 +74,10 @@ class Lowered:
 
     @cached_property
     def distinct(self) -> tuple[tuple[Kernel, ...], tuple[int, ...]]:
-        """The kernels that differ in more than their names, and which of them each one is."""
+        """The kernels that differ in more than their names, and which of them each kernel is.
+
+        What is repeated in a network is priced once.
+        """
         places: dict[Kernel, int] = {}
         which = tuple(
             [

@@ -21,7 +21,10 @@ ANALYTIC = Settings()
 
 @dataclass(frozen=True)
 class Option:
-    """An option: its meaning, its default, what a text makes of a method (or a `ValueError`)."""
+    """An option of a method: its meaning, its default as text, and how a text changes the method.
+
+    `read` returns the changed method and raises `ValueError`, saying what is allowed.
+    """
 
     meaning: str
     default: str

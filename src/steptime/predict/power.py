@@ -38,7 +38,11 @@ class StepEnergy:
 
 
 def utilisation(times: Timeline) -> float | None:
-    """Return the share of a step in which its passes compute, the update apart; None for 0 s."""
+    """Return the share of a step in which arithmetic runs, 0 to 1; None for a step of no time.
+
+    Arithmetic is that of the forward and the backward pass. The update moves bytes and waits for
+    them, so it counts as none.
+    """
     if not times.step_s:
         return None
     busy_s = sum(row.forward.compute_s + row.backward.compute_s for row in times.rows)

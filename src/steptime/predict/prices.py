@@ -25,7 +25,11 @@ _OFFER: dict[str, Check] = {"name": TEXT, "devices": TEXTS, "per_hour": NUMBER, 
 
 @dataclass(frozen=True)
 class Offer:
-    """The price of a device-hour on a date, paid by `billing`; doubtful if not `verified`."""
+    """The price of a device for an hour, in `currency`, on a date; where it is from.
+
+    `billing` is the smallest time that is paid. `verified` is False for a price that should be
+    checked.
+    """
 
     device: str
     price: float
@@ -37,7 +41,10 @@ class Offer:
 
 
 def offers(path: Path | None = None) -> list[Offer]:
-    """Return the offers of a price file, or of all shipped ones; raises `InputError`."""
+    """Return the offers of a price file, or of all shipped ones.
+
+    Raises `InputError` for a file that holds no prices, and for an unknown device.
+    """
     paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
     return [offer for one in paths for offer in offers_of(read_toml(one), shown(one))]
 
@@ -52,7 +59,10 @@ def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
 
 
 def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
-    """Return the offers of a table of prices; raises `InputError` that names `where`."""
+    """Return the offers that a table of prices holds; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, and an unknown device.
+    """
     required = ("name", "date", "currency", "billing", "source", "offers")
     file = checked(table, _FILE, required, where)
     one_of("billing", file["billing"], BILLINGS, where)

@@ -13,7 +13,7 @@ from steptime.core.hardware import Device
 from steptime.core.progress import tell
 from steptime.predict.calibrated.method import notes_of
 from steptime.predict.calibrated.power import drawn_of
-from steptime.predict.fit import knee
+from steptime.predict.choose import knee
 from steptime.predict.grid import Steps
 from steptime.predict.lines import Lines, Span, price_together
 from steptime.predict.memory import Needs

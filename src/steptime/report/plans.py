@@ -6,10 +6,9 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
-from steptime.plans.answer import asking, timed
+from steptime.plans.answer import WORDS, asking, timed
 from steptime.plans.best import searched
 from steptime.plans.request import Request
-from steptime.plans.words import WORDS
 from steptime.plots import style, waterfall
 from steptime.plots.plan import bars, memory, memory_rows, pipeline
 

@@ -17,9 +17,8 @@ from steptime.plans.request import ALIASES, Site, cluster_of, planner_of, shape_
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.power import drawn_of
 from steptime.predict.method import Method
-from steptime.serving.arrivals import Demand
 from steptime.serving.kernels import FORMATS
-from steptime.serving.load import pool_of, served, under_load
+from steptime.serving.load import Demand, pool_of, served, under_load
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
@@ -29,7 +28,10 @@ STACK = "vllm-2025"  # where nobody says
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks of serving; `batch` prompts of `input` tokens give `output` tokens each."""
+    """What a user asks of serving: the network, where it runs, how it is split, what comes in.
+
+    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made.
+    """
 
     model: str
     site: Site
@@ -94,7 +96,10 @@ class Request:
 
 
 def format_of(word: str | None, option: str) -> str:
-    """Return the format that an option's word means, "" of None; a cache has at least 8 bit."""
+    """Return the format that an option's word means, "" of None; raises `InputError`.
+
+    Keys and values have at least 8 bit.
+    """
     if word is None:
         return ""
     found = ALIASES.get(word.lower(), word.lower())

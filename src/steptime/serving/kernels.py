@@ -63,7 +63,10 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
 
 
 def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    """Yield kernels, products of one input made one: their weights are kept side by side."""
+    """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
+
+    Stacks that serve keep such weights side by side.
+    """
     ops = {op.name: op for op in graph.ops}
     first: dict[tuple[str, str], int] = {}
     found: list[Kernel] = []

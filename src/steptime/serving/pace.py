@@ -71,12 +71,18 @@ class Paced:
         self._shared = [_Surface(partial(shared_s, context), lengths) for context in CONTEXTS]
 
     def decode(self, sequences: int, tokens: int) -> tuple[float, float, int]:
-        """Return seconds of a step at `tokens` in all, how the next ones grow, and how many do."""
+        """Return seconds of a step, by how much the next ones grow, and how many of them do.
+
+        The sequences hold so many tokens together.
+        """
         first, slope, up_to = self._decode(sequences, tokens / sequences)
         return first, slope, int(up_to - tokens / sequences) + 1
 
     def prompts(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
-        """Return seconds of a step that reads chunks (tokens, those before) beside decoding."""
+        """Return seconds of a step that reads chunks of prompts beside decoding.
+
+        A chunk is its tokens, and those of its prompt before them.
+        """
         new = sum(n for n, _ in chunks)
         took = self._prefill(len(chunks), new / len(chunks))[0]
         took += sum(self._after(n, before)[0] for n, before in chunks if before)

@@ -26,7 +26,10 @@ NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
 
 
 class Spent(NamedTuple):
-    """Seconds of a step by what they are spent on; `joules` of a rank beyond waiting."""
+    """Seconds of a step: products, attention, what moves bytes, exchanges, waiting for the host.
+
+    `joules` are those of a rank beyond waiting.
+    """
 
     products_s: float = 0.0
     attention_s: float = 0.0
@@ -110,7 +113,10 @@ class Phases:
         return self.step(groups)
 
     def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
-        """Return what new sequences take until their first token, with `past` tokens cached."""
+        """Return what it takes until new sequences of so many tokens each have their first one.
+
+        `past` tokens of each lie in the cache already.
+        """
         stages = self.plan.pipeline
         flights = min(stages, self._own(sequences))
         one = self.step([Group(-(-self._own(sequences) // flights), tokens, past)])

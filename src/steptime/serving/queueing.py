@@ -149,7 +149,10 @@ class Server:
         self.least_free = min(self.least_free, self.free)
 
     def _decode(self, request: int, made: int) -> list[int]:
-        """Let a request run, all but its last token cached; return it where that ends it."""
+        """Let a request run that has all but the last of its tokens in the cache.
+
+        Return it where that was its last.
+        """
         held = self.inputs[request] + made - 1
         if made == self.outputs[request]:
             self.free += self.pool.held(held)

@@ -17,7 +17,7 @@ from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.grid import Place, predicted
 from steptime.predict.method import stack_option
-from steptime.predict.parallel.replicas import predict_replicas
+from steptime.predict.parallel.scaling import predict_replicas
 from steptime.stacks import stack_of
 
 AT_ONCE = 1000  # records put on the disk together

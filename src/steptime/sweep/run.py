@@ -24,7 +24,7 @@ from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.predict.grid import place_of
 from steptime.predict.method import stack_option
-from steptime.predict.parallel.replicas import predict_replicas
+from steptime.predict.parallel.scaling import predict_replicas
 from steptime.sweep.cells import Cell, needed_bytes
 from steptime.sweep.workers import WorkerKey, Workers, key_of, processes_of
 
