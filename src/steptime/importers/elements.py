@@ -207,7 +207,7 @@ def pointwise(
     low: float = -math.inf,
     high: float = math.inf,
 ) -> str:
-    """Return a function of single elements (`ops.pointwise.FUNCTIONS` and the activations).
+    """Return a function of single elements (`ops.elementwise.FUNCTIONS` and the activations).
 
     It is written out where it has no row of its own. Operands are tensors or numbers. `parameter`
     is that of `elu` or `leaky_relu`, `low` and `high` the limits of `clamp`.
