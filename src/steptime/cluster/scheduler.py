@@ -187,7 +187,9 @@ def _or_end(line: str, otherwise: str) -> str:
     return f"{line} || {{ echo {shlex.quote(otherwise)} >&2; exit 1; }}"
 
 
-SCHEDULERS = {"slurm": "steptime.cluster.slurm:SCHEDULER"}
+SCHEDULERS = {
+    "slurm": "steptime.cluster.slurm:SCHEDULER",
+}
 ROOM = "schedulers"  # of entry points, by which other packages add rows
 
 
