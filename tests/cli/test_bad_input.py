@@ -316,7 +316,7 @@ OTHERS = [
     ("data minst --out o", "unknown data set 'minst'; did you mean 'mnist'?"),
     (f"data {LONG} --out o", f"unknown data set '{LONG[:60]}...'"),
     ("data mnist --out o --from absent", "absent/mnist_train.csv: no such file; 'pip install"),
-    ("data mnist --out o --from csv", "csv/mnist_train.csv: expected 60000 rows of 785 numbers"),
+    ("data mnist --out o --from csv", "csv/mnist_train.csv: 0 numbers, expected 60000 rows"),
     ("data mnist --out file --from csv", "--out 'file': is no folder"),
     ("run fc --backend null --out file", "file: is a file, not a folder for records"),
     ("run fc --backend null --out file/x", "file/x: is a file, not a folder for records"),

@@ -447,10 +447,10 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda t: t[:-200], BadDataError, "expected 3 rows of 785 numbers from 0 to 255"),
-        (lambda t: t.replace(b"\n1,", b"\n256,"), BadDataError, "expected 3 rows"),
-        (lambda t: t.replace(b"\n1,", b"\none,"), BadDataError, "expected 3 rows"),
-        (lambda t: t.replace(b"\n1,", b"\n\xff,"), BadDataError, "expected 3 rows"),
+        (lambda t: t[:-200], BadDataError, r"numbers, expected 3 rows of 785 from 0 to 255"),
+        (lambda t: t.replace(b"\n1,", b"\n256,"), BadDataError, "expected 3 rows of 785 from 0"),
+        (lambda t: t.replace(b"\n1,", b"\none,"), BadDataError, "holds more than whole numbers"),
+        (lambda t: t.replace(b"\n1,", b"\n\xff,"), BadDataError, "holds more than whole numbers"),
         (
             lambda t: t.replace(b"\n1,", b"\n2,"),
             BadDataError,

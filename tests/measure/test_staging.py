@@ -101,10 +101,10 @@ def test_space_is_asked_for_before_anything_is_copied(
 def test_a_disk_that_fills_up_while_copying(
     folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Path) -> None:
+    def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sources.shutil, "copyfile", full)
+    monkeypatch.setattr(sources.os, "fsync", full)
     with pytest.raises(NoSpaceError, match="No space left on device while copying"):
         sources.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())
@@ -113,11 +113,10 @@ def test_a_disk_that_fills_up_while_copying(
 def test_a_copy_that_differs_is_told_and_removed(
     folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spoil(_: Path, copy: Path) -> Path:
-        copy.write_bytes(b"!")
-        return copy
+    def spoil(descriptor: int) -> None:
+        os.pwrite(descriptor, b"!", 0)  # never the first byte of these files
 
-    monkeypatch.setattr(sources.shutil, "copyfile", spoil)
+    monkeypatch.setattr(sources.os, "fsync", spoil)
     with pytest.raises(BadDataError, match=r"the copy differs from .*data/train-images"):
         sources.copy(find(str(folder)), str(disk))
     assert not list(disk.iterdir())

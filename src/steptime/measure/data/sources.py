@@ -25,6 +25,7 @@ from steptime.measure.data.loader import Fit, Order, fit, open_feed, spare_cpus
 
 PREFIX = "steptime-stage-"
 _PLACES = ("LOCAL", scratch.OUTER, "TMPDIR")  # name a disk of the machine, as schedulers set them
+_CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -76,25 +77,26 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
 
 def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
     """Return the copies of the files, and the seconds and the checksum of copying."""
+    copies, sums = {}, {}
     began = perf_counter()
-    copies = {
-        name: Path(shutil.copyfile(path, folder / path.name))
-        for name, path in dataset.files.items()
-    }
+    for name, path in dataset.files.items():
+        digest = hashlib.sha256()  # of what is read
+        copies[name] = folder / path.name
+        with path.open("rb") as reading, copies[name].open("wb") as writing:
+            while chunk := reading.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                writing.write(chunk)
+            writing.flush()
+            os.fsync(writing.fileno())
+        sums[name] = digest.hexdigest()
     copy_s = perf_counter() - began
-    sums = []
     for name, path in copies.items():
-        sums.append(_sha256(dataset.files[name]))
-        if _sha256(path) != sums[-1]:
-            raise contract.BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sums[name]:
+                raise contract.BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
     check_s = perf_counter() - began - copy_s
-    whole = hashlib.sha256("".join(sums).encode()).hexdigest()
+    whole = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
     return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{whole}"}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {
