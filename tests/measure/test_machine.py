@@ -265,7 +265,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     assert "steptime probe" in remedies["probe"]
     assert remedies["rapl"].startswith("no RAPL counters under /sys/class/powercap: energy needs")
     problems = " ".join(report["problems"])
-    assert "load is 75% of its CPUs" in problems
+    assert "load is 75 % of its CPUs" in problems
     assert "2.5 CPUs of the 7" in problems
     rows = doctor.doctor_table(report)
     assert ("CPU", "AMD EPYC 9R14 (virtual machine)") in rows

@@ -229,7 +229,7 @@ def test_a_busy_machine_and_small_matrices_are_doubted() -> None:
     times = {"min_s": [1e-3], "median_s": [1e-3], "samples": [3]}
     curves = ANSWER["curves"] | {"gemm.float16": few | times}
     table = files.device_table(ANSWER | {"load": 0.8, "curves": curves})
-    assert "its load was 80% of its CPUs" in table["note"]
+    assert "its load was 80 % of its CPUs" in table["note"]
     assert "gemm.float16 is of small matrices only" in table["note"]
     assert "busy" not in files.device_table(ANSWER)["note"]
 

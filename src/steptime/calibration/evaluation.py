@@ -230,6 +230,6 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **row,
         **{name: percent(row[name], form) for name, form in forms.items()},
-        "spread": low_high and f"{low_high[0]:.1%} .. {low_high[1]:.1%}",
+        "spread": low_high and f"{percent(low_high[0])} .. {percent(low_high[1])}",
         "points": row["points"] or None,
     }

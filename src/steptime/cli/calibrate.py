@@ -14,7 +14,7 @@ from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
 from steptime.core.table import Answer, Table, columns
-from steptime.core.units import duration, seconds
+from steptime.core.units import duration, percent, seconds
 from steptime.measure.contract import Options
 
 POINTS = 60
@@ -164,18 +164,18 @@ def _rows(path: Path) -> list[Any]:
 def _answer(table: dict[str, Any], path: Path, said: str) -> Answer:
     made = table["calibration"]
     rows = [
-        {"kind": kind, "points": one["points"], "mape": f"{one['mape']:.0%}"}
+        {"kind": kind, "points": one["points"], "mape": percent(one["mape"])}
         for kind, one in made["errors"].items()
     ]
     title = f"{table['name']}: how far predictions are off of what was left out of the fit"
     notes = []
     if "check_mape" in made:
         kept = made["check_points"]
-        notes.append(f"of {kept} points that were kept back: {made['check_mape']:.0%}")
+        notes.append(f"of {kept} points that were kept back: {percent(made['check_mape'])}")
     if "drift" in made:
-        notes.append(f"the first point, again at the end: {made['drift']:+.1%}")
+        notes.append(f"the first point, again at the end: {100 * made['drift']:+.3g} %")
     if made.get("disturbed", 0) > 0.5:
-        share = f"{made['disturbed']:.0%}"
+        share = percent(made["disturbed"])
         notes.append(f"other work disturbed {share} of the rounds: calibrate again when it is done")
     notes += [f"not measured: {name}: {why}" for name, why in made.get("failed", {}).items()]
     return Answer(

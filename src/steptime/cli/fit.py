@@ -5,7 +5,7 @@ from typing import Any
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
-from steptime.core.units import seconds, size
+from steptime.core.units import percent, seconds, size
 from steptime.predict import DEFAULT
 from steptime.predict.choose import KNEE, doubling, knee, largest_batch
 from steptime.predict.memory import memory_parts
@@ -50,7 +50,7 @@ def fit(
     if tried:
         fitting = [row for row in rows if row["batch"] in tried]
         best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
-        notes.append(f"best batch: the least with {KNEE:.0%} of the best speed")
+        notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
     parts = memory_parts(asked.graph(), asked.stack, made.peak_memory_bytes)
     document = {
         "model": workload.label,

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
 from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import seconds, shown, size
+from steptime.core.units import percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.plans.answer import WORDS, asking, held, money, split_in_words, timed
 from steptime.plans.best import answer
@@ -261,15 +261,15 @@ def tables(told: dict[str, Any]) -> list[Table]:
     ]
     for key, word in WORDS.items():
         if key != "compute_s" and parts[key] > 0:
-            share = f" ({told['bubble']:.1%} of the pipeline)" if key == "bubble_s" else ""
+            share = f" ({percent(told['bubble'])} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
     shares = [
-        f"{word} {mfu[key]:.1%}"
+        f"{word} {percent(mfu[key])}"
         for key, word in (("full", "attention in full"), ("half", "half of it"), ("6N", "as 6N"))
         if mfu[key] is not None
     ]
-    shares = shares if len(shares) > 1 else [f"{mfu['full']:.1%} of all that is counted"]
+    shares = shares if len(shares) > 1 else [f"{percent(mfu['full'])} of all that is counted"]
     stages = len(memory["by_stage"])
     where = f"stage {memory['fullest_stage']} of {stages}: " if stages > 1 else ""
     rows += [(told["unit"], speed), ("MFU", ", ".join(shares)), ("memory", where + held(memory))]

@@ -106,7 +106,7 @@ def _link(backend: str, chosen: Options, processes: int | None, budget: float) -
     measured = table["measured"]
     keys = ("bytes", "all_reduce_s", "fit_error")
     rows = [
-        {"bytes": many, "all_reduce_s": took, "off": f"{off:+.0%}"}
+        {"bytes": many, "all_reduce_s": took, "off": f"{100 * off:+.3g} %"}
         for many, took, off in zip(*(measured[key] for key in keys), strict=True)
     ]
     latency = table.get("latency_us")

@@ -7,7 +7,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import File, Text, optional, whole
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import seconds
+from steptime.core.units import percent, seconds
 from steptime.plans.answer import held
 from steptime.predict import DEFAULT
 from steptime.serving.answer import Request, answered
@@ -142,8 +142,8 @@ def under_load(load: dict[str, Any]) -> Table:
     most, again = load["highest_rate_per_s"], load["sent_back"]
     below = [
         f"{load['requests_per_s']:,.4g} requests/s"
-        + (f", {load['in_time']:.1%} of them in time" if most or load["in_time"] < 1 else ""),
-        f"{load['batch']:,.1f} sequences in a step, cache {load['cache']:.0%} full at most",
+        + (f", {percent(load['in_time'])} of them in time" if most or load["in_time"] < 1 else ""),
+        f"{load['batch']:,.1f} sequences in a step, cache {percent(load['cache'])} full at most",
         *([f"{again:,} times a request was sent back and computed again"] if again else []),
         *(["the queue grows without end: more comes than is served"] if load["grows"] else []),
         *([f"{most:,.4g} requests/s are the most with 90 % in time"] if most else []),

@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime import __version__, catalog
 from steptime.core.errors import InputError
-from steptime.core.units import size
+from steptime.core.units import percent, size
 from steptime.measure import cpus, machine
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import rapl
@@ -124,7 +124,7 @@ def _problems(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     cpu, load, devices = report["cpu"], report["load"], report["user_devices"]
     seen = len(cpu["allowed"])
     if load is not None and load > machine.BUSY:
-        busy = f"this machine is busy: its load is {load:.0%} of its CPUs"
+        busy = f"this machine is busy: its load is {percent(load)} of its CPUs"
         yield busy, "wait until it is idle, or trust the least times, not the medians"
     if cpu["quota"] is not None and cpu["quota"] < seen:
         few = f"the control group allows {cpu['quota']:g} CPUs of the {seen} that can be seen"
@@ -164,7 +164,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     platform = f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})"
     probe = devices["probe"]
     share = report["load"]
-    load = "unknown" if share is None else f"{share:.0%} of the CPUs in the last minute"
+    load = "unknown" if share is None else f"{percent(share)} of the CPUs in the last minute"
     calibrated = (probe or {}).get("calibration", {})
     caches = [
         f"L{c['level']} {c['type']} {c['size_bytes'] // 1024} KiB"

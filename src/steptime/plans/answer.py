@@ -10,7 +10,7 @@ from typing import Any
 from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.table import picked
-from steptime.core.units import seconds, size
+from steptime.core.units import percent, seconds, size
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
 from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
@@ -153,7 +153,9 @@ def _notes(planner: Planner, found: PlanTime) -> list[str]:
         said.append(f"a host is taken to have {rate}")
     held = found.memory[found.fullest].total / planner.room_bytes
     if 1 - SPARE < held <= 1:
-        said.append(f"fills {held:.0%} of the memory, which predictions miss by up to {SPARE:.0%}")
+        said.append(
+            f"fills {percent(held)} of the memory, which predictions miss by up to {percent(SPARE)}"
+        )
     if planner.device.kind != "gpu":
         said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
     return said
@@ -319,7 +321,7 @@ def bound(told: Mapping[str, Any]) -> str:
     word = WORDS[name]
     if name == "exposed_s" and waits is not None:
         word = f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
-    return f"{word} ({parts[name] / told['step_s']:.0%} of the step)"
+    return f"{word} ({percent(parts[name] / told['step_s'])} of the step)"
 
 
 def split_in_words(told: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.hardware import GB, TFLOP
-from steptime.core.units import size
+from steptime.core.units import percent, size
 from steptime.measure import machine
 from steptime.measure.probe import ceilings
 
@@ -95,7 +95,7 @@ def _doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
     doubts = []
     load = answer["load"]
     if load is not None and load > machine.BUSY and answer["kind"] == "cpu":
-        doubts.append(f"the machine was busy: its load was {load:.0%} of its CPUs")
+        doubts.append(f"the machine was busy: its load was {percent(load)} of its CPUs")
     cache_bytes = answer["cache_bytes"]
     if cache_bytes is None:
         doubts.append("the last cache is unknown: bandwidth may be of a cache")
@@ -175,6 +175,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     medians = [median(samples) for samples in times.values()]
     found = fit(sizes, medians, processes)
     worst = max(zip(sizes, found.errors, strict=True), key=lambda pair: abs(pair[1]))
+    off = f"{percent(median(map(abs, found.errors)))}, {100 * worst[1]:+.3g} % at {size(worst[0])}"
     table: dict[str, Any] = {
         "name": catalog.LOCAL,
         "source": (
@@ -182,10 +183,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(sorted(set(answer['hosts'])))} with torch {answer['version']} "
             f"({answer['comm_backend']}), {processes} processes of {answer['threads']} threads"
         ),
-        "note": (
-            "what a ring all-reduce needs of a link to take the measured times; median "
-            f"error {median(map(abs, found.errors)):.0%}, {worst[1]:+.0%} at {size(worst[0])}"
-        ),
+        "note": f"what a ring all-reduce needs of a link for these times; median error {off}",
         "GB_per_s": found.bytes_per_s / GB,
     }
     if found.latency_s is not None:
