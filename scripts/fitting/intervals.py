@@ -1,9 +1,10 @@
 """Widths of intervals on devices never seen: how far predictions were off on devices left out.
 
 Of a form, the host or whole steps, rows of a device that was left out lie around a middle of their
-own. The spread around it is `own`; what is left of the middle 80 % of all devices is `shared`, with
-Student's factor, for there are few devices. Devices weigh the same. Kernels on GPUs before Volta
-are `old` times as far off, and are made alike before. All are halves of the middle 80 %, in ln.
+own. The spread around it is `own`; what the middle 80 % of its rows is wider is `shared`, times what
+Student's distribution says of one more device than the few that were left out. Of devices it is the
+mean in ln, which one of them moves little. Kernels on GPUs before Volta are `old` times as far off,
+and are made alike before. All are halves of the middle 80 %, in ln.
 """
 
 from collections import defaultdict
@@ -123,19 +124,20 @@ def widths(rows: Sequence[Off], old: float = 1.0) -> dict[str, Width]:
         if not devices:
             continue
         own = _half([some - np.median(some) for some in devices])
-        few = float(stdtrit(len(devices), UPPER) / ndtri(UPPER))
+        count = len(devices)
+        few = float(stdtrit(count, UPPER) / ndtri(UPPER)) * sqrt(1 + 1 / count)
         shared = few * sqrt(max(_half(devices) ** 2 - own**2, 0.0))
-        if len(devices) == 1:
+        if count == 1:
             shared = max(shared, found["all"].shared if "all" in found else 0.0)
-        count = sum(map(len, devices))
-        found[group] = Width(max(own, LEAST), max(shared, LEAST), len(devices), count)
+        rows_of = sum(map(len, devices))
+        found[group] = Width(max(own, LEAST), max(shared, LEAST), count, rows_of)
     return found
 
 
-def _half(devices: Iterable[Floats], count: int = 200) -> float:
-    """Return half of the middle 80 % around 0 of devices that weigh the same."""
-    alike = [np.quantile(one, (np.arange(count) + 0.5) / count) for one in devices]
-    return float(np.quantile(np.abs(np.concatenate(alike)), LEVEL))
+def _half(devices: Iterable[Floats]) -> float:
+    """Return half of the middle 80 % around 0 of a device: the mean of devices, in ln."""
+    each = [np.quantile(np.abs(one), LEVEL) for one in devices]
+    return float(np.exp(np.mean(np.log(np.maximum(each, 1e-9)))))
 
 
 def constants_of(rows: Sequence[Off], leave: str = "", stack: str = "") -> dict[str, Constant]:

@@ -1,22 +1,23 @@
 """Networks of which only sums are known: arithmetic, activations, parameters, as papers list them.
 
 Such a step is one kernel, whose kind says what the constants of `described` need to know: the phase
-and what of `KINDS` holds. It counts no launches, so it stands for batches that fill a device. What
-its layers are is a fact of the architecture, which its name tells: `data/image_networks.toml` has
-the `Mix` of some networks, and others are as those whose names have words in common.
+and what of `KINDS` holds. What its layers are is a fact of the architecture, which its name tells:
+`data/image_networks.csv` has the `Mix` of some networks, and others are as those whose names have
+words in common, or those that write as much for each multiply-add where no name does.
 """
 
+import csv
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from math import inf
+from math import exp, inf, log
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime import catalog
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.toml_files import read_toml
 from steptime.predict.kernel import Kernel
 
 NAME = "described"
@@ -28,12 +29,15 @@ KINDS = tuple(
     for unnamed in ((), (UNNAMED,))
     for words in ((), ("channels_last",), ("compiled",))
 )
-_FILE = Path(catalog.__file__).parent / "data" / "image_networks.toml"
+_FILE = Path(catalog.__file__).parent / "data" / "image_networks.csv"
 _NEAR = 8  # power of a likeness: which of those that share words counts
 _FAR = 1e-12  # weight of a network that shares none
 _KNOWN = 1 / 4  # likeness from which on a family is known
+_SIZES = frozenset("atto femto pico nano micro mini tiny small medium base large huge giant".split())
+_WIDE = 0.5  # in ln(activations for each multiply-add): networks that tell of an unknown family
 _TIMES = {"infer": 1, "train": 3}  # of the forward pass: gradients of inputs and of weights
 _OF_WEIGHTS = {"infer": 8, "train": 32}  # bytes: read, cast, read; gradient, cast, update
+_FUSED = 0.5  # share of ops that a compiler makes no kernel of: median of 637 networks
 _SCORES = 8  # times that a score moves that is written: product, softmax in float32, cast, product
 _MOVED = {  # times that 16 bit are moved for each element of `Mix`, in its order; a compiler fuses
     # as counted op by op for 191 networks under the stacks torch-eager and torch-compile
@@ -50,9 +54,11 @@ class Mix(NamedTuple):
     Elements are those read and written for each that convolutions and linear layers write: by
     dense and grouped convolutions (`images`), by depthwise ones, by linear layers; by elementwise
     ops of one tensor and of several, by batch and by layer norms (written alone), by copies and
-    pools, by softmax. `grouped_macs` and `depthwise_macs` are shares of the multiply-adds, `padded`
-    those of groups that gradients with channels last compute on vector units for each. `scores` are
-    those of attention for each element written, and for each multiply-add of a parameter.
+    pools, by softmax. Multiply-adds are shares of all: `dense_macs` fill tiles of 64 filters,
+    `grouped_macs` of 32; gradients of `lane_macs`, of groups, are computed on vector units with
+    channels last. `scores` are those of attention for each element written, and for each
+    multiply-add of a parameter. `ops` are those of a forward pass; `activations` what a network is
+    told by, for each 1,000 multiply-adds.
     """
 
     scores: float
@@ -65,20 +71,26 @@ class Mix(NamedTuple):
     layer_norm: float
     copied: float
     softmax: float
+    dense_macs: float
     grouped_macs: float
     depthwise_macs: float
-    padded: float
+    lane_macs: float
+    ops: float
+    activations: float
 
 
 class Parts(NamedTuple):
-    """What a described step takes of each kind, as `Kernel.tensors` has it: FLOP and bytes."""
+    """What a described step takes of each kind, as `Kernel.tensors` has it: FLOP, ops, bytes."""
 
+    dense_flop: float
     grouped_flop: float
     depthwise_flop: float
-    padded_flop: float
+    lane_flop: float
+    ops: float
     images: float
     depthwise: float
     moved: float
+    copied: float
     scores: float
 
 
@@ -111,7 +123,7 @@ def described(
         known = isinstance(value, int | float) and 0 <= value < inf
         if not (known and (value > 0 or word == "parameters")):
             raise InputError(f"{word} of a network must be above 0, not {shorten(value)}")
-    mix, is_known = mix_of(name, bool(attention))
+    mix, is_known = mix_of(name, bool(attention), activations / macs)
     # a compiler lays channels last itself, but not those of groups
     words = ["compiled"] if compiled else ["channels_last"] if channels_last else []
     kind = "-".join([NAME, phase, *([] if is_known else [UNNAMED]), *words])
@@ -120,55 +132,69 @@ def described(
     flop = 2.0 * times * macs * batch
     of_each = mix.scores * macs / parameters if parameters else 0.0
     written = activations * batch * size / (1 + of_each)
-    moved = sum(
-        often * each for often, each in zip(_MOVED[phase, compiled], mix[4:10], strict=True)
-    )
+    often = dict(zip(Mix._fields[4:10], _MOVED[phase, compiled], strict=True))
+    copied = often.pop("copied") * mix.copied
+    moved = sum(times * getattr(mix, field) for field, times in often.items())
     parts = Parts(
+        flop * mix.dense_macs,
         flop * mix.grouped_macs,
         flop * mix.depthwise_macs,
-        flop * mix.padded * (1 - 1 / times),
+        flop * mix.lane_macs * (1 - 1 / times),
+        times * mix.ops * (_FUSED if compiled else 1),
         times * written * mix.images,
         times * written * mix.depthwise,
         written * (times * mix.linear + moved),
+        written * copied,
         times * written * of_each * _SCORES * (attention == "plain"),
     )
     network = Kernel(
-        "network", kind, "forward", compute, "matrix", flop, sum(parts[3:]), tensors=parts
+        "network", kind, "forward", compute, "matrix", flop, sum(parts[5:]), tensors=parts
     )
     weights = _OF_WEIGHTS[phase] * parameters
     return (network, Kernel("weights", "weights", "forward", compute, "vector", 0, weights))
 
 
 @lru_cache(maxsize=4096)
-def mix_of(name: str, attends: bool = False) -> tuple[Mix, bool]:
+def mix_of(name: str, attends: bool = False, activations: float = 0.0) -> tuple[Mix, bool]:
     """Return the mix of a network by its name, and whether its family is known.
 
-    It is the mean of the networks of the file, by the words that names have in common. For a name
-    that shares few it is the mean of all, of those with attention if it `attends`.
+    For a name that the file does not have it is the mean of others, by the words that names have in
+    common. For one that shares few it is the mean of those, with attention if it `attends`, that
+    write nearly as many `activations` for each multiply-add, and gradients are those of most.
     """
+    own = _mixes().get(name.partition(".")[0])
+    if own:
+        return own, True
     near = {other: alike(name, other) for other in _mixes()}
-    if max(near.values()) < _KNOWN:
-        some = [one for one in _mixes().values() if one.scores > 0 or not attends]
-        return Mix(*(sum(column) / len(some) for column in zip(*some, strict=True))), False
-    weights = [one**_NEAR + _FAR for one in near.values()]
-    columns = zip(*_mixes().values(), strict=True)
-    means = (
-        sum(w * one for w, one in zip(weights, column, strict=True)) / sum(weights)
-        for column in columns
-    )
-    return Mix(*means), True
+    if max(near.values()) >= _KNOWN:
+        return _mean({other: one**_NEAR + _FAR for other, one in near.items()}), True
+    near = {
+        other: exp(-((log(1e3 * activations / mix.activations) / _WIDE) ** 2) / 2) + _FAR
+        for other, mix in _mixes().items()
+        if mix.scores > 0 or not attends
+    }
+    return _mean(near)._replace(lane_macs=0.0), False
+
+
+def _mean(near: Mapping[str, float]) -> Mix:
+    """Return the mean of networks of the file, each with its weight."""
+    whole = sum(near.values())
+    columns = zip(*(_mixes()[name] for name in near), strict=True)
+    return Mix(*(sum(map(mul, near.values(), column)) / whole for column in columns))
 
 
 @lru_cache(maxsize=1)
 def _mixes() -> Mapping[str, Mix]:
-    return {name: Mix(*numbers) for name, numbers in read_toml(_FILE)["mixes"].items()}
+    lines = _FILE.read_text("utf-8").splitlines()
+    rows = csv.DictReader(one for one in lines if not one.startswith("#"))
+    return {row.pop("network"): Mix(**{key: float(one) for key, one in row.items()}) for row in rows}
 
 
 def alike(name: str, other: str) -> float:
-    """Return the share of their words that two names of networks have in common, numbers aside.
+    """Return the share of their words that two names of networks have in common.
 
-    `deit_small` and `deit_base` share 1 of 3 words; "" shares none. What follows a point, as in
-    `resnet50.a1_in1k`, names weights.
+    Numbers and sizes aside: `deit_small` and `deit_base` share 1 of 1, `deit_tiny` and `vit_tiny`
+    none, as does "". What follows a point, as in `resnet50.a1_in1k`, names weights.
     """
     one, two = _words(name), _words(other)
     return len(one & two) / max(len(one | two), 1)
@@ -176,4 +202,4 @@ def alike(name: str, other: str) -> float:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    return frozenset(re.findall("[a-z]+", name.lower().partition(".")[0]))
+    return frozenset(re.findall("[a-z]+", name.lower().partition(".")[0])) - _SIZES
