@@ -33,7 +33,9 @@ _FILE = Path(catalog.__file__).parent / "data" / "image_networks.csv"
 _NEAR = 8  # power of a likeness: which of those that share words counts
 _FAR = 1e-12  # weight of a network that shares none
 _KNOWN = 1 / 4  # likeness from which on a family is known
-_SIZES = frozenset("atto femto pico nano micro mini tiny small medium base large huge giant".split())
+_SIZES = frozenset(
+    "atto femto pico nano micro mini tiny small medium base large huge giant".split()
+)
 _WIDE = 0.5  # in ln(activations for each multiply-add): networks that tell of an unknown family
 _TIMES = {"infer": 1, "train": 3}  # of the forward pass: gradients of inputs and of weights
 _OF_WEIGHTS = {"infer": 8, "train": 32}  # bytes: read, cast, read; gradient, cast, update
@@ -187,7 +189,9 @@ def _mean(near: Mapping[str, float]) -> Mix:
 def _mixes() -> Mapping[str, Mix]:
     lines = _FILE.read_text("utf-8").splitlines()
     rows = csv.DictReader(one for one in lines if not one.startswith("#"))
-    return {row.pop("network"): Mix(**{key: float(one) for key, one in row.items()}) for row in rows}
+    return {
+        row.pop("network"): Mix(**{key: float(one) for key, one in row.items()}) for row in rows
+    }
 
 
 def alike(name: str, other: str) -> float:
