@@ -1,10 +1,10 @@
 """Widths of intervals on devices never seen: how far predictions were off on devices left out.
 
 Of a form, the host or whole steps, rows of a device that was left out lie around a middle of their
-own. The spread around it is `own`; what the middle 80 % of its rows is wider is `shared`, times what
-Student's distribution says of one more device than the few that were left out. Of devices it is the
-mean in ln, which one of them moves little. Kernels on GPUs before Volta are `old` times as far off,
-and are made alike before. All are halves of the middle 80 %, in ln.
+own. The spread around it is `own`; what the middle 80 % of its rows is wider is `shared`, times
+what Student's distribution says of one more device than the few that were left out. Of devices it
+is the mean in ln, which one of them moves little. Kernels on GPUs before Volta are `old` times as
+far off, and are made alike before. All are halves of the middle 80 %, in ln.
 """
 
 from collections import defaultdict

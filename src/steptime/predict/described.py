@@ -33,9 +33,7 @@ _FILE = Path(catalog.__file__).parent / "data" / "image_networks.csv"
 _NEAR = 8  # power of a likeness: which of those that share words counts
 _FAR = 1e-12  # weight of a network that shares none
 _KNOWN = 1 / 4  # likeness from which on a family is known
-_SIZES = frozenset(
-    "atto femto pico nano micro mini tiny small medium base large huge giant".split()
-)
+_SIZES = re.compile("atto|femto|pico|nano|micro|mini|tiny|small|medium|base|large|huge|giant")
 _WIDE = 0.5  # in ln(activations for each multiply-add): networks that tell of an unknown family
 _TIMES = {"infer": 1, "train": 3}  # of the forward pass: gradients of inputs and of weights
 _OF_WEIGHTS = {"infer": 8, "train": 32}  # bytes: read, cast, read; gradient, cast, update
@@ -206,4 +204,5 @@ def alike(name: str, other: str) -> float:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    return frozenset(re.findall("[a-z]+", name.lower().partition(".")[0])) - _SIZES
+    words = re.findall("[a-z]+", name.lower().partition(".")[0])
+    return frozenset(word for word in words if not _SIZES.fullmatch(word))
