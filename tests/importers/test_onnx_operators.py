@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onnx_bytes import model, node, tensor, value, whole
+from onnx_bytes import INT64, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.count import count
 from steptime.ops import OPS
@@ -150,3 +150,36 @@ def test_products_of_integers_are_counted(tmp_path: Path) -> None:
     graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
     assert sum(c.flop for c in count(graph).ops if OPS[c.kind].work) == 2 * 8 * 16 * 32
     assert graph.parameters == 512
+
+
+def _shape_of(path: Path, nodes: list[bytes], weights: list[bytes]) -> tuple[int, ...]:
+    path.write_bytes(model([*nodes, node("Reshape", "x shape", "y")], weights, [X]))
+    graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
+    return graph.tensors[graph.outputs[0]].shape
+
+
+def test_a_size_taken_from_a_shape(tmp_path: Path) -> None:
+    """As every export of PyTorch's older exporter has it: an index without axes."""
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s zero", "n"),
+        node("Unsqueeze", "n axis", "batch"),
+        node("Concat", "batch rest", "shape", axis=0),
+    ]
+    zero = tensor("zero", (), bytes(8), dtype=INT64)
+    weights = [zero, whole("axis", 0), whole("rest", -1)]
+    assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2, 64)
+
+
+def test_a_size_that_is_clipped_stays_whole(tmp_path: Path) -> None:
+    """Of 16 at most 15, halved and twice: 14, as whole numbers have it."""
+    nodes = [
+        node("Clip", "sizes - most", "clipped"),
+        node("Div", "clipped two", "halves"),
+        node("Mul", "halves two", "even"),
+        node("Sub", "even rest", "sixteen"),
+        node("Concat", "sixteen open", "shape", axis=0),
+    ]
+    most = tensor("most", (), (15).to_bytes(8, "little"), dtype=INT64)
+    weights = [whole("sizes", 16), most, whole("two", 2), whole("rest", -2), whole("open", -1)]
+    assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2 * 16, 4)

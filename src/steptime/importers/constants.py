@@ -130,7 +130,7 @@ def slice_(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     axis = axis_of(axis, len(x.shape))
     first, length = window(x.shape[axis], start, stop, step)
     last = first + length * step
-    part = slice(first, None if last < 0 else last, step)
+    part = slice(first, None if last < 0 else last, step) if length else slice(0)
     return _seen(x, lambda a: a[(slice(None),) * axis + (part,)])
 
 
@@ -142,7 +142,7 @@ def gather(x: Array, indices: Array, axis: int = 0) -> Array:
     def values() -> NDArray[Any]:
         places = np.reshape(indices.whole("an index"), indices.shape).astype(int)
         require(bool(np.all((-size <= places) & (places < size))), f"an index outside of {size}")
-        return np.take(_numbers(x), places, axis)
+        return np.asarray(np.take(_numbers(x), places, axis), object)  # one of a row is bare
 
     return made(shape, x.dtype, values, x, indices)
 
@@ -152,7 +152,7 @@ def gather_nd(x: Array, indices: Array) -> Array:
 
     def values() -> NDArray[Any]:
         places = tuple(np.moveaxis(_numbers(indices).astype(int), -1, 0))
-        return np.asarray(_numbers(x)[places])
+        return np.asarray(_numbers(x)[places], object)
 
     shape = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
     return made(shape, x.dtype, values, x, indices)
@@ -280,5 +280,5 @@ def cumulative_sum(x: Array, axis: int) -> Array:
 def non_zero(x: Array) -> Array:
     """Return the places of the elements that are not 0, `[axes, number]`."""
     x.known("the number of places")
-    places = np.array(np.nonzero(_numbers(x)))
+    places = np.array(np.nonzero(np.atleast_1d(_numbers(x))))
     return made(places.shape, "int64", lambda: places)

@@ -64,9 +64,10 @@ def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
     kept = {name: float(n) for name, n in ends.items() if n is not None}
     if isinstance(x, Constant):
         made: Value = x
+        number = float if x.array.is_float else int
         for name, function in (("low", "maximum"), ("high", "minimum")):
             if name in kept:
-                end = r.constant(constants.scalar(kept[name], x.array.dtype))
+                end = r.constant(constants.scalar(number(kept[name]), x.array.dtype))
                 made = r.pointwise(function, end, made)
         return made
     return r.pointwise("clamp", x, **kept)
