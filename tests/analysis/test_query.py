@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -195,6 +196,12 @@ def test_what_duckdb_refuses_is_one_line(sql: str) -> None:
         query(DATA, sql)
     assert "\n" not in str(caught.value)
     assert not Path("/tmp/steptime-never.csv").exists()  # noqa: S108 - that it is not there
+
+
+def test_what_duckdb_cannot_hand_over_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)  # a moment with its zone asks for it
+    with pytest.raises(InputError, match="^the query: .*pytz"):
+        query(DATA, "SELECT now() AS moment")
 
 
 def test_an_unknown_column_names_the_nearest() -> None:

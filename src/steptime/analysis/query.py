@@ -35,7 +35,7 @@ def query(data: Data, sql: str) -> list[Row]:
     The statement sees that table only: no file, no network, no settings. A number that is not
     finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
     """
-    with _connection(data) as connection:
+    with _connection(data) as connection, _refusals():
         if not _answer(connection, sql):  # an empty statement
             return []
         rows = flat.fetched(connection.execute("FROM answer"))
@@ -54,8 +54,9 @@ def export(data: Data, path: Path, sql: str = "FROM records") -> int:
     check_folder(path)
     try:
         with replacing(path) as part, _connection(data, writes=part) as connection:
-            if not _answer(connection, sql):
-                raise InputError("the query: gives no table to export")
+            with _refusals():
+                if not _answer(connection, sql):
+                    raise InputError("the query: gives no table to export")
             _copy(connection, part, ending)
             number = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
     except OSError as error:
@@ -99,18 +100,24 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
     """
     import duckdb
 
-    try:
-        for one in connection.extract_statements(sql):
-            words = set(re.findall("[a-z]+", one.query.lower()))
-            if one.type != duckdb.StatementType.SELECT and words & WRITING:
-                raise InputError("the query: a statement only reads; export writes files")
-        relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
-        if relation is None:
-            return False
+    for one in connection.extract_statements(sql):
+        words = set(re.findall("[a-z]+", one.query.lower()))
+        if one.type != duckdb.StatementType.SELECT and words & WRITING:
+            raise InputError("the query: a statement only reads; export writes files")
+    relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
+    if relation is not None:
         relation.create("answer")
+    return relation is not None
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    import duckdb
+
+    try:
+        yield
     except duckdb.Error as error:
         raise InputError(f"the query: {_first_lines(error)}") from error
-    return True
 
 
 def _first_lines(error: Exception) -> str:

@@ -41,7 +41,7 @@ def choices(
     `status` is `ok`, `oom` where no batch fits, `unsupported` where no peak of the dtype is known,
     as `note` says. Times, cost and energy are of the whole training; `low_s` and `high_s` are of a
     step. Without a `batch` it is the least power of two that has 90 % of the best speed among those
-    that fit (`fit.knee`). `offers` are the prices by device.
+    that fit (`knee`). `offers` are the prices by device.
     """
     steps = Steps(model, TRIED if batch is None else (batch,))
     training, known = Training(samples, epochs), offers or {}
