@@ -101,6 +101,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed() -> None
     )
     assert last == "24 networks over 20 folders by date: night-00 to night-19"
     assert len(table.rows) == 24 * 20
+    assert [row["name"] for row in table.rows[::20]] == sorted({r["name"] for r in table.rows})
     spec = one.draw(table)
     marked = [row for row in spec["data"]["values"] if row["became"] != "as before"]
     assert len(marked) == 12

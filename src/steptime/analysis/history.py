@@ -27,6 +27,7 @@ CELLS = """
         avg(ln(step_s_high / step_s_low) / 2) AS half
     FROM records WHERE origin <> 'predicted' AND status = 'ok' AND step_s > 0
         AND coalesce(scope, '') = '' GROUP BY ALL
+    ORDER BY name, platform, method, strategy, threads, workload_key
 """
 FOLDERS = f"""
     SELECT folder, min(taken_at) AS at, {
@@ -100,7 +101,7 @@ def history_table(data: Data, margin: str) -> Table:
     """Return a row for each network and folder, folders by date; the summary has what changed."""
     at_least = math.log1p(share(margin, "--margin"))
     told = {row["folder"]: row for row in data.rows(FOLDERS)}
-    folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"]))
+    folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"], name))
     place = {name: at for at, name in enumerate(folders)}
     cells = data.rows(CELLS)
     series = grouped(cells, itemgetter("workload_key", "platform", "method", "strategy", "threads"))
