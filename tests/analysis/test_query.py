@@ -200,7 +200,7 @@ def test_what_duckdb_refuses_is_one_line(sql: str) -> None:
 
 def test_what_duckdb_cannot_hand_over_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytz", None)  # a moment with its zone asks for it
-    with pytest.raises(InputError, match="^the query: .*pytz"):
+    with pytest.raises(InputError, match=r"^the query: .*pytz"):
         query(DATA, "SELECT now() AS moment")
 
 
