@@ -281,14 +281,38 @@ def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.framework
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_loader_that_dies_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "kind", "told"),
+    [
+        (signal.SIGKILL, KilledError, "exit code -9$"),
+        (signal.SIGSEGV, RuntimeError, "exit code -11$"),
+        (signal.SIGBUS, RuntimeError, r"exit code -7: shared memory \(/dev/shm\) may be full"),
+    ],
+)
+def test_a_loader_that_dies_is_told(
+    number: int, kind: type[Exception], told: str, tmp_path: Path
+) -> None:
     before = set(_children(os.getpid()))
     feed, _, _ = _feed(idx_folder.write(tmp_path), 2)
     feed.next()
     for pid in set(_children(os.getpid())) - before:
-        os.kill(pid, signal.SIGKILL)
-    with pytest.raises(KilledError, match="a loader ended with exit code -9"):
+        os.kill(pid, number)
+    with pytest.raises(kind, match=f"^a loader ended with {told}"):
         _ = [feed.next() for _ in range(10)]
+    feed.close()
+
+
+@pytest.mark.framework
+def test_what_a_loader_cannot_read_is_not_taken_for_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(*_: object) -> None:
+        raise EOFError("the file ends early")
+
+    monkeypatch.setattr(loader, "decode", torn)
+    feed, _, _ = _feed(idx_folder.write(tmp_path), 1)
+    with pytest.raises(EOFError, match="the file ends early"):
+        feed.next()
     feed.close()
 
 

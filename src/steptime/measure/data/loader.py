@@ -8,14 +8,14 @@ on, and has up to `prefetch` of them ready. Without loaders nothing here needs P
 
 import ctypes
 import os
-import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
+from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ Indices = npt.NDArray[np.int64]
 
 _SCALE = np.float32(255)  # the largest byte becomes 1
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-_LOADER_DEATH = re.compile(r"DataLoader worker \(pid.*\) (is killed by signal: K|exited unexpect)")
+_ENDING_S = 1.0  # a process closes its pipes before it has ended
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,7 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
         try:
             images, labels = next(running[0])
         except (RuntimeError, ConnectionError, EOFError) as error:
-            if isinstance(error, RuntimeError) and not _LOADER_DEATH.search(str(error)):
-                raise
-            raise KilledError("a loader ended with exit code -9") from None
+            raise _death(running[0]._workers) or error from None
         return fit.arrays(images.numpy(), labels.numpy())
 
     return Feed(take, running.clear)  # loaders end with the iterator
@@ -167,6 +165,20 @@ def _quiet(loader: Any) -> Any:
     begun = iter(loader)
     signal.signal(signal.SIGCHLD, before)
     return begun
+
+
+def _death(loaders: Sequence[Any]) -> Exception | None:
+    """Return how the first loader that has ended did; None where all go on."""
+    ending = wait([one.sentinel for one in loaders], _ENDING_S)
+    dead = next((one for one in loaders if one.sentinel in ending), None)
+    if dead is None:
+        return None
+    dead.join()
+    code = dead.exitcode
+    told = f"a loader ended with exit code {code}"
+    if code == -signal.SIGBUS:
+        told += ": shared memory (/dev/shm) may be full"
+    return KilledError(told) if code == -signal.SIGKILL else RuntimeError(told)
 
 
 def _begin(parent: int, cpus: Collection[int], _: int) -> None:
