@@ -48,15 +48,15 @@ def images_per_s(folder: Path, turns: int) -> dict[int, list[float]]:
     """Return images a second of batches that nobody uses, by the number of loaders, in turns."""
     from steptime.build import build, make_workload, read_model
     from steptime.measure.contract import Options
-    from steptime.measure.data.sources import Sources
+    from steptime.measure.data.sources import open_input
 
     work = make_workload(read_model("deep_mnist"), BATCH)
-    graph, sources = build(work), Sources()
+    graph = build(work)
     found: dict[int, list[float]] = {loaders: [] for loaders in LOADERS}
     for _ in range(turns):
         for loaders, rates in found.items():
             options = Options(input="dataset", data=str(folder), loaders=loaders)
-            feed = sources.open(graph, work, options).feed
+            feed = open_input(graph, work, options).feed
             for _ in range(10):  # loaders have started
                 feed.next()
             began = perf_counter()

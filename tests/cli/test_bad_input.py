@@ -142,6 +142,8 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "where-number": ('where = "flop < many"', "", "unknown name in where 'many'"),
     "where-nan": ('where = "flop < nan"', "", "unknown name in where 'nan'"),
     "where-text": ("where = 'block == \"x\"'", "", "where: 'block == \"x\"' is not 'name <"),
+    "where-numbers": ('where = "3 < 5"', "", "where: '3 < 5' is not 'name <"),
+    "where-zero": ('where = "1 / (nodes - nodes) < 5"', "", "toml: where: formula '1 / (nodes"),
     "where-type": ("where = 3", "", "where.0: "),
     "where-all": ('where = "nodes > 8"', "", "no cell is left by 'where'"),
     "hyper": ("", "nods = 3", "unknown hyperparameter 'nods'; did you mean 'nodes'?"),

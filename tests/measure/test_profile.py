@@ -104,6 +104,13 @@ def test_what_is_no_trace_is_said_in_a_line(text: str, said: str) -> None:
         profile_of(events_of(text))
 
 
+@pytest.mark.parametrize("after", ['"C:\\Users\\me.json"}', '"torn'])
+def test_what_follows_the_events_need_not_be_json(after: str) -> None:
+    whole = _text(GPU_STEP)
+    assert whole.endswith("}")
+    assert events_of(f'{whole[:-1]}, "traceName": {after}') == events_of(whole)
+
+
 def test_a_trace_becomes_records(tmp_path: Path) -> None:
     from steptime.readers import read_path
 

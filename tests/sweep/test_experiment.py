@@ -72,6 +72,7 @@ def test_equal_cells_are_one() -> None:
 def test_filters() -> None:
     assert len(cells(EXAMPLE, where="nodes < 1024")) == 3 * 2
     assert len(cells(EXAMPLE, where=["batch >= 128", "layers != 8"])) == 2 * 2
+    assert len(cells(EXAMPLE, where="nodes  <\n +1024")) == 3 * 2
     assert len(cells(EXAMPLE, where="layers * nodes < 4096 and batch == 64")) == 2
     limit = 2000 * 256 + 3 * 256**2 + 256 * 200 + 4 * 256 + 200
     assert len(cells(EXAMPLE, where=f"parameters <= {limit}")) == 2  # 4 layers of 256, two batches

@@ -6,6 +6,7 @@ sequence number. A kernel belongs to the op that launched it: both say one corre
 """
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ OPTIMIZER = "Optimizer."
 NODE = "autograd::engine::evaluate_function: "
 RUNS = ("::", "CompiledFxGraph")  # in the names of what computes, not of what only calls
 US = 1e-6
+
+_LIST = re.compile(r'"traceEvents"\s*:\s*(?=\[)|\A\s*(?=\[)')
 
 
 class Event(NamedTuple):
@@ -89,15 +92,19 @@ def event(name: str, category: str, start_us: float, length_us: float) -> dict[s
 
 
 def events_of(text: str) -> list[Event]:
-    """Return the complete events of Trace Event JSON; raises `InputError` where it is torn."""
+    """Return the complete events of Trace Event JSON; raises `InputError` where they are torn.
+
+    What stands around their list is not read: on Windows PyTorch writes paths there that are no
+    JSON.
+    """
+    found = _LIST.search(text)
+    if found is None:
+        raise InputError("holds no list of trace events")
     try:  # no more of an event is kept than what is used
-        document = json.loads(text, object_hook=lambda one: _event(one) if "ph" in one else one)
+        every, _ = _DECODER.raw_decode(text, found.end())
     except (ValueError, RecursionError) as error:
         raise InputError(f"is torn or no JSON: {error}") from None
-    found = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(found, list):
-        raise InputError("holds no list of trace events")
-    return [one for one in found if isinstance(one, Event)]
+    return [one for one in every if isinstance(one, Event)]
 
 
 def _event(one: dict[str, Any]) -> Event | None:
@@ -111,6 +118,9 @@ def _event(one: dict[str, Any]) -> Event | None:
     track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
     name, category = str(one.get("name"))[:200], str(one.get("cat"))
     return Event(float(start), float(length), category, name, track, sequence, correlation)
+
+
+_DECODER = json.JSONDecoder(object_hook=lambda one: _event(one) if "ph" in one else one)
 
 
 def profile_of(events: Sequence[Event]) -> Profile:

@@ -113,18 +113,24 @@ def read_filters(
         if not _COMPARES.search(text):
             raise InputError(wrong)
         try:
-            filters.append(formula(text))
+            filters.append(formula(" ".join(text.split())))
         except InputError:
             raise InputError(wrong) from None
+        if not filters[-1].names:
+            raise InputError(wrong)
         for name in sorted(filters[-1].names):
             one_of("name in where", name, names, where)
     return filters, len(texts) < len(experiment.where)
 
 
-def _holds(condition: Formula, values: Mapping[str, Any]) -> bool:
+def _holds(condition: Formula, values: Mapping[str, Any], where: str) -> bool:
     """Whether a cell passes; one without a hyperparameter, or with a text as one, does."""
-    found = (values.get(name) for name in condition.names)
-    return any(one is None or isinstance(one, str) for one in found) or bool(condition(values))
+    if any(values.get(name) is None or isinstance(values[name], str) for name in condition.names):
+        return True
+    try:
+        return bool(condition(values))
+    except InputError as error:
+        raise InputError(f"{where}: where: {error}") from None
 
 
 def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tuple[Cells, bool]:
@@ -150,7 +156,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
             values = {**resolve(family_of(one.choice), _settings(chosen)), **chosen}
             if counting:
                 values |= picked(count(build_step(cell.workload)), _COUNTED)
-            if not all(_holds(condition, values) for condition in filters):
+            if not all(_holds(condition, values, where) for condition in filters):
                 continue
         kept.append(index)
     if not kept:

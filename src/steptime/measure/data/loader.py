@@ -150,7 +150,8 @@ def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int)
         try:
             images, labels = next(running[0])
         except (RuntimeError, ConnectionError, EOFError) as error:
-            raise _death(running[0]._workers) or error from None
+            loaders_of = running[0]._workers  # noqa: SLF001  # nothing public tells them
+            raise _death(loaders_of) or error from None
         return fit.arrays(images.numpy(), labels.numpy())
 
     return Feed(take, running.clear)  # loaders end with the iterator
