@@ -19,19 +19,8 @@ LONGEST = 500  # characters
 _NODES = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Name),
     *(ast.Constant, ast.Tuple, ast.Call, ast.Load, ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd),
-    *(
-        ast.Add,
-        ast.Sub,
-        ast.Mult,
-        ast.Div,
-        ast.FloorDiv,
-        ast.Mod,
-        ast.Eq,
-        ast.NotEq,
-        ast.Lt,
-        ast.LtE,
-    ),
-    *(ast.Gt, ast.GtE, ast.In, ast.NotIn),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Eq, ast.NotEq, ast.Lt),
+    *(ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
 )
 
 
