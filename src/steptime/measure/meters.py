@@ -92,13 +92,12 @@ def rapl(root: Path) -> tuple[Meter, ...]:
 
 
 def _microjoules(path: Path) -> float:
-    where = f"{path.parent.name}/{path.name}"
     try:
         return int(path.read_text(encoding="utf-8")) * 1e-6
     except PermissionError as error:
-        raise AbsentError(f"RAPL: no permission to read {where}") from error
+        raise AbsentError(f"RAPL: no permission to read {path}") from error
     except (OSError, ValueError) as error:
-        raise AbsentError(f"RAPL: cannot read {where}") from error
+        raise AbsentError(f"RAPL: cannot read {path}") from error
 
 
 def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
