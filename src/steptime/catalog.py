@@ -225,7 +225,7 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     path = _DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
     found = constants_from_table(read_toml(path), shown(path))
-    found |= {**stack().uses, **stack(software).uses}
+    found |= {**stack(DEFAULT_STACK).uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
 
 
