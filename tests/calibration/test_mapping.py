@@ -1,4 +1,5 @@
 import gzip
+import math
 
 import pytest
 
@@ -76,8 +77,11 @@ def test_a_row_that_was_not_measured_is_no_case(tmp_path):
     table.write_text(TABLE.replace("0.5", "NaN").replace("0.25", " "))
     assert list(cases_of(table, mapping(SAID))) == []
     said = mapping({**SAID, "rivals": {}, "rows": [{"kind": "relu", "shapes": [["m"]]}]})
-    with pytest.raises(InputError, match=r"row 0: m is a whole number, not 'nan'"):
-        list(cases_of([{"m": float("nan"), "time (ms)": 1, "card": "V100"}], said))
+    for m in (math.nan, math.inf, 10**400):
+        with pytest.raises(InputError, match=r"row 0: m is a whole number below 2\^63, not '"):
+            list(cases_of([{"m": m, "time (ms)": 1, "card": "V100"}], said))
+    with pytest.raises(InputError, match="time_ms must be above 0"):
+        list(cases_of([{"m": 8, "time (ms)": 10**400, "card": "V100"}], said))
 
 
 @pytest.mark.parametrize("column", ["time (ms)", "time_ms", "k"])

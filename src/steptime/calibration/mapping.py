@@ -293,7 +293,7 @@ def _case(
     seconds = formula(said.seconds)(row)
     if seconds in ("", None) or str(seconds).lower() == "nan":
         return None
-    if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+    if not isinstance(seconds, int | float) or not 0 < seconds < 1e300:
         raise InputError(f"{said.seconds} must be above 0, not {shorten(seconds)}")
     scale = UNITS[said.unit]
     dtype = _dtype(said.dtype, row)
@@ -380,8 +380,8 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
 
 def _size(said: Size, row: Row) -> int:
     value = said if isinstance(said, int) else formula(said)(row)
-    if not isinstance(value, int | float) or value < 0 or not float(value).is_integer():
-        raise InputError(f"{said} is a whole number, not {shorten(value)}")
+    if not isinstance(value, int | float) or not 0 <= value < 2**63 or value != int(value):
+        raise InputError(f"{said} is a whole number below 2^63, not {shorten(value)}")
     return int(value)
 
 
