@@ -25,7 +25,7 @@ from steptime.core.record import (
     record_from_json,
     record_to_json,
 )
-from steptime.core.units import QUANTITIES, counted, duration, seconds, si, size
+from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
 from steptime.core.windows import positions, reach, same_padding
 from steptime.core.workload import Plan, Workload
 
@@ -316,6 +316,12 @@ def test_a_share_is_a_part_of_one_or_says_its_percent() -> None:
     for text in ("5", "-1%", "1001000%", "nan"):
         with pytest.raises(InputError, match="--accept: is a share such as "):
             share(text, "--accept")
+
+
+def test_shares_are_read_as_people_write_them() -> None:
+    assert [percent(one) for one in (0.0, 0.00123, 0.618, 9.99, 9.996, 12.34, -25.0, 1e4)] == [
+        "0 %", "0.123 %", "61.8 %", "999 %", "1,000 %", "1,234 %", "-2,500 %", "1,000,000 %",
+    ]  # fmt: skip
 
 
 def test_numbers_are_written_in_ascii_and_within_bounds() -> None:

@@ -39,8 +39,8 @@ def rate(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Return a share: `percent(0.618)` is `61.8 %`."""
-    return f"{100 * value:.3g} %"
+    """Return a share: `percent(0.618)` is `61.8 %`, `percent(12.34)` is `1,234 %`."""
+    return f"{100 * value:{'.3g' if abs(value) < 9.995 else ',.0f'}} %"
 
 
 def _of(unit: str) -> Callable[[float], str]:
