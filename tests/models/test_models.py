@@ -14,7 +14,7 @@ from steptime.core.graph import Graph
 from steptime.core.ranges import expand_range, is_range
 from steptime.count import op_cost
 from steptime.models import FAMILIES, ZOO, family
-from steptime.models.family import resolve
+from steptime.models.family import Family, Parameter, resolve
 from steptime.ops import OPS
 
 
@@ -303,6 +303,7 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("cnn:block=basic", "cnn: unknown block 'basic'; known: residual, bottleneck"),
         ("cnn:blocks=3-4-6", "cnn: blocks: must be a number or four such as 3-4-6-3"),
         ("cnn:blocks=3-0-6-3", "cnn: blocks: must be a number or four such as 3-4-6-3"),
+        (f"cnn:blocks={'0' * 5000}3", "cnn: blocks: must be a number or four such as 3-4-6-3"),
         ("cnn:filters=0", "cnn: filters: must be at least 1, not 0"),
         ("cnn:image=x", "cnn: image: must be a whole number, not 'x'"),
         ("cnn:classes=", "'classes=' is not of the form name=value"),
@@ -352,6 +353,14 @@ def test_a_wrong_hyperparameter_is_refused_in_one_line(text: str, message: str) 
         network(text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_family_of_others_reads_a_text_by_itself() -> None:
+    how = Parameter(3, "sides", read=lambda text: int(text) if text != "many" else 9)
+    mine = Family("mine", lambda *_: "", {"sides": how}, "me")
+    assert resolve(mine, {"sides": "many"}) == {"sides": 9}
+    with pytest.raises(InputError, match=r"mine: sides: invalid literal for int.*'x'"):
+        resolve(mine, {"sides": "x"})
 
 
 def test_defaults_follow_what_they_depend_on() -> None:

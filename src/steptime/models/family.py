@@ -24,8 +24,9 @@ class Parameter:
 
     `choices` lists the allowed texts, `aliases` other words for them; otherwise the type is that of
     the default, whole numbers being at least `least`. A text of a `form` of its own, a regular
-    expression and what it must be in words, stays as it is unless `read` reads it. A `detail` is
-    kept in a workload only where it departs from its default.
+    expression and what it must be in words, stays as it is. `read` reads a text, of that form if
+    there is one, or raises `ValueError`. A `detail` is kept in a workload only where it departs
+    from its default.
     """
 
     default: Value | Callable[[Mapping[str, Value]], Value]
@@ -142,10 +143,13 @@ def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
 def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
     where = f"{place}: {name}"
     text = value_text(value, where)
-    if parameter.form:
-        if not re.fullmatch(parameter.form[0], text):
-            raise InputError(f"{where}: must be {parameter.form[1]}, not {shorten(text)}")
-        return parameter.read(text)
+    if parameter.form and not re.fullmatch(parameter.form[0], text):
+        raise InputError(f"{where}: must be {parameter.form[1]}, not {shorten(text)}")
+    if parameter.form or parameter.read is not str:
+        try:
+            return parameter.read(text)
+        except ValueError as error:
+            raise InputError(f"{where}: {error}") from None
     if parameter.choices:
         text = parameter.aliases.get(text.lower(), text)
         if text not in parameter.choices:
