@@ -137,11 +137,19 @@ BAD: dict[str, tuple[Table, str]] = {
             "p": pool("Pooling", "data", 2, 2),
             "a": layer("Concatenate", "p", "data", dim=3),
         },
-        "a: concat of [2, 3, 4, 4] and [2, 3, 8, 8] along axis 1",
+        "layer 'a': [2, 8, 8, 3] of 'data' does not fit to [2, 4, 4, 3] along axis 3",
     ),
     "sum": (
         {**DATA, "p": pool("Pooling", "data", 2, 2), "a": layer("Elementwise", "p", "data")},
-        "a: shapes [2, 3, 4, 4] and [2, 3, 8, 8] do not fit elementwise",
+        "layer 'a': [2, 8, 8, 3] of 'data' is not the shape [2, 4, 4, 3]",
+    ),
+    "a sum of what broadcasts": (
+        {
+            "data": image(8, 8, 8, 3),
+            "f": layer("InnerProduct", "data", num_outputs=8),
+            "a": layer("Elementwise", "data", "f"),
+        },
+        "layer 'a': [8, 8] of 'f' is not the shape [8, 8, 8, 3]",
     ),
     "reshape": (
         {**DATA, "a": layer("Reshape", "data", output_shape=[2, -1, 7])},
@@ -206,6 +214,10 @@ BAD: dict[str, tuple[Table, str]] = {
             "b/c": layer("ReLU", "data"),
         },
         "layer 'b/c': there are two of this name",
+    ),
+    "a name of gradients": (
+        {**DATA, "c": conv("data", 1, 1, 3, 1), "c/grad_input": layer("ReLU", "c")},
+        "layer 'c/grad_input': 'grad_input' inside 'c' is a name of gradients",
     ),
     "a name of weights": (
         {**DATA, "c": conv("data", 1, 1, 3, 1), "c/w": layer("ReLU", "c")},

@@ -18,6 +18,7 @@ MOST_LAYERS = 1_000_000  # and as many parents
 MOST_SPLITS = 4096
 MOST_NESTED = 50
 LONGEST_NAME = 300
+_RESERVED = ("grad", "saved", "update")
 _COMPARED_NAMES = 2_000
 
 Names = dict[str, str | int]
@@ -94,6 +95,7 @@ def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
             _endpoint(names, name)
     count = 0
     for i, entry in enumerate(entries):
+        _check_reserved(names, entry)
         parents: list[str] = []
         for reference in entry.written:
             parents += _found(names, reference, entry)
@@ -209,6 +211,16 @@ def _endpoint(names: Names, name: str) -> str:
             raise unknown("endpoint", end, inside, f"block {shorten(name)}")
         name = inner
     return name
+
+
+def _check_reserved(names: Names, entry: Entry) -> None:
+    """Refuse the name of a layer that a gradient or update of another layer will have."""
+    *_, last = parts = entry.name.split("/")
+    if last.startswith(_RESERVED):
+        for i in range(1, len(parts)):
+            above = "/".join(parts[:i])
+            if names.get(above) == above:
+                raise entry.fault(f"'{last}' inside '{above}' is a name of gradients")
 
 
 def _ordered(entries: list[Entry]) -> tuple[Entry, ...]:

@@ -26,6 +26,11 @@ def channels_first(shape: Sequence[int]) -> Shape:
     return (shape[0], shape[-1], *shape[1:-1])
 
 
+def channels_last(shape: Sequence[int]) -> Shape:
+    """Return `[n, c, ...]` as `[n, ..., c]`."""
+    return (shape[0], *shape[2:], shape[1])
+
+
 @dataclass(frozen=True)
 class At:
     """A layer being built; `is_loss` says that a softmax is part of the loss.

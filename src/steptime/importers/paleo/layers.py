@@ -13,7 +13,7 @@ from typing import Any
 
 from steptime.core.errors import shorten
 from steptime.core.graph import Layer
-from steptime.importers.paleo.layer import At, channels_first
+from steptime.importers.paleo.layer import At, channels_first, channels_last
 from steptime.layers import dense, image
 
 Built = tuple[Layer, str]
@@ -113,6 +113,10 @@ def _concatenate(at: At) -> Built:
     if type(dim) is not int or not -rank <= dim < rank:
         raise at.fault(f"dim must be an axis of {list(first)}, not {shorten(dim)}")
     dim %= rank
+    for name, shape in zip(at.entry.parents, at.shapes, strict=True):
+        if (*shape[:dim], *shape[dim + 1 :]) != (*first[:dim], *first[dim + 1 :]):
+            said = f"{list(shape)} of {shorten(name)} does not fit to {list(first)}"
+            raise at.fault(f"{said} along axis {dim}")
     joined = sum(shape[dim] for shape in at.shapes)
     layer = at.layer("other", (*first[:dim], joined, *first[dim + 1 :]))
     return layer, at.op("concat", *at.x, axis=channels_first(range(rank)).index(dim))
@@ -175,6 +179,10 @@ def _passing(at: At, lower: Callable[[At], str] = lambda at: at.x[0]) -> Built:
 def _sum(at: At) -> str:
     """Return a sum, one op for each parent but the first; the last has the layer's name."""
     y = at.x[0]
+    for name, tensor in zip(at.entry.parents, at.x, strict=True):
+        pair = [list(channels_last(at.b.shape(one))) for one in (tensor, y)]
+        if pair[0] != pair[1]:
+            raise at.fault(f"{pair[0]} of {shorten(name)} is not the shape {pair[1]}")
     for i, other in enumerate(at.x[1:], 1):
         y = at.op("add", y, other, at="" if i == len(at.x) - 1 else f"/{i}")
     return y
