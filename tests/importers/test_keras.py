@@ -440,8 +440,12 @@ def test_circles_and_missing_layers(tmp_path: Path) -> None:
         layer("Add", "b", "a", "x"),
         layer("Dense", "d", "b", units=2),
     )
-    with pytest.raises(InputError, match="nodes are in a cycle"):
+    with pytest.raises(InputError, match="'[ab]' and '[ab]' wait for each other"):
         graph_of(circle, tmp_path)
+    dense = layer("Dense", "d", "x", units=2)
+    dense["inbound_nodes"] = [[["x", 0, 3, {}]]]  # an input has no fourth output
+    with pytest.raises(InputError, match="output 'd' is never made: inputs are missing"):
+        graph_of(functional(given("x", 4), dense), tmp_path)
     with pytest.raises(InputError, match="unknown layer 'y'"):
         graph_of(functional(given("x", 4), layer("Dense", "d", "y", units=2)), tmp_path)
 

@@ -7,7 +7,7 @@ A Lambda holds code, a layer or function of one's own names it: both are refused
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -187,11 +187,18 @@ class _Network:
             for name, layer in found.items()
             for node, said in enumerate(layer.get("inbound_nodes") or ())
         }
-        reads = {key: [one[:2] for one in _references([*said])] for key, said in nodes.items()}
-        for name, _ in (one for wanted in reads.values() for one in wanted):
+        reads = {key: _references([*said]) for key, said in nodes.items()}
+        for name, *_ in (one for wanted in reads.values() for one in wanted):
             self.known(found, name)
-        for name, node in TopologicalSorter(reads).static_order():
-            if (name, node) not in nodes or (name, node, 0) in values:
+        after = {key: [one[:2] for one in wanted] for key, wanted in reads.items()}
+        try:
+            order = [*TopologicalSorter(after).static_order()]
+        except CycleError as error:
+            names = " and ".join(shorten(name) for name, _ in error.args[1][:2])
+            raise InputError(f"{self.place}: {names} wait for each other") from None
+        for name, node in order:
+            ready = all(one in values for one in reads.get((name, node), ()))
+            if (name, node) not in nodes or (name, node, 0) in values or not ready:
                 continue
             args, kwargs = (_filled(one, values) for one in nodes[name, node])
             flat = [x for one in args for x in (one if isinstance(one, list) else [one])]
@@ -201,7 +208,7 @@ class _Network:
         missing = [one for one in outputs if one not in values]
         if missing or not outputs:
             name = missing[0][0] if missing else "none"
-            raise InputError(f"{self.place}: output {shorten(name)} is never made")
+            raise InputError(f"{self.place}: output {shorten(name)} is never made: inputs are missing")
         return [values[one] for one in outputs]
 
     def known(self, found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
