@@ -208,7 +208,9 @@ class _Network:
         missing = [one for one in outputs if one not in values]
         if missing or not outputs:
             name = missing[0][0] if missing else "none"
-            raise InputError(f"{self.place}: output {shorten(name)} is never made: inputs are missing")
+            raise InputError(
+                f"{self.place}: output {shorten(name)} is never made: inputs are missing"
+            )
         return [values[one] for one in outputs]
 
     def known(self, found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
