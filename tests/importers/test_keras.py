@@ -440,7 +440,7 @@ def test_circles_and_missing_layers(tmp_path: Path) -> None:
         layer("Add", "b", "a", "x"),
         layer("Dense", "d", "b", units=2),
     )
-    with pytest.raises(InputError, match="'[ab]' and '[ab]' wait for each other"):
+    with pytest.raises(InputError, match=r"'[ab]' and '[ab]' wait for each other"):
         graph_of(circle, tmp_path)
     dense = layer("Dense", "d", "x", units=2)
     dense["inbound_nodes"] = [[["x", 0, 3, {}]]]  # an input has no fourth output
