@@ -28,7 +28,7 @@ from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
-from steptime.calibration.evaluate import Errors, Scored, errors_of, score
+from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scored_at
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
 from steptime.predict.calibrated.method import GPU
@@ -41,7 +41,7 @@ Constants = Mapping[str, float]
 
 
 class Known(NamedTuple):
-    """What a calibration found, and of steps, and which cases it took, by `id`."""
+    """What a calibration found, and beside it, and which cases it took, by `id`."""
 
     constants: Constants
     of_steps: Mapping[str, Any]
@@ -142,11 +142,8 @@ def scored(
     """Return what constants, and steps that were measured, say of the cases of one device."""
     device = replace(cases[0].device, calibration=of_steps or {})
     calibrated = [replace(case, device=device) for case in cases]
-    value, low, high = Columns(calibrated).intervals(constants)
-    return [
-        Scored(case, float(v), float(lo), float(hi))
-        for case, v, lo, hi in zip(cases, value, low, high, strict=True)
-    ]
+    before = dict(zip(map(id, calibrated), cases, strict=True))
+    return [replace(one, case=before[id(one.case)]) for one in scored_at(calibrated, constants)]
 
 
 def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack: str) -> Known:
@@ -164,7 +161,8 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
         for form, pair in table["intervals"].items()
         for end, value in zip(("low", "high"), pair, strict=True)
     }
-    of_steps = {name: table[name] for name in ("products", "steps", "networks") if name in table}
+    beside = ("alone", "products", "steps", "networks")
+    of_steps = {name: table[name] for name in beside if name in table}
     return Known({**constants, **table["constants"], **ends}, of_steps, taken)
 
 

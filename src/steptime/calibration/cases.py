@@ -77,6 +77,11 @@ class Case:
             raise InputError("no kernel runs: it is a view, or its gradient is passed on as it is")
 
     @property
+    def alone(self) -> bool:
+        """Whether it is an op by itself, no step of a network."""
+        return self.condition in ("isolated", "repeated")
+
+    @property
     def described(self) -> str:
         """The name of a network of which only sums are known, "" for other cases."""
         return self.family if self.kernels[0].kind in KINDS else ""

@@ -41,8 +41,8 @@ class Columns:
         self.device: Device = reached(cases[0].device, first, Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
         self._isolated = np.array([case.condition == "isolated" for case in cases])
-        self._alone = np.array([case.condition in ("isolated", "repeated") for case in cases])
-        self._steps = [i for i, case in enumerate(cases) if case.condition in ("step", "call")]
+        self._alone = np.array([case.alone for case in cases])
+        self._steps = [i for i, case in enumerate(cases) if not case.alone]
         self._names = [cases[i].described for i in self._steps]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None

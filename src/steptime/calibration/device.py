@@ -14,8 +14,8 @@ from scipy.special import ndtri
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
-from steptime.calibration.fit import fitted, left_out
-from steptime.calibration.left_over import learnt
+from steptime.calibration.fit import SIGMA, fitted, left_out
+from steptime.calibration.left_over import FEWEST, learnt
 from steptime.core.constants import Constant
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
@@ -26,6 +26,7 @@ from steptime.predict.calibrated.method import form_of
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
 LEAST_RANGE = 1e-9  # of the logs of sizes
+CLOSEST = 0.05  # of the log of a row of an op by itself
 PRIOR = 10  # cases that what the priors say of intervals counts as
 
 
@@ -42,8 +43,9 @@ def calibrate(
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
-    `products` and `steps` are what products, and steps behind a host, take beyond these constants,
-    `networks` the same of names.
+    `alone` are the constants of ops by themselves, where they differ; `products` and `steps` are
+    what products, and steps behind a host, take beyond these constants, `networks` the same of
+    names.
     `points` of None takes all cases. `facts`, such as stack and versions, join the table; `priors`
     are those of the device's kind and of the cases' stack if none are given. Raises `InputError`
     without a case.
@@ -57,7 +59,11 @@ def calibrate(
     columns = Columns(own)
     constants = fitted([columns], known)
     alone = left_out(columns, known, constants, families=[case.family for case in own])
-    of_steps, off = learnt(columns, constants, alone)
+    beside, off = learnt(columns, constants, alone)
+    places = [i for i, case in enumerate(own) if case.alone and device.kind == "gpu"]
+    if len(places) >= FEWEST:
+        by_itself, off[places] = single([own[i] for i in places], off[places], known, constants)
+        beside |= by_itself
     return {
         "date": now(),
         "source": source or f"{len(own)} rows",
@@ -66,8 +72,26 @@ def calibrate(
         "constants": moved(constants, known),
         "errors": errors([case.kind for case in own], off),
         "intervals": intervals(columns, constants, off),
-        **of_steps,
+        **beside,
     }
+
+
+def single(
+    own: Sequence[Case], off: Floats, priors: Mapping[str, Constant], of_steps: Constants
+) -> tuple[dict[str, Any], Floats]:
+    """Return what ops by themselves say of ops by themselves, and how far they are off left out.
+
+    That are the constants that differ from those `of_steps`, `alone`, and `products`. Forms hold
+    more closely for one op than for a network of them, whatever these rows share; `off`, by how
+    much they miss under constants `of_steps`, tells how closely.
+    """
+    columns = Columns(own)
+    sigma = float(np.clip(np.median(np.abs(off)), CLOSEST, SIGMA))
+    constants = fitted([columns], priors, sigma=sigma)
+    families = [case.family for case in own]
+    found, off = learnt(columns, constants, left_out(columns, priors, constants, sigma, families))
+    start = {name: one._replace(value=of_steps[name]) for name, one in priors.items()}
+    return {"alone": moved(constants, start), **found}, off
 
 
 def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
@@ -90,7 +114,7 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
         left -= share
         sizes = np.array([_size(case) for case in kinds[kind]])
         even = np.argsort(np.argsort(sizes, kind="stable")) / len(sizes)
-        if kinds[kind][0].condition not in ("step", "call"):
+        if kinds[kind][0].alone:
             even += (sizes - sizes.min()) / max(np.ptp(sizes), LEAST_RANGE)
         found += [kinds[kind][i] for i in spread(even.tolist(), share, draw)]
     return found

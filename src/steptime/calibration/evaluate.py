@@ -14,6 +14,7 @@ from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import Device
 from steptime.predict import cost_model
+from steptime.predict.calibrated.form import Constants
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 from steptime.predict.schedule import total
@@ -156,10 +157,18 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         first = own[0]
         settings = replace(SETTINGS, stack=first.stack or SETTINGS.stack)
         seen = method.sees(first.device, first_dtype(first.device), settings)
-        value, low, high = Columns(own).intervals(seen.constants)
-        for case, *ends in zip(own, value, low, high, strict=True):
-            found[id(case)] = Scored(case, *map(float, ends))
+        found |= {id(one.case): one for one in scored_at(own, seen.constants)}
     return [found[id(case)] for case in cases]
+
+
+def scored_at(cases: Sequence[Case], constants: Constants) -> list[Scored]:
+    """Return what constants say of the cases of one device, its own ones of ops by themselves."""
+    found = []
+    for alone, at in ((True, cases[0].device.calibration.get("alone", {})), (False, {})):
+        if own := [case for case in cases if case.alone is alone]:
+            ends = Columns(own).intervals({**constants, **at})
+            found += map(Scored, own, *(each.tolist() for each in ends))
+    return found
 
 
 def after_calibration(

@@ -220,7 +220,7 @@ KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
 _PEAKS = dict.fromkeys(PEAK_DTYPES, NUMBER)
 _CALIBRATION: dict[str, Check] = {  # what predictions read of it
-    "constants": table_of(ABOVE_0[0], "numbers above 0"),
+    **dict.fromkeys(("constants", "alone"), table_of(ABOVE_0[0], "numbers above 0")),
     "intervals": table_of(row_of(NUMBER, NUMBER), "two numbers each"),
     "steps": list_of(row_of(ABOVE_0, ABOVE_0, NUMBER), "[host_s, device_s, weight]"),
     "products": table_of(
