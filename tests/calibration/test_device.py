@@ -8,6 +8,7 @@ from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen, intervals
+from steptime.calibration.evaluate import score
 from steptime.calibration.fit import constants_of, fitted, left_out, logs
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
@@ -43,8 +44,25 @@ def test_a_device_with_slow_memory_is_found_slow():
     assert (table["points"], table["source"]) == (12, "twelve sums")
 
 
+def test_ops_by_themselves_have_constants_that_fit_them_more_closely():
+    cases, steps = streams(slower=1.25), [replace(one, condition="step") for one in streams()]
+    table = calibrate(V100, cases, points=None)
+    share, close = (table[name]["stream.share_hbm"] for name in ("constants", "alone"))
+    assert share > close > 0.99 * catalog.priors("gpu")["stream.share_hbm"].value / 1.25
+    known = replace(V100, calibration=table)
+    plain = replace(V100, calibration={**table, "alone": {}})
+    for some, least, most in ((cases[-1:], 1.01, 1.2), (steps[-1:], 1.0, 1.0)):
+        longer, took = (
+            score([replace(one, device=at) for one in some], METHOD)[0].value
+            for at in (known, plain)
+        )
+        assert least <= longer / took <= most
+    assert "alone" not in calibrate(V100, cases[:9], points=None)
+
+
 def test_rows_that_the_priors_explain_move_nothing():
-    assert calibrate(V100, streams())["constants"] == {}
+    table = calibrate(V100, streams())
+    assert (table["constants"], table["alone"]) == ({}, {})
 
 
 def test_the_table_is_part_of_a_device_file_and_prices_read_it(tmp_path):

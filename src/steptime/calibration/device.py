@@ -81,9 +81,9 @@ def single(
 ) -> tuple[dict[str, Any], Floats]:
     """Return what ops by themselves say of ops by themselves, and how far they are off left out.
 
-    That are the constants that differ from those `of_steps`, `alone`, and `products`. Forms hold
-    more closely for one op than for a network of them, whatever these rows share; `off`, by how
-    much they miss under constants `of_steps`, tells how closely.
+    That are `alone`, the constants that differ from those `of_steps`, and `products`. Forms hold
+    more closely for one op than for a network of them: as closely as the median of `off`, by which
+    the ops miss under constants `of_steps`.
     """
     columns = Columns(own)
     sigma = float(np.clip(np.median(np.abs(off)), CLOSEST, SIGMA))
