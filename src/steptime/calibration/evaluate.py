@@ -163,10 +163,11 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
 
 def scored_at(cases: Sequence[Case], constants: Constants) -> list[Scored]:
     """Return what constants say of the cases of one device, its own ones of ops by themselves."""
-    found = []
-    for alone, at in ((True, cases[0].device.calibration.get("alone", {})), (False, {})):
+    found: list[Scored] = []
+    by_itself: Constants = cases[0].device.calibration.get("alone", {})
+    for alone, at in ((True, {**constants, **by_itself}), (False, constants)):
         if own := [case for case in cases if case.alone is alone]:
-            ends = Columns(own).intervals({**constants, **at})
+            ends = Columns(own).intervals(at)
             found += map(Scored, own, *(each.tolist() for each in ends))
     return found
 
