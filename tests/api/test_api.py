@@ -132,7 +132,7 @@ def test_a_data_frame_may_have_columns_of_its_own(tmp_path):
     (case,) = steptime.evaluate(table, mapping=said).scored
     assert (case.case.seconds, case.case.kernels[0].products) == (5e-4, ((1, 64, 8, 64),))
     table.rows[1] = {"m": "many", "took (ms)": 1, "gpu": "T4"}
-    with pytest.raises(InputError, match="row 1: m is a whole number below .*, not 'many'"):
+    with pytest.raises(InputError, match=r"row 1: m is a whole number below .*, not 'many'"):
         steptime.evaluate(table, mapping=said)
 
 
