@@ -322,6 +322,7 @@ def test_shares_are_read_as_people_write_them() -> None:
     assert [percent(one) for one in (0.0, 0.00123, 0.618, 9.99, 9.996, 12.34, -25.0, 1e4)] == [
         "0 %", "0.123 %", "61.8 %", "999 %", "1,000 %", "1,234 %", "-2,500 %", "1,000,000 %",
     ]  # fmt: skip
+    assert [percent(one, "+") for one in (-2.22e-16, 0.05, -0.05)] == ["+0 %", "+5 %", "-5 %"]
 
 
 def test_numbers_are_written_in_ascii_and_within_bounds() -> None:

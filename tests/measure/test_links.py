@@ -91,7 +91,7 @@ def test_the_link_file_says_where_it_is_from() -> None:
         "measured by steptime probe --collectives on 2026-11-21 on a, b with torch 2.13.0 (gloo), "
         "2 processes of 1 threads"
     )
-    assert re.search(r"median error 0%, [+-]0% at [\d.]+ [kM]?B$", table["note"])
+    assert re.search(r"median error 0 %, \+0 % at [\d.]+ [kM]?B$", table["note"])
     assert table["measured"]["bytes"] == list(SIZES_BYTES)
     assert table["measured"]["rounds"] == 3
     found = catalog.link("LOCAL")

@@ -173,7 +173,7 @@ def _answer(table: dict[str, Any], path: Path, said: str) -> Answer:
         kept = made["check_points"]
         notes.append(f"of {kept} points that were kept back: {percent(made['check_mape'])}")
     if "drift" in made:
-        notes.append(f"the first point, again at the end: {100 * made['drift']:+.3g} %")
+        notes.append(f"the first point, again at the end: {percent(made['drift'], '+')}")
     if made.get("disturbed", 0) > 0.5:
         share = percent(made["disturbed"])
         notes.append(f"other work disturbed {share} of the rounds: calibrate again when it is done")

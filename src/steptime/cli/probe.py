@@ -10,7 +10,7 @@ from steptime.cli.options import flag, number, whole
 from steptime.core.errors import InputError
 from steptime.core.hardware import GB, TFLOP
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import seconds, shown
+from steptime.core.units import percent, seconds, shown
 from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
@@ -106,7 +106,7 @@ def _link(backend: str, chosen: Options, processes: int | None, budget: float) -
     measured = table["measured"]
     keys = ("bytes", "all_reduce_s", "fit_error")
     rows = [
-        {"bytes": many, "all_reduce_s": took, "off": f"{100 * off:+.3g} %"}
+        {"bytes": many, "all_reduce_s": took, "off": percent(off, "+")}
         for many, took, off in zip(*(measured[key] for key in keys), strict=True)
     ]
     latency = table.get("latency_us")

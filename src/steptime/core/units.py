@@ -38,9 +38,10 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def percent(value: float) -> str:
-    """Return a share: `percent(0.618)` is `61.8 %`, `percent(12.34)` is `1,234 %`."""
-    return f"{100 * value:{'.3g' if abs(value) < 9.995 else ',.0f'}} %"
+def percent(value: float, sign: str = "") -> str:
+    """Return a share: `percent(0.618)` is `61.8 %`, `percent(12.34, "+")` is `+1,234 %`."""
+    figure = round(100 * value, 4) + 0.0  # what arithmetic leaves over is no error of 2e-14 %
+    return f"{figure:{sign}{'.3g' if abs(value) < 9.995 else ',.0f'}} %"
 
 
 def _of(unit: str) -> Callable[[float], str]:

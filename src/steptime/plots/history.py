@@ -1,6 +1,7 @@
 """Steps over folders: a line a network, normalised to its first, changes marked."""
 
 from steptime.core.table import Table, columns
+from steptime.core.units import percent
 from steptime.plots import EmptyPlotError, style
 
 TOOLTIP = columns(
@@ -42,7 +43,7 @@ def chart(table: Table) -> style.Spec:
         style.layer("point", told, "change", size=60, filled=True),
     ]
     kept, view = style.wrapped(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
-    beyond = f"{100 * found['margin_fraction']:.3g} % and noise"
+    beyond = f"{percent(found['margin_fraction'])} and noise"
     caption = [
         f"{found['networks']} networks, {last} folders; large dots: changes beyond {beyond}.",
         table.source,

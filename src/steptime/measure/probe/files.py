@@ -175,7 +175,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     medians = [median(samples) for samples in times.values()]
     found = fit(sizes, medians, processes)
     worst = max(zip(sizes, found.errors, strict=True), key=lambda pair: abs(pair[1]))
-    off = f"{percent(median(map(abs, found.errors)))}, {100 * worst[1]:+.3g} % at {size(worst[0])}"
+    off = f"{percent(median(map(abs, found.errors)))}, {percent(worst[1], '+')} at {size(worst[0])}"
     table: dict[str, Any] = {
         "name": catalog.LOCAL,
         "source": (
