@@ -58,7 +58,10 @@ from steptime.sweep.cells import cells_of
 from steptime.sweep.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXACT = ("count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list")
+EXACT = (
+    "count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list", "why",
+    "whatif",
+)  # fmt: skip
 SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
