@@ -79,7 +79,9 @@ class How:
     gradients: int | None = whole("BITS", "Bits: 16 or 32. Default: the stack's.")
     tokens: float | None = number("N", "Tokens of a training: shows hours and cost.")
     prices: options.Prices = None
-    stack: Text = optional("NAME", "The software (steptime list stacks). Default: megatron-2025.")
+    stack: Text = optional(
+        "NAME", "The software. Default: megatron-2025, of other networks torch-eager."
+    )
     method: options.Method = DEFAULT
 
 
