@@ -23,7 +23,7 @@ def count(
     allow_unknown: options.AllowUnknown = False,
     by_op: options.ByOp = False,
     stack: str = option(
-        "NAME", "What runs it: torch-eager, torch-compile, or a file.", "torch-eager"
+        "NAME", "What runs it (steptime list stacks), or FILE.toml.", "torch-eager"
     ),
 ) -> Answer:
     """Count FLOP, bytes, parameters and peak memory of one step.
