@@ -107,7 +107,10 @@ TARGETS = (
 
 
 def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
-    """Return the constants of each device and stack as if the device had not been measured."""
+    """Return the constants of each device and stack as if the device had not been measured.
+
+    What is fitted of a host is of the stack of its rows, and of no other.
+    """
     devices = sorted({name for some in sets.values() for name in some})
     columns = {
         stage: {name: Columns(cases) for name, cases in some.items()}
@@ -115,24 +118,27 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
     }
     found: dict[tuple[str, str], Constants] = {}
     for device in devices:
-        own: dict[str, float] = {}
+        own: dict[str, dict[str, float]] = defaultdict(dict)  # by stack; of devices under ""
         for name, stage in STAGES.items():
             if device not in columns[name] or len(columns[name]) < 2:
                 continue
             others = [one for other, one in columns[name].items() if other != device]
+            before = own[""] | own[stage.stack]
             known = {
-                key: one._replace(value=own.get(key, one.value))
+                key: one._replace(value=before.get(key, one.value))
                 for key, one in stage.known().items()
             }
             weights = [even(one) for one in others]
             values, _ = hierarchical(
                 others, known, [*stage.free], weights, stage.shared, stage.held, stage.freedom
             )
-            own |= {key: values[key] for key in stage.free}
+            for key in stage.free:
+                own[stage.stack if key.startswith("host.") else ""][key] = values[key]
         kind = catalog.device(device).kind
         for stack in {one.stack for one in (*STAGES.values(), *TARGETS)}:
             known = {key: one.value for key, one in catalog.priors(kind, stack).items()}
-            found[device, stack] = known | {key: v for key, v in own.items() if key in known}
+            told = own[""] | own[stack]
+            found[device, stack] = known | {key: v for key, v in told.items() if key in known}
     return found
 
 
