@@ -30,6 +30,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -193,7 +194,7 @@ def _matches(shown: list[list[str]], printed: list[list[str]]) -> bool:
 def _renewed(shown: list[str], printed: list[str]) -> str:
     """Return what is printed with the lines left out that are left out in what was shown.
 
-    Lines between two `...` are those that begin with the same word.
+    Lines between two `...` are those most like them.
     """
     parts = "\n".join(shown).split("\n...")
     first = parts[0].splitlines()
@@ -203,8 +204,7 @@ def _renewed(shown: list[str], printed: list[str]) -> str:
         if i == len(parts) - 1:
             last = printed[len(printed) - len(lines) :]
         else:
-            last = [next(one for one in printed if one.split()[:1] == line.split()[:1])
-                    for line in lines]  # fmt: skip
+            last = [get_close_matches(line, printed, 1, 0)[0] for line in lines]
         found += ["...", *last]
     return "".join(f"{line}\n" for line in (found if len(parts) > 1 else printed))
 
@@ -371,14 +371,16 @@ def test_python_examples(page: str, block: str, place: Path) -> None:
     names: dict[str, Any] = {"__name__": page}
     with contextlib.redirect_stdout(stdout):
         exec(compile(block, page, "exec"), names)  # noqa: S102  # our own pages
+    beside = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
     if os.environ.get("STEPTIME_RENEW_GOLDEN") and _printed(page, block):
         path = next(found for found in PAGES if found.name == page)
         head, _, tail = path.read_text("utf-8").partition(f"{block}```\n")
         _, _, after = tail.partition("```text\n")[2].partition("```")
-        shown = f"{block}```\n\n```text\n{stdout.getvalue()}```{after}"
+        printed = "".join(stdout.getvalue().splitlines(keepends=True)[len(beside) :])
+        shown = f"{block}```\n\n```text\n{printed}```{after}"
         path.write_text(head + shown, encoding="utf-8")
         return
-    expected = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE) + _printed(page, block)
+    expected = beside + _printed(page, block)
     assert stdout.getvalue().splitlines() == expected
     if "FAMILY" in names:
         values = {name: p.default for name, p in names["FAMILY"].parameters.items()}
