@@ -367,7 +367,7 @@ def cases(
             from steptime.calibration.recorded import recorded
 
             return recorded(store.load(path, warn), warn)
-        return plain_cases(path)
+        return plain_cases(path, device)
     every: Rows = rows
     if hasattr(rows, "to_dict"):  # a DataFrame, whose empty cells are NaN
         every = [
@@ -376,7 +376,4 @@ def cases(
         ]
     if mapping is not None:
         return list(cases_of(every, read_mapping(Path(mapping)), most, warn))
-    return [
-        plain_case(row, f"row {i}", None if row.get("device") else device)
-        for i, row in enumerate(every)
-    ]
+    return [plain_case(row, f"row {i}", device) for i, row in enumerate(every)]

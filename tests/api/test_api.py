@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -134,6 +135,12 @@ def test_a_data_frame_may_have_columns_of_its_own(tmp_path):
     table.rows[1] = {"m": "many", "took (ms)": 1, "gpu": "T4"}
     with pytest.raises(InputError, match=r"row 1: m is a whole number below .*, not 'many'"):
         steptime.evaluate(table, mapping=said)
+
+
+def test_rows_of_a_file_may_name_no_device(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    assert steptime.calibrate("t4", path).table["points"] == len(ROWS)
 
 
 def test_rows_of_other_devices_do_not_calibrate():

@@ -60,6 +60,46 @@ def test_ops_by_themselves_have_constants_that_fit_them_more_closely():
     assert "alone" not in calibrate(V100, cases[:9], points=None)
 
 
+def linears(stack=""):
+    """Cases of steps of one large product, a quarter longer than the priors say."""
+    shapes = [((m, 4096), (4096, 4096)) for m in (1024, 2048, 3072, 4096)]
+    cases = [
+        Case(op_kernels("linear", s, {}, "float32"), V100, 1.0, "linear", "step", stack=stack)
+        for s in shapes
+    ]
+    seconds = Columns(cases).predicted(constants_of(catalog.priors("gpu", stack or "torch-eager")))
+    return [replace(c, seconds=1.25 * float(s)) for c, s in zip(cases, seconds, strict=True)]
+
+
+def test_what_ops_by_themselves_do_not_tell_is_as_steps_told_it():
+    table = calibrate(V100, [*streams(slower=1.25), *linears() * 3], points=None)
+    assert table["constants"]["product.share"] < catalog.priors("gpu")["product.share"].value
+    assert "stream.share_hbm" in table["alone"]
+    assert not {name for name in table["alone"] if name.startswith(("product.", "host."))}
+
+
+def test_steps_are_of_the_stack_with_most_of_them():
+    eager, others = linears(), [replace(one, seconds=9.0) for one in linears("torch-compile")[:3]]
+    table = calibrate(V100, [*others, *eager], points=None)
+    alike = calibrate(V100, eager, points=None)
+    for name in ("stack", "points", "constants", "intervals"):
+        assert table[name] == alike[name]
+    assert table["stack"] == "torch-eager"
+    assert calibrate(V100, linears("torch-compile"), points=None)["stack"] == "torch-compile"
+    assert "stack" not in calibrate(V100, streams(), points=None)
+    known = replace(V100, calibration=table)
+    for stack, notes in (("torch-eager", 0), ("torch-compile", 1)):
+        model = StepModel("fc", known, method="calibrated", options={"stack": stack})
+        line = "v100-sxm2-16gb is calibrated with steps of stack torch-eager"
+        assert model.remarks().count(line) == notes
+
+
+@pytest.mark.parametrize("points", [0, -1, 2.5])
+def test_a_number_of_points_that_is_none_is_one_line(points):
+    with pytest.raises(InputError, match="points: must be"):
+        calibrate(V100, streams(), points)
+
+
 def test_rows_that_the_priors_explain_move_nothing():
     table = calibrate(V100, streams())
     assert (table["constants"], table["alone"]) == ({}, {})
@@ -197,6 +237,16 @@ def test_no_row_is_one_line():
         {"intervals": "all"},
         {"intervals": {"all": [0.1]}},
         {"constants": {"stream.share_hbm": "most"}},
+        {"alone": {"stream.share_hbm": math.nan}},
+        {"alone": [0.9]},
+        {"intervals": {"product": [math.nan, 0.1]}},
+        {"intervals": {"product": [-0.1, 1e6]}},
+        {"intervals": {"product": [0.1, -0.1]}},
+        {"steps": [[1.0, 1.0, math.nan]]},
+        {"steps": [[1.0, 1.0, 1e300]]},
+        {"products": {"matmul float32": [[1, 8, 8, 8, math.inf]]}},
+        {"networks": {"vit": math.nan}},
+        {"stack": 5},
     ],
 )
 def test_a_wrong_calibration_in_a_device_file_is_one_line(wrong):

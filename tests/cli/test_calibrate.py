@@ -10,6 +10,7 @@ import pytest
 from steptime import catalog
 from steptime.cli.calibrate import points_s
 from steptime.cli.main import run
+from steptime.core.toml_files import toml_text
 from steptime.measure.doctor import stale
 
 FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]
@@ -106,6 +107,25 @@ def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture
     assert found.peak_flop_per_s == catalog.device("t4").peak_flop_per_s
     with pytest.raises(Exception, match="device 'local' is not known yet"):
         catalog.device("local")  # it is of no machine here
+
+
+def test_rows_of_a_device_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = catalog.device_table("t4") | {"name": "card", "memory_GB_per_s": 300}
+    Path("card.toml").write_text(toml_text(figures))
+    row = {"kind": "add", "dtype": "float32", "condition": "repeated", "device": "card.toml"}
+    sizes = [[2**i, 1024] for i in range(8, 20)]
+    rows = [{**row, "shapes": [s, s], "seconds": 1e-5 * 2**i} for i, s in enumerate(sizes)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run(["calibrate", "--from", "rows.jsonl"]) == 2
+    assert "choose its file: --of card.toml" in capsys.readouterr().err
+    words = ["calibrate", "--from", "rows.jsonl", "--of", "card.toml"]
+    made, _ = answered(words, capsys)
+    assert made["calibration"]["source"] == "12 rows of rows.jsonl"
+    assert catalog.device("card").memory_bytes_per_s == 3e11
+    Path("rows.jsonl").write_text(Path("rows.jsonl").read_text().replace("card.toml", "card"))
+    assert run(["evaluate", "rows.jsonl"]) == 0
+    said = "note: card was calibrated with 12 rows of rows.jsonl: they are no check"
+    assert said in "".join(capsys.readouterr())
 
 
 MAPPING = """

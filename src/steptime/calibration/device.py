@@ -2,7 +2,7 @@
 
 import random
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, floor, log
@@ -14,11 +14,12 @@ from scipy.special import ndtri
 from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
-from steptime.calibration.fit import SIGMA, fitted, left_out
+from steptime.calibration.fit import SIGMA, fitted, left_out, told_by
 from steptime.calibration.left_over import FEWEST, learnt
 from steptime.core.constants import Constant
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.core.ranges import whole_number
 from steptime.core.record import now
 from steptime.predict.calibrated.form import Constants
 from steptime.predict.calibrated.interval import LEVEL
@@ -46,15 +47,19 @@ def calibrate(
     `alone` are the constants of ops by themselves, where they differ; `products` and `steps` are
     what products, and steps behind a host, take beyond these constants, `networks` the same of
     names.
-    `points` of None takes all cases. `facts`, such as stack and versions, join the table; `priors`
-    are those of the device's kind and of the cases' stack if none are given. Raises `InputError`
-    without a case.
+    `points` of None takes all cases. Steps are of one `stack`, that with most of them: a host takes
+    other times under another one. `facts`, such as versions, join the table; `priors` are those of
+    the device's kind and of that stack if none are given. Raises `InputError` without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
+    if points is not None:
+        points = whole_number(points, "points")
     bare = replace(device, calibration={})
-    own = [replace(case, device=bare) for case in chosen(cases, points)]
-    stack = next((case.stack for case in own if case.stack), catalog.DEFAULT_STACK)
+    steps = Counter(_stack_of(case) for case in cases if not case.alone)
+    (stack, _), *_ = (steps or Counter(map(_stack_of, cases))).most_common(1)
+    kept = [case for case in cases if case.alone or _stack_of(case) == stack]
+    own = [replace(case, device=bare) for case in chosen(kept, points)]
     known = catalog.priors(device.kind, stack) if priors is None else priors
     columns = Columns(own)
     constants = fitted([columns], known)
@@ -68,6 +73,7 @@ def calibrate(
         "date": now(),
         "source": source or f"{len(own)} rows",
         "points": len(own),
+        **({"stack": stack} if steps else {}),
         **(facts or {}),
         "constants": moved(constants, known),
         "errors": errors([case.kind for case in own], off),
@@ -81,16 +87,17 @@ def single(
 ) -> tuple[dict[str, Any], Floats]:
     """Return what ops by themselves say of ops by themselves, and how far they are off left out.
 
-    That are `alone`, the constants that differ from those `of_steps`, and `products`. Forms hold
-    more closely for one op than for a network of them: as closely as the median of `off`, by which
-    the ops miss under constants `of_steps`.
+    That are `alone`, the constants that differ from those `of_steps`, and `products`. What the ops
+    do not tell stays as steps told it. Forms hold more closely for one op than for a network of
+    them: as closely as the median of `off`, by which the ops miss under constants `of_steps`.
     """
     columns = Columns(own)
     sigma = float(np.clip(np.median(np.abs(off)), CLOSEST, SIGMA))
-    constants = fitted([columns], priors, sigma=sigma)
-    families = [case.family for case in own]
-    found, off = learnt(columns, constants, left_out(columns, priors, constants, sigma, families))
     start = {name: one._replace(value=of_steps[name]) for name, one in priors.items()}
+    known = start | {name: priors[name] for name in told_by([columns], priors)}
+    constants = fitted([columns], known, sigma=sigma)
+    families = [case.family for case in own]
+    found, off = learnt(columns, constants, left_out(columns, known, constants, sigma, families))
     return {"alone": moved(constants, start), **found}, off
 
 
@@ -132,6 +139,11 @@ def spread(sizes: Sequence[float], points: int, draw: random.Random) -> list[int
         near = min(around, key=lambda j: abs(left[j][0] - at))
         found.append(left.pop(near)[1])
     return found
+
+
+def _stack_of(case: Case) -> str:
+    """Return the stack of a case, the default one where it names none."""
+    return case.stack or catalog.DEFAULT_STACK
 
 
 def _size(case: Case) -> float:

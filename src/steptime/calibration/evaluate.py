@@ -191,7 +191,7 @@ def after_calibration(
             points_of = chosen([case for case in own if case.calibrates], points, seed)
             taken = {(case.kernels, case.condition) for case in points_of}  # rows that repeat, too
             table = calibrate(own[0].device, points_of, None)
-            moved.append(len(table["constants"]))
+            moved.append(len(table["constants"].keys() | table.get("alone", {}).keys()))
             device = replace(own[0].device, calibration=table)
             rest = [case for case in own if (case.kernels, case.condition) not in taken]
             left += [replace(case, device=device) for case in rest]

@@ -159,19 +159,20 @@ def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
     return validated(table, model, where)
 
 
-def plain_cases(path: Path) -> list[Case]:
+def plain_cases(path: Path, device: Device | None = None) -> list[Case]:
     """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say."""
     rows = list(table_rows(path))
     if rows and "seconds" not in rows[0][1]:
         raise InputError(f"{path}: no column 'seconds'; --map MAP.toml says what columns mean")
-    return [plain_case(row, f"{path.name}:{line}") for line, row in rows]
+    return [plain_case(row, f"{path.name}:{line}", device) for line, row in rows]
 
 
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
     """Return the case of a row whose keys are those of `Rows`, sizes as they are, seconds in SI.
 
-    `device` is that of the row if none is given. Raises `InputError` for what is no such row.
+    `device` is that of a row that names none. Raises `InputError` for what is no such row.
     """
+    device = None if row.get("device") else device
     said = {key: value for key, value in row.items() if key in _SAID and value is not None}
     if "attrs" in said:
         attrs = dict(said["attrs"]).items()

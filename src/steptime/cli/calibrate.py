@@ -14,6 +14,7 @@ from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
 from steptime.core.table import Answer, Table, columns
+from steptime.core.toml_files import read_toml
 from steptime.core.units import duration, percent, seconds
 from steptime.measure.contract import Options
 
@@ -134,9 +135,19 @@ def _from_records(path: Path, mapping: Path | None, of: str | None, points: int)
         made = calibration([rows[i] for i in own], points)
         made |= {"source": f"{made['points']} steps of {path}"}
     else:
-        source, some = f"{len(own)} steps of {path}", [cases[i] for i in own]
-        made = calibrated(some[0].device, some, points, source=source)
-    table = catalog.device_table(name)
+        some = [cases[i] for i in own]
+        word = "rows" if any(case.alone for case in some) else "steps"
+        device = catalog.device(of) if of else some[0].device
+        made = calibrated(device, some, points, source=f"{len(own)} {word} of {path}")
+        stacks = {case.stack or catalog.DEFAULT_STACK for case in some if not case.alone}
+        if others := sorted(stacks - {made.get("stack")}):
+            note(f"steps of stack {made['stack']} alone are taken, none of {', '.join(others)}")
+    if of and of.lower().endswith(".toml"):
+        table = read_toml(Path(of))
+    elif name.lower() in catalog.device_names():
+        table = catalog.device_table(name)
+    else:
+        raise InputError(f"{path}: {name} is no device by name; choose its file: --of {name}.toml")
     if name in catalog.device_names(own=False):
         table["name"] = f"{name}-calibrated"
     written = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)

@@ -78,6 +78,10 @@ def evaluate(
     least = min(row["factor"] for row in made.rows if "(published)" not in row["method"])
     if least > UNLIKELY:
         notes.append(f"note: all are off by a factor of {least:,.0f} or more: is the unit right?")
+    known = {case.device.name: case.device.calibration for case in found}
+    for device, told in sorted(known.items()):
+        if "source" in told and "measured_points" not in told:
+            notes.append(f"note: {device} was calibrated with {told['source']}: they are no check")
     left = len(found) - len(made.scored)
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")

@@ -219,14 +219,22 @@ _DEVICE: dict[str, Check] = {
 KINDS = ("cpu", "gpu", "tpu", "asic")
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
 _PEAKS = dict.fromkeys(PEAK_DTYPES, NUMBER)
+_LOG: Check = (lambda value: NUMBER[0](value) and -100 < value < 100, "")  # of a ratio of seconds
+
+
+def _are_ends(row: Any) -> bool:
+    return row_of(_LOG, _LOG)(row) and row[0] <= row[1]
+
+
 _CALIBRATION: dict[str, Check] = {  # what predictions read of it
     **dict.fromkeys(("constants", "alone"), table_of(ABOVE_0[0], "numbers above 0")),
-    "intervals": table_of(row_of(NUMBER, NUMBER), "two numbers each"),
-    "steps": list_of(row_of(ABOVE_0, ABOVE_0, NUMBER), "[host_s, device_s, weight]"),
+    "intervals": table_of(_are_ends, "two logs each, the lower one first"),
+    "steps": list_of(row_of(ABOVE_0, ABOVE_0, _LOG), "[host_s, device_s, weight]"),
     "products": table_of(
-        list_of(row_of(*[ABOVE_0] * 4, NUMBER), "")[0], "lists of [batch, m, n, k, weight]"
+        list_of(row_of(*[ABOVE_0] * 4, _LOG), "")[0], "lists of [batch, m, n, k, weight]"
     ),
-    "networks": table_of(NUMBER[0], "numbers"),
+    "networks": table_of(_LOG[0], "numbers between -100 and 100"),
+    "stack": TEXT,
 }
 
 

@@ -17,7 +17,7 @@ from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.plans.request import Request
 from steptime.plans.step import PlanTime, plan_time, quick
 from steptime.plans.trace import write_trace
-from steptime.predict.calibrated.method import notes_of
+from steptime.predict.calibrated.method import calibrated_under, notes_of
 from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
@@ -133,9 +133,7 @@ def fitted_notes(planner: Planner) -> list[str]:
     device, stack = planner.device, catalog.stack(planner.method.settings.stack)
     said = notes_of(device) if planner.method.name == "calibrated" else []
     fitted = planner.use == "serving" or planner.constant("products")
-    told = device.calibration.get("stack", stack.name)
-    if told != stack.name:
-        said.append(f"{device.name} is calibrated with steps of stack {told}")
+    said += calibrated_under(device, stack.name)
     if planner.use == "training" and not stack.training:
         said.append(f"stack {stack.name}: constants of training are those of torch-eager")
     elif stack.seen and fitted and not device.calibration:

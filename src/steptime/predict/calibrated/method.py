@@ -135,7 +135,7 @@ WAITS = choice("the host waits for the device at the end of each step", "waits",
 
 def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
-    said = notes_of(device)
+    said = [*notes_of(device), *calibrated_under(device, settings.stack)]
     if not (device.is_own_host or catalog.stack(settings.stack).host):
         stack = settings.stack
         said.append(f"stack {stack}: the host's time is not known and left out: no [host]")
@@ -147,6 +147,12 @@ def notes_of(device: Device) -> list[str]:
     words, wider = beyond(device), "the interval is wider"
     line = f"{device.name} lies beyond what was measured: {'; '.join(words)}; {wider}"
     return [line] if words else []
+
+
+def calibrated_under(device: Device, stack: str) -> list[str]:
+    """Return that a device is calibrated with steps of another stack, in a line or none."""
+    told = device.calibration.get("stack", stack)
+    return [] if told == stack else [f"{device.name} is calibrated with steps of stack {told}"]
 
 
 METHOD = Method(
