@@ -8,7 +8,7 @@ from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen, intervals
-from steptime.calibration.evaluate import score
+from steptime.calibration.evaluate import after_calibration, score
 from steptime.calibration.fit import constants_of, fitted, left_out, logs
 from steptime.core.errors import InputError
 from steptime.core.hardware import device_from_table
@@ -76,6 +76,14 @@ def test_what_ops_by_themselves_do_not_tell_is_as_steps_told_it():
     assert table["constants"]["product.share"] < catalog.priors("gpu")["product.share"].value
     assert "stream.share_hbm" in table["alone"]
     assert not {name for name in table["alone"] if name.startswith(("product.", "host."))}
+
+
+def test_constants_of_ops_by_themselves_are_counted_too():
+    cases = streams(slower=1.05, noise=0.05)
+    table = calibrate(V100, chosen(cases, 11, seed=0), None)
+    assert table["alone"].keys() - table["constants"].keys()
+    _, moved = after_calibration(cases, 11, draws=1)
+    assert moved == len({**table["constants"], **table["alone"]})
 
 
 def test_steps_are_of_the_stack_with_most_of_them():
