@@ -78,6 +78,14 @@ def test_what_ops_by_themselves_do_not_tell_is_as_steps_told_it():
     assert not {name for name in table["alone"] if name.startswith(("product.", "host."))}
 
 
+def test_devices_of_one_name_are_predicted_each_by_its_own_constants():
+    known = replace(V100, calibration=calibrate(V100, streams(slower=1.25), points=None))
+    one = streams()[-1]
+    both = score([one, replace(one, device=known)], METHOD)
+    assert both[1].value == score([replace(one, device=known)], METHOD)[0].value
+    assert both[1].value > 1.1 * both[0].value
+
+
 def test_constants_of_ops_by_themselves_are_counted_too():
     cases = streams(slower=1.05, noise=0.05)
     table = calibrate(V100, chosen(cases, 11, seed=0), None)

@@ -149,9 +149,13 @@ def _own(case: Case, price: Price) -> Interval:
 
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return what `calibrated` predicts, the cases of a device and a stack side by side."""
-    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    groups: dict[tuple[str, int, str], list[Case]] = defaultdict(list)
+    named: dict[str, list[Device]] = defaultdict(list)
     for case in cases:
-        groups[case.device.name, case.stack].append(case)
+        alike = named[case.device.name]  # a file may carry the name of another device
+        if case.device not in alike:
+            alike.append(case.device)
+        groups[case.device.name, alike.index(case.device), case.stack].append(case)
     found: dict[int, Scored] = {}
     for own in groups.values():
         first = own[0]
