@@ -40,7 +40,7 @@ def test_a_name_or_a_value_that_is_missing_is_one_line():
     for cell in ("", "nan"):
         with pytest.raises(InputError, match=f"formula 'm [*] 1e6': m is no number: '{cell}'$"):
             formula("m * 1e6")({"m": cell})
-    with pytest.raises(InputError, match="m is no number: 'x'$"):
+    with pytest.raises(InputError, match=r"m is no number: 'x'$"):
         formula("m * 1e6 + n")({"m": "x"})
     with pytest.raises(InputError, match="formula 'm / n': division by zero"):
         formula("m / n")({"m": 1, "n": 0})
