@@ -13,6 +13,7 @@ from steptime.calibration.mapping import plain_case
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.predict import cost_model
+from steptime.predict.described import described
 from steptime.predict.step_model import StepModel
 
 V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
@@ -114,6 +115,13 @@ def table(tmp_path):
     path = tmp_path / "ops.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return path
+
+
+def test_what_layers_of_a_described_network_move_is_no_launch():
+    network = Case(described(4e9, 11e6, 25e6, 256, name="resnet50"), T4, 1.0, "", "step")
+    found = evaluate([network], cost_model("calibrated"), "calibrated", worst=1)
+    (_, worst) = found.tables
+    assert "memory or launch; weights" in worst.rows[0]["ops"]
 
 
 def test_the_command_prints_tables_and_a_document(table, capsys):

@@ -209,5 +209,10 @@ def test_a_network_may_be_described_by_its_sums(tmp_path):
     kernel, weights = case.kernels
     assert kernel.flop == pytest.approx(2 * 4.1e9 * 32)
     assert weights.bytes == 8 * 25.6e6
-    with pytest.raises(InputError, match=r"zoo.csv:2: macs of a network must be above 0"):
+    with pytest.raises(InputError, match=r"zoo.csv:2: macs of a network must be at least 1"):
         list(cases_of(path, mapping({**said, "rows": [{"described": {**sums, "macs": "0"}}]})))
+    bare = {key: one for key, one in said.items() if key != "described"}
+    text = {"channels_last": "layout"}  # a text, which would be true for "nchw" as well
+    for row in ({"described": {**sums, **text}}, {"model": "fc:layers=1,nodes=8", **text}):
+        with pytest.raises(InputError, match=r"channels_last of a .* be true or false, not 'nhwc'"):
+            list(cases_of(path, mapping({**bare, "rows": [row]})))

@@ -37,6 +37,11 @@ def test_what_is_no_formula_is_one_line(text):
 def test_a_name_or_a_value_that_is_missing_is_one_line():
     with pytest.raises(InputError, match=r"formula 'dept / 2': unknown name 'dept'.*'depth'"):
         formula("dept / 2")({"depth": 3})
+    for cell in ("", "nan"):
+        with pytest.raises(InputError, match=f"formula 'm [*] 1e6': m is no number: '{cell}'$"):
+            formula("m * 1e6")({"m": cell})
+    with pytest.raises(InputError, match=r"m is no number: 'x'$"):
+        formula("m * 1e6 + n")({"m": "x"})
     with pytest.raises(InputError, match="formula 'm / n': division by zero"):
         formula("m / n")({"m": 1, "n": 0})
 

@@ -9,7 +9,7 @@ from steptime.calibration.mapping import plain_case
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.method import price
-from steptime.predict.described import KINDS, Mix, described, mix_of
+from steptime.predict.described import KINDS, Mix, alike, described, mix_of
 
 CONSTANTS = {name: one.value for name, one in catalog.priors("gpu").items()} | {
     "described.share": 0.5,
@@ -121,6 +121,25 @@ def test_names_tell_families(shipped):
     assert vit.scores == pytest.approx((12 + 768 / 197) / (9 * 768), rel=0.4)
 
 
+def test_a_name_is_found_however_it_is_written(shipped):
+    own = mix_of("vit_base_patch16_224")
+    for name in (
+        "ViT-Base-Patch16-224",
+        "google/vit-base-patch16-224",
+        "timm/vit_base_patch16_224.x",
+    ):
+        assert mix_of(name) == own
+    assert alike("timm/resnet50", "timm/vgg16") == 0.0
+
+
+def test_letters_that_many_names_have_tell_no_family(shipped):
+    unknown = mix_of("zzz", activations=0.003)
+    assert not unknown[1]
+    for name in ("zzz_b", "zzz_s", "zzz_bn", "zzz_b0.in1k"):
+        assert mix_of(name, activations=0.003) == unknown
+    assert mix_of("zzz_vit")[1]
+
+
 def test_a_family_that_nobody_knows_is_as_those_that_write_as_much(monkeypatch):
     most = MIX._replace(ops=300, activations=4)
     monkeypatch.setattr("steptime.predict.described._mixes", lambda: {"net": MIX, "web": most})
@@ -151,10 +170,21 @@ def test_every_kind_has_its_constants(shipped):
 
 
 def test_what_is_no_network_is_refused(shipped):
-    with pytest.raises(InputError, match="above 0"):
+    with pytest.raises(InputError, match="at least 1"):
         described(0, 1e6, 0, batch=8)
     with pytest.raises(InputError, match="phase"):
         described(1e9, 1e6, 0, batch=8, phase="test")
+    for sums in ((1e290, 1e6, 0, 8), (1e9, 1e-320, 0, 8), (1e9, 1e6, 1e-9, 8), (1e9, 1e6, -1, 8)):
+        with pytest.raises(
+            InputError, match=r"at least 1 and below 2\^63, not"
+        ):  # seconds were not a number
+            described(*sums)
+    with pytest.raises(InputError, match="batch of a network must be a whole number"):
+        described(1e9, 1e6, 0, batch=1.5)
+    with pytest.raises(InputError, match="channels_last of a network must be true or false"):
+        described(1e9, 1e6, 0, batch=8, channels_last="nchw")
+    with pytest.raises(InputError, match="compiled of a network must be true or false, not 'no'"):
+        described(1e9, 1e6, 0, batch=8, compiled="no")
     with pytest.raises(InputError, match="attention"):
         described(1e9, 1e6, 0, batch=8, attention="flash")
 

@@ -22,6 +22,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.table import Table, columns, picked
 from steptime.predict import cost_model
+from steptime.predict.described import KINDS
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 
@@ -207,7 +208,9 @@ def _said(op: Mapping[str, Any]) -> str:
     first = op["sizes"][0]
     size = "x".join(map(str, first)) if isinstance(first, list) else f"{first:,} bytes"
     most_s, limit = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
-    limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else "launch"
+    # what layers of a described network move is no part of its own
+    rest = "memory or launch" if op["kind"] in KINDS else "launch"
+    limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else rest
     return f"{often}{op['kind']} {size}: {seconds(op['step_s'])}, {limit}"
 
 

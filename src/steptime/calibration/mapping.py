@@ -351,10 +351,12 @@ def _network(
 def _step(said: Rows, row: Row, text: str, dtype: str) -> tuple[Workload, tuple[Kernel, ...]]:
     """Return the step of a row's model, named by a text, and its kernels."""
     batch = _size(said.batch, row) if said.batch else None
-    optimizer = filled(said.optimizer, row)
-    one_of("optimizer", optimizer, OPTIMIZERS)
+    optimizer = one_of("optimizer", filled(said.optimizer, row), OPTIMIZERS)
     workload = make_workload(read_model(text), batch, dtype, filled(said.phase, row), optimizer)
-    last = bool(formula(said.channels_last)(row)) if said.channels_last else None
+    last = formula(said.channels_last)(row) if said.channels_last else None
+    if last not in (None, False, True, ""):  # a text such as "nchw" would be true
+        raise InputError(f"channels_last of a model must be true or false, not {shorten(last)}")
+    last = last if last is None else bool(last)
     return workload, step_kernels(workload, filled(said.stack, row), last)
 
 

@@ -56,7 +56,10 @@ class Formula:
         except NameError as error:
             raise unknown("name", error.name, values, f"formula {shorten(self.text)}") from None
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise InputError(f"formula {shorten(self.text)}: {error}") from None
+            texts = [name for name in sorted(self.names) if isinstance(values.get(name), str)]
+            is_text = isinstance(error, TypeError) and texts  # Python's words say not which
+            why = f"{texts[0]} is no number: {shorten(values[texts[0]])}" if is_text else error
+            raise InputError(f"formula {shorten(self.text)}: {why}") from None
 
 
 @lru_cache(maxsize=1024)

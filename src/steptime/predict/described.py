@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from math import exp, inf, log
+from math import exp, log
 from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,8 @@ _FILE = Path(catalog.__file__).parent / "data" / "image_networks.csv"
 _NEAR = 8  # power of a likeness: which of those that share words counts
 _FAR = 1e-12  # weight of a network that shares none
 _KNOWN = 1 / 4  # likeness from which on a family is known
+_TELLS = 3  # letters of a word that tells a family: not `b`, `s`, `in`, `bn`
+_MOST = 2.0**63  # of a sum
 _SIZES = re.compile("atto|femto|pico|nano|micro|mini|tiny|small|medium|base|large|huge|giant")
 _WIDE = 0.5  # in ln(activations for each multiply-add): networks that tell of an unknown family
 _TIMES = {"infer": 1, "train": 3}  # of the forward pass: gradients of inputs and of weights
@@ -120,9 +122,15 @@ def described(
         raise unknown("attention", attention, ATTENTION)
     sums: Any = {"macs": macs, "activations": activations, "parameters": parameters, "batch": batch}
     for word, value in sums.items():
-        known = isinstance(value, int | float) and 0 <= value < inf
-        if not (known and (value > 0 or word == "parameters")):
-            raise InputError(f"{word} of a network must be above 0, not {shorten(value)}")
+        known = isinstance(value, int | float) and (1 <= value < _MOST or value == 0)
+        if not (known and (value or word == "parameters")):
+            asked = f"{'0, or ' * (word == 'parameters')}at least 1 and below 2^63"
+            raise InputError(f"{word} of a network must be {asked}, not {shorten(value)}")
+    if batch != int(batch):
+        raise InputError(f"batch of a network must be a whole number, not {shorten(batch)}")
+    for word, flag in (("channels_last", channels_last), ("compiled", compiled)):
+        if flag not in (False, True, None, ""):  # every text but "" is true, "nchw" as well
+            raise InputError(f"{word} of a network must be true or false, not {shorten(flag)}")
     mix, is_known = mix_of(name, bool(attention), activations / macs)
     # a compiler lays channels last itself, but not those of groups
     words = ["compiled"] if compiled else ["channels_last"] if channels_last else []
@@ -162,11 +170,12 @@ def mix_of(name: str, attends: bool = False, activations: float = 0.0) -> tuple[
     common. For one that shares few it is the mean of those, with attention if it `attends`, that
     write nearly as many `activations` for each multiply-add, and gradients are those of most.
     """
-    own = _mixes().get(name.partition(".")[0])
+    own = _mixes().get(_bare(name).replace("-", "_"))
     if own:
         return own, True
     near = {other: alike(name, other) for other in _mixes()}
-    if max(near.values()) >= _KNOWN:
+    words = {word for word in _words(name) if len(word) >= _TELLS}
+    if any(one >= _KNOWN and words & _words(other) for other, one in near.items()):
         return _mean({other: one**_NEAR + _FAR for other, one in near.items()}), True
     near = {
         other: exp(-((log(1e3 * activations / mix.activations) / _WIDE) ** 2) / 2) + _FAR
@@ -196,7 +205,8 @@ def alike(name: str, other: str) -> float:
     """Return the share of their words that two names of networks have in common.
 
     Numbers and sizes aside: `deit_small` and `deit_base` share 1 of 1, `deit_tiny` and `vit_tiny`
-    none, as does "". What follows a point, as in `resnet50.a1_in1k`, names weights.
+    none, as does "". What follows a point, as in `resnet50.a1_in1k`, names weights, and what comes
+    before a slash, as in `timm/resnet50`, where they are kept.
     """
     one, two = _words(name), _words(other)
     return len(one & two) / max(len(one | two), 1)
@@ -204,5 +214,10 @@ def alike(name: str, other: str) -> float:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    words = re.findall("[a-z]+", name.lower().partition(".")[0])
+    words = re.findall("[a-z]+", _bare(name))
     return frozenset(word for word in words if not _SIZES.fullmatch(word))
+
+
+def _bare(name: str) -> str:
+    """Return the name of an architecture: `resnet50` of `timm/ResNet50.a1_in1k`."""
+    return name.lower().rpartition("/")[2].partition(".")[0]
