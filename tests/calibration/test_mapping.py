@@ -214,5 +214,5 @@ def test_a_network_may_be_described_by_its_sums(tmp_path):
     bare = {key: one for key, one in said.items() if key != "described"}
     text = {"channels_last": "layout"}  # a text, which would be true for "nchw" as well
     for row in ({"described": {**sums, **text}}, {"model": "fc:layers=1,nodes=8", **text}):
-        with pytest.raises(InputError, match=r"channels_last of a .* be true or false, not 'nhwc'"):
+        with pytest.raises(InputError, match=r"channels_last of a .* be yes or no, not 'nhwc'"):
             list(cases_of(path, mapping({**bare, "rows": [row]})))

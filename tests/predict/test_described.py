@@ -181,10 +181,13 @@ def test_what_is_no_network_is_refused(shipped):
             described(*sums)
     with pytest.raises(InputError, match="batch of a network must be a whole number"):
         described(1e9, 1e6, 0, batch=1.5)
-    with pytest.raises(InputError, match="channels_last of a network must be true or false"):
+    with pytest.raises(InputError, match="channels_last of a network must be yes or no"):
         described(1e9, 1e6, 0, batch=8, channels_last="nchw")
-    with pytest.raises(InputError, match="compiled of a network must be true or false, not 'no'"):
-        described(1e9, 1e6, 0, batch=8, compiled="no")
+    with pytest.raises(InputError, match="compiled of a network must be yes or no, not 'tune'"):
+        described(1e9, 1e6, 0, batch=8, compiled="tune")
+    one, two = (described(1e9, 1e6, 0, batch=8, channels_last=said) for said in ("False", "True"))
+    assert one == described(1e9, 1e6, 0, batch=8)
+    assert two == described(1e9, 1e6, 0, batch=8, channels_last=True) != one
     with pytest.raises(InputError, match="attention"):
         described(1e9, 1e6, 0, batch=8, attention="flash")
 

@@ -24,6 +24,7 @@ from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.hardware import Device
+from steptime.core.ranges import truth
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS, Workload
@@ -354,9 +355,7 @@ def _step(said: Rows, row: Row, text: str, dtype: str) -> tuple[Workload, tuple[
     optimizer = one_of("optimizer", filled(said.optimizer, row), OPTIMIZERS)
     workload = make_workload(read_model(text), batch, dtype, filled(said.phase, row), optimizer)
     last = formula(said.channels_last)(row) if said.channels_last else None
-    if last not in (None, False, True, ""):  # a text such as "nchw" would be true
-        raise InputError(f"channels_last of a model must be true or false, not {shorten(last)}")
-    last = last if last is None else bool(last)
+    last = last if last is None else truth(last, "channels_last of a model")
     return workload, step_kernels(workload, filled(said.stack, row), last)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from math import nan
 from numbers import Integral
+from typing import Any
 
 from steptime.core.errors import InputError, shorten
 
@@ -152,3 +153,16 @@ def _going_on(begun: list[int], last: int, where: str) -> list[int]:
     if latest != last:
         raise InputError(f"{where}: '...' does not lead to {last}")
     return found
+
+
+def truth(value: Any, what: str) -> bool:
+    """Return what a text, such as a cell of a table, says: `True`, `no`, `off`; false if empty.
+
+    Raises `InputError` for another one: every text but "" is true in Python, "False" as well.
+    """
+    said = value.strip().lower() if isinstance(value, str) else value
+    if said in ("yes", "true", "on", True):
+        return True
+    if said in ("no", "false", "off", "", False, None):
+        return False
+    raise InputError(f"{what} must be yes or no, not {shorten(value)}")

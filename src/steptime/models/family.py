@@ -9,13 +9,12 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import formula
-from steptime.core.ranges import number_of, value_text, whole_number
+from steptime.core.ranges import number_of, truth, value_text, whole_number
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Value
 from steptime.ops.builder import Builder
 
 Build = Callable[[Builder, Mapping[str, Any], int], str]
-_YES, _NO = ("yes", "true", "on"), ("no", "false", "off")
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,7 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
             raise unknown(name, value, parameter.choices, place)
         return text
     if isinstance(default, bool):
-        if text.lower() not in (*_YES, *_NO):
-            raise InputError(f"{where}: must be yes or no, not {shorten(value)}")
-        return text.lower() in _YES
+        return truth(text, f"{where}:")
     if not isinstance(default, float):
         return whole_number(value, where, parameter.least)
     number = number_of(text)

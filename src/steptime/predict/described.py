@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from steptime import catalog
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.ranges import truth
 from steptime.predict.kernel import Kernel
 
 NAME = "described"
@@ -128,9 +129,8 @@ def described(
             raise InputError(f"{word} of a network must be {asked}, not {shorten(value)}")
     if batch != int(batch):
         raise InputError(f"batch of a network must be a whole number, not {shorten(batch)}")
-    for word, flag in (("channels_last", channels_last), ("compiled", compiled)):
-        if flag not in (False, True, None, ""):  # every text but "" is true, "nchw" as well
-            raise InputError(f"{word} of a network must be true or false, not {shorten(flag)}")
+    channels_last = truth(channels_last, "channels_last of a network")
+    compiled = truth(compiled, "compiled of a network")
     mix, is_known = mix_of(name, bool(attention), activations / macs)
     # a compiler lays channels last itself, but not those of groups
     words = ["compiled"] if compiled else ["channels_last"] if channels_last else []
