@@ -42,6 +42,24 @@ def test_every_requirement_has_a_lower_bound_and_a_pin_within_its_bounds():
         assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
 
 
+def test_what_is_always_installed_has_an_upper_bound():
+    for text in PROJECT["project"]["dependencies"]:
+        assert any(s.operator == "<" for s in Requirement(text).specifier), text
+
+
+def test_nothing_private_of_a_library_is_imported():
+    bounded = {"torch"}  # an extra with an upper bound, some of whose doors are private alone
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                named = [f"{node.module}.{one.name}" for one in node.names]
+            for name in named:
+                parts = [part for part in name.split(".") if not part.startswith("__")]
+                private = [part for part in parts if part.startswith("_")]
+                assert not private or parts[0] in {"steptime", *bounded}, f"{path}: {name}"
+
+
 def test_constraints_pin_all_that_is_needed_and_name_no_host():
     text = (ROOT / "constraints.txt").read_text()
     assert "://" not in text

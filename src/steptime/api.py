@@ -18,14 +18,14 @@ from steptime.core.graph import PASSES
 from steptime.core.hardware import Device
 from steptime.core.printers import html
 from steptime.core.table import Table, columns, facts, picked
-from steptime.core.units import seconds, size
+from steptime.core.units import interval, seconds, size
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 from steptime.report.answered import frame
 
 if TYPE_CHECKING:
-    from steptime.calibration.cases import Case
+    from steptime.calibration.cases import Case, Unasked
     from steptime.calibration.evaluation import Evaluation
     from steptime.core.workload import Workload
     from steptime.diagnosis.whatif import WhatIf
@@ -52,7 +52,8 @@ class OpTime:
 class StepTime:
     """How long a step takes: `step_s` seconds, between `low` and `high` (80 %), op by op in `ops`.
 
-    A bound is None where the method has none. `extrapolates` says that the device lies beyond what
+    A bound is None where the method has none. `assumed` are what decides the time beside network
+    and device: stack, layout, TF32, host. `extrapolates` says that the device lies beyond what
     the method was made from. `notes` are what a reader must know, a line each.
     """
 
@@ -72,6 +73,7 @@ class StepTime:
     extrapolates: bool
     notes: tuple[str, ...]
     ops: tuple[OpTime, ...] = field(repr=False)
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each op; needs pandas."""
@@ -94,9 +96,7 @@ _SHOWN = 10  # ops in a notebook
 
 
 def _said(value: float, low: float | None, high: float | None) -> str:
-    if high is None:
-        return f"at least {seconds(value)}"
-    return f"{seconds(value)} ({seconds(low or 0.0)} to {seconds(high)})"
+    return interval("step_s", value, low, high)
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,26 @@ def predict(
     optimizer: str = "sgd",
     method: str | Method = DEFAULT,
     options: Mapping[str, object] | None = None,
+    tf32: Literal["auto", "on", "off"] = "auto",
+    channels_last: bool | None = None,
+    host: str | None = None,
 ) -> StepTime:
     """Return how long a step of a network takes on a device.
 
     `model` is what the command line takes (`resnet50`, `fc:layers=4`, a file), `batch` its own
-    default if None; `options` are those of the method. Raises `InputError` for what is not known.
+    default if None; `options` are those of the method. Products of float32 run as `tf32` or not,
+    images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
+    is "fast", "slow", or that of a calibrated device. Raises `InputError` for what is not known.
     """
+    from steptime.predict.assumed import assumed_of
     from steptime.predict.step_model import StepModel
 
     workload = _workload(model, batch, dtype, phase, optimizer)
-    asked = StepModel(workload, device, method=method, options=options)
+    given = dict(options or {})
+    given |= {} if tf32 == "auto" else {"tf32": tf32}
+    given |= {} if channels_last is None else {"channels_last": "yes" if channels_last else "no"}
+    given |= {} if host is None else {"host": host}
+    asked = StepModel(workload, device, method=method, options=given)
     made = asked.predict()
     times = made.times
     ops = []
@@ -177,6 +187,7 @@ def predict(
         **picked(made, "peak_memory_bytes fits"),
         notes=made.remarks,
         ops=tuple(ops),
+        assumed=assumed_of(asked),
     )
 
 
@@ -188,7 +199,7 @@ def _workload(
 
     if isinstance(model, Workload):
         return model
-    return make_workload(read_model(str(model)), batch, dtype, phase, optimizer)
+    return make_workload(read_model(str(model), trusted=True), batch, dtype, phase, optimizer)
 
 
 def why(
@@ -225,7 +236,6 @@ def whatif(
     Without a `dtype` it is float32, or what a device without its peak is fastest in. Raises
     `InputError` for what is not known.
     """
-    from steptime.diagnosis.bound import method_for
     from steptime.diagnosis.changes import read_changes
     from steptime.diagnosis.networks import dtype_for
     from steptime.diagnosis.whatif import cases, what_if
@@ -234,7 +244,7 @@ def whatif(
     kind = dtype_for(found, dtype)
     asked = [_workload(model, batch, kind, "train", "sgd") for model in models]
     read = read_changes(f"{key}={value}" for key, value in changes.items())
-    return what_if(cases(asked, found, method_for(found)), [axis[0] for axis in read])
+    return what_if(cases(asked, found, DEFAULT), [axis[0] for axis in read])
 
 
 def predict_op(
@@ -245,7 +255,7 @@ def predict_op(
     attrs: Mapping[str, Any] | None = None,
     condition: Literal["isolated", "repeated"] = "repeated",
     pass_: Literal["forward", "backward", "both"] = "forward",  # noqa: S107  # of a step
-    method: str | Method = "calibrated",
+    method: str | Method = DEFAULT,
 ) -> KernelTime:
     """Return how long one op takes on a device, on inputs of these shapes.
 
@@ -307,38 +317,51 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
 
     `inputs` are what the module is given, tensors or `(shape, type)`: a list, or a mapping by the
     names of `forward`. Their first size is the batch, which is left open where that works. Nothing
-    is computed. Without `path` it is the class's name in the current folder. Raises `InputError`.
+    is computed. Without `path` it lies in the user's folder of networks, under the class's name and
+    what tells it from others. Raises `InputError`.
     """
+    from steptime.build import read_model
     from steptime.core import registry
 
     room = "steptime.measure.backends.native"
-    target = Path(path) if path is not None else Path(f"{type(module).__name__}.pt2")
+    name, folder = f"{type(module).__name__}.pt2", catalog.user_folder("networks")
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / name if path is None else Path(path)
     specs = registry.load(f"{room}.module:specs_of")(inputs)
     why = registry.load(f"{room}.export:export")(module, specs, target, {})
     if why:
-        warnings.warn(f"{target}: its batch is fixed: {why}", stacklevel=2)
+        warnings.warn(f"{name}: its batch is fixed: {why}", stacklevel=2)
+    if path is None:
+        own = folder / read_model(str(target)).sha256
+        own.mkdir(exist_ok=True)
+        target = target.replace(own / name)
     return str(target)
 
 
 def evaluate(
     rows: str | Path | Rows,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = "calibrated",
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = DEFAULT,
     calibrate_with: int | None = None,
     by: Sequence[str] = (),
     mapping: str | Path | None = None,
     draws: int = 5,
+    strict: bool = False,
 ) -> Evaluation:
     """Return how far a method is off on rows that were measured, beside others.
 
     `rows` are what `calibrate` takes, each with a `device`; `method` is a name, or a price of one's
-    own, `(kernel, device) -> seconds or Interval`. Raises `InputError`.
+    own, `(kernel, device) -> seconds or Interval`. Rows that cannot be asked are counted in
+    `unasked` of the answer, with `strict` the first is an `InputError`. Raises `InputError`.
     """
     from steptime.calibration import evaluation
 
     chosen = cost_model(method) if isinstance(method, str) else method
     name = chosen.name if isinstance(chosen, Method) else getattr(chosen, "__name__", "price")
-    found = cases(rows, mapping)
-    return evaluation.evaluate(found, chosen, name, calibrate_with, by, draws)
+    unasked: Unasked | None = None if strict else []
+    found = cases(rows, mapping, unasked=unasked)
+    return evaluation.evaluate(
+        found, chosen, name, calibrate_with, by, draws, unasked=unasked or ()
+    )
 
 
 def cases(
@@ -347,27 +370,30 @@ def cases(
     device: Device | None = None,
     most: int | None = None,
     warn: Callable[[str], None] = warnings.warn,
+    unasked: Unasked | None = None,
 ) -> list[Case]:
     """Return the cases of rows, of a table, or of a folder of records or tables.
 
     `device` is that of rows that name none, `most` the number of rows of each kind on each device
     that are drawn from tables with a mapping. `warn` is told of records that cannot be used, and of
-    networks that cannot be built. Raises `InputError`.
+    networks that cannot be built. Rows that no prediction can be asked for go to the list `unasked`
+    with their causes; without one the first of them is an `InputError`. Raises `InputError`.
     """
-    from steptime.calibration.mapping import cases_of, plain_case, plain_cases, read_mapping
+    from steptime.calibration.mapped import Timed, mapped_cases, read_mapping
+    from steptime.calibration.mapping import cases_of, listed, plain_cases
 
     if isinstance(rows, str | Path):
         path = Path(rows)
         if mapping is not None:
-            return list(cases_of(path, read_mapping(Path(mapping)), most, warn))
+            return mapped_cases(path, read_mapping(Path(mapping)), most, warn, unasked)
         if most is not None:
             raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
         if path.is_dir():
             from steptime import store
             from steptime.calibration.recorded import recorded
 
-            return recorded(store.load(path, warn), warn)
-        return plain_cases(path, device)
+            return recorded(store.load(path, warn), warn, unasked)
+        return plain_cases(path, device, unasked)
     every: Rows = rows
     if hasattr(rows, "to_dict"):  # a DataFrame, whose empty cells are NaN
         every = [
@@ -375,5 +401,8 @@ def cases(
             for row in map(dict.items, rows.to_dict("records"))
         ]
     if mapping is not None:
-        return list(cases_of(every, read_mapping(Path(mapping)), most, warn))
-    return [plain_case(row, f"row {i}", device) for i, row in enumerate(every)]
+        reader = read_mapping(Path(mapping))
+        if not isinstance(reader, Timed):
+            raise InputError(f"{mapping}: a mapping of quantities reads files, not rows")
+        return list(cases_of(every, reader.table, most, warn, unasked))
+    return listed(((f"row {i}", row) for i, row in enumerate(every)), device, unasked)

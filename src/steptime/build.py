@@ -28,7 +28,7 @@ from steptime.importers import (
     read_content,
     remembered,
 )
-from steptime.importers.code import code_of, file_of
+from steptime.importers.code import LIBRARIES, Code, code_of, file_of
 from steptime.models import family, named, names
 from steptime.models.family import Family, resolve, stored
 from steptime.ops.builder import Builder
@@ -52,6 +52,7 @@ class Choice:
 
     A network of a file has its path as `file`, the hash of what it holds as `sha256`, and the
     file's name as `model`; `allow_unknown` lets its layers of unknown type pass their input on.
+    `code` is the Python file and the name in it that a person asked for.
     """
 
     model: str
@@ -61,19 +62,31 @@ class Choice:
     file: str = ""
     sha256: str = ""
     allow_unknown: bool = False
+    code: str = ""
 
 
-def read_model(text: str, allow_unknown: bool = False) -> Choice:
+def read_model(
+    text: str, allow_unknown: bool = False, trusted: bool = False, where: str = ""
+) -> Choice:
     """Read model text: `resnet50`, `fc:layers=4,nodes=1024`, a ParaDnn label, a path, or code.
 
-    Code, `model.py:UNet`, is run in a process of its own, unless its file is there and up to date.
-    `allow_unknown` lets the layers of unknown type in a network's file pass their input on.
-    Raises `InputError` where it is none of these.
+    Code, `model.py:UNet`, is run in a process of its own, unless its file is there and up to date,
+    and only where the text is `trusted`: a person typed it, or asked for the experiment that says
+    it. Text from data never runs code, whatever file it stands in. `where` it stands begins the
+    line that says so. `allow_unknown` lets the layers of unknown type in a network's file pass
+    their input on. Raises `InputError` where it is none of these.
     """
     text = text.strip()
     code = code_of(text)
+    if code and code.where in LIBRARIES:
+        return _read_code(code, allow_unknown, text)
+    if code and not trusted:
+        place = f"{where}: model" if where else "model"
+        asks = "name it on the command line, in Python or in an experiment"
+        raise InputError(f"{place} {shorten(text)}: is code, which data does not run; {asks}")
     if code:
-        return replace(_read_file(str(file_of(code)[0]), allow_unknown), where=text)
+        named_code = f"{Path(code.where).resolve()}:{code.name}"
+        return replace(_read_code(code, allow_unknown, text), code=named_code)
     label = _PARADNN.fullmatch(text)
     if label:
         given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
@@ -93,6 +106,13 @@ def read_model(text: str, allow_unknown: bool = False) -> Choice:
     if not name:
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
     return Choice(named(name), given, given.pop("batch", None))
+
+
+def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
+    """Return the choice of a network of code; a kept file goes by its bare name (`located`)."""
+    path = file_of(code)[0]
+    chosen = _read_file(str(path), allow_unknown)
+    return replace(chosen, where=text, file=path.name if path == code.kept else chosen.file)
 
 
 def _settings(settings: str, text: str) -> dict[str, object]:
@@ -172,8 +192,11 @@ def _reason(fault: Any) -> str:
     return f"{text}, not {shorten(given)}" if simple and "'" not in text else text
 
 
-def choice_of(table: object, where: str) -> Choice:
-    """Read a network from a table: `family` or `model`, and hyperparameters beside it."""
+def choice_of(table: object, where: str, trusted: bool = False) -> Choice:
+    """Read a network from a table: `family` or `model`, and hyperparameters beside it.
+
+    Only of a `trusted` table, one of an experiment, `model` may be code.
+    """
     if not isinstance(table, dict):
         raise InputError(f"{where}: must be a table with 'family' or 'model'")
     given: dict[str, Any] = dict(table)
@@ -184,7 +207,7 @@ def choice_of(table: object, where: str) -> Choice:
         raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
     if is_path(names[0]) and not (is_network_file(names[0]) or code_of(names[0])):
         raise InputError(f"{where}: {shorten(names[0])} is a file, not the name of a family")
-    named = read_model(names[0])
+    named = read_model(names[0], trusted=trusted, where=where)
     if is_path(names[0]) and not named.file:
         raise InputError(f"{where}: {shorten(names[0])} holds a family; write it here")
     for key in (*named.given, *(["batch"] if named.batch is not None else [])):
@@ -225,6 +248,7 @@ def make_workload(
         file=choice.file,
         sha256=choice.sha256,
         allow_unknown=choice.allow_unknown,
+        code=choice.code,
     )
 
 
@@ -278,4 +302,5 @@ def count_step(
 
     `model` is what the command line takes, `batch` the model's own if None. Raises `InputError`.
     """
-    return count(build_step(make_workload(read_model(model), batch, dtype, phase, optimizer)))
+    workload = make_workload(read_model(model, trusted=True), batch, dtype, phase, optimizer)
+    return count(build_step(workload))

@@ -23,6 +23,7 @@ from steptime.core.constants import Constant, constants_from_table
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_whole
 from steptime.core.hardware import GB, LATER, Device, Link, device_from_table, link_from_table
+from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
 from steptime.core.stack import Stack, stack_from_table
 from steptime.core.toml_files import read_toml, shown, toml_text
 
@@ -35,20 +36,7 @@ _READ_BY_ALL = (  # figures that every method of prediction may read
     *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
     *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
 )
-_BRANDS = re.compile(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon|google|aws|intel")
-_SPELLINGS = (  # as people write, and as the names of devices do
-    (re.compile(r"(\d) ?gi?b?\b"), r"\1gb"),
-    (re.compile(r"\b(rtx|gtx|rx)(?=\d)"), r"\1 "),
-    (re.compile(r"\b(\d{3,4})(?=(ti|super|xtx?|gre|d)\b)"), r"\1 "),
-    (re.compile(r"\blaptop gpu\b|\bmobile\b"), "laptop"),
-    (re.compile(r"\bwith max[- ]q design\b"), "max-q"),
-    (re.compile(r"\b(ada|blackwell) generation\b"), r"\1"),
-    (re.compile(r"(?<=\d)\+"), " plus"),
-)
-_VARIANT = re.compile(  # a word may leave these out
-    r"sxm|pcie|rtx|gtx|rx|\d+gb|xeon|platinum|gold|epyc|ryzen|9|core|i\d|threadripper|jetson|"
-    r"blackwell"
-)
+_TOOK_OVER = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
 _MOST_VARIANTS = 6  # in a message
 _Item = TypeVar("_Item", Device, Link, Stack)
 
@@ -296,19 +284,27 @@ def meant(word: str) -> list[str]:
     every variant of it, but for the one of a short name (`A100`) where that is among them. Devices
     that are `only_by_name` are never meant: "k80" is the card, not a paper's figures for it.
     """
-    exact = _shipped_words().get(_key(word))
+    exact = _shipped_words().get(key_of(word))
     if exact:
-        return [exact]
-    asked = set(_tokens(word))
-    if not _model_tokens(word):
+        return [exact, *_later(exact, word)]
+    asked = set(tokens(word))
+    if not model_tokens(word):
         return []
     names = [
         name
         for name, own in _tokens_of_shipped().items()
-        if asked <= own and all(_VARIANT.fullmatch(token) for token in own - asked)
+        if asked <= own and all(VARIANT.fullmatch(token) for token in own - asked)
     ]
-    usual = {name for alias, name in aliases().items() if set(_tokens(alias)) <= asked}
+    usual = {name for alias, name in aliases().items() if set(tokens(alias)) <= asked}
     return [name for name in names if name in usual] or names
+
+
+def _later(name: str, word: str) -> list[str]:
+    """Return what took over a Quadro's number, where a word leaves out its make: `RTX 6000`."""
+    if "quadro" not in name or "quadro" in word.lower():
+        return []
+    same = set(tokens(name))
+    return [one for one, own in _tokens_of_shipped().items() if same <= own and own & _TOOK_OVER]
 
 
 def platform_of(word: str) -> str | None:
@@ -333,10 +329,10 @@ def device_table(name: str) -> dict[str, Any]:
 
 def _spelled(text: str) -> Device | None:
     """Return the shipped device whose name is spelled so, found without reading the others."""
-    key = _key(text)
+    key = key_of(text)
     for name, path in _DEVICES.shipped().items():
-        if _key(name) == key and not (found := _DEVICES.named(path)).only_by_name:
-            return found
+        if key_of(name) == key and not (found := _DEVICES.named(path)).only_by_name:
+            return None if _later(name, text) else found
     return None
 
 
@@ -344,7 +340,7 @@ def _one_meant(text: str) -> str:
     names = meant(text)
     if len(names) == 1:
         return names[0]
-    asked = _model_tokens(text)
+    asked = model_tokens(text)
     every = _tokens_of_shipped().items()
     near = names or [name for name, own in every if asked and asked <= own]
     if not near and " " in text:  # those with most of its words: "DGX H100", "m2 max 38-core"
@@ -357,27 +353,6 @@ def _one_meant(text: str) -> str:
     raise unknown("device", text, [*device_names(), *aliases(), LOCAL])
 
 
-def _tokens(text: str) -> list[str]:
-    """Return what tells devices apart in a word: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
-    return [re.sub(r"^sxm\d$", "sxm", word) for word in _words(text)]
-
-
-def _words(text: str) -> list[str]:
-    spelled = text.lower().replace("_", " ")
-    for written, own in _SPELLINGS:
-        spelled = written.sub(own, spelled)
-    return [part for part in re.findall(r"[a-z0-9.]+", spelled) if not _BRANDS.fullmatch(part)]
-
-
-def _key(text: str) -> str:
-    return "".join(_words(text))
-
-
-def _model_tokens(text: str) -> set[str]:
-    """Return the parts of a word that say more than a variant."""
-    return {token for token in _tokens(text) if not _VARIANT.fullmatch(token)}
-
-
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[Device, ...]:
     """Return the shipped devices that others may mean; the files do not change in a process."""
@@ -388,13 +363,13 @@ def _shipped() -> tuple[Device, ...]:
 @lru_cache(maxsize=1)
 def _shipped_words() -> Mapping[str, str]:
     """Return the names of shipped devices by the key of each name, short name and product name."""
-    words = {_key(product): one.name for one in _shipped() for product in one.products}
-    words |= {_key(alias): name for alias, name in aliases().items()}
-    return words | {_key(one.name): one.name for one in _shipped()}
+    words = {key_of(product): one.name for one in _shipped() for product in one.products}
+    words |= {key_of(alias): name for alias, name in aliases().items()}
+    return words | {key_of(one.name): one.name for one in _shipped()}
 
 
 @lru_cache(maxsize=1)
 def _tokens_of_shipped() -> Mapping[str, frozenset[str]]:
     """Return the tokens of the name of each shipped device, and of the size of its memory."""
     sizes = {one.name: f" {(one.memory_bytes or 0) / GB:g}gb" for one in _shipped()}
-    return {name: frozenset(_tokens(name + size)) for name, size in sizes.items()}
+    return {name: frozenset(tokens(name + size)) for name, size in sizes.items()}

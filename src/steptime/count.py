@@ -1,6 +1,8 @@
 """What a network costs: FLOP and bytes of every op, and the memory at its worst moment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from steptime import catalog
 from steptime.core.graph import Graph, Op, Part
@@ -94,18 +96,23 @@ def peak_memory_bytes(graph: Graph, stack: Stack | None = None) -> int:
     return max(live_bytes(graph, stack))
 
 
-def live_bytes(graph: Graph, stack: Stack | None = None) -> list[int]:
+def live_bytes(
+    graph: Graph, stack: Stack | None = None, sizes: Mapping[str, int] | None = None
+) -> list[int]:
     """Return the bytes that live before the first op of a step and during each op.
 
-    The peak of `peak_memory_bytes` is the largest of them.
+    The peak of `peak_memory_bytes` is the largest of them. `sizes` are the bytes of tensors that
+    take others than their shape says, and of what ops drop inside, by the op's name.
     """
-    live = sum(graph.tensors[name].size_bytes for name in always_living(graph))
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
+    live = sum(own[name] for name in always_living(graph))
     result = [live]
-    scratch = scratch_bytes(graph, stack or catalog.stack())
-    for op, (made, ended) in zip(graph.ops, lives(graph), strict=True):
-        live += sum(made)
+    scratch = scratch_bytes(graph, stack or catalog.stack()) | dict(sizes or {})
+    _, *both = storages(graph)
+    for op, made, ended in zip(graph.ops, *both, strict=True):
+        live += sum([own[name] for name in made])
         result.append(live + scratch.get(op.name, 0))
-        live -= sum(ended)
+        live -= sum([own[name] for name in ended])
     return result
 
 
@@ -114,8 +121,26 @@ def always_living(graph: Graph) -> set[str]:
     return {*graph.inputs, *graph.weights, *graph.buffers}
 
 
+class Storages(NamedTuple):
+    """Where tensors lie: the storage of each, those that each op makes, and drops after it."""
+
+    of: dict[str, str]
+    made: list[list[str]]
+    ended: list[list[str]]
+
+
 def lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
     """Return the bytes of each tensor that an op makes, and of each that is dropped after it."""
+    _, *both = storages(graph)
+
+    def sizes(names: list[str]) -> list[int]:
+        return [graph.tensors[name].size_bytes for name in names]
+
+    return [(sizes(made), sizes(ended)) for made, ended in zip(*both, strict=True)]
+
+
+def storages(graph: Graph) -> Storages:
+    """Return which tensors an op makes and drops; a view and a result in place are their source."""
     weights = set(graph.weights)
     storage: dict[str, str] = {}
     for op in graph.ops:
@@ -139,14 +164,12 @@ def lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
     ending: dict[int, list[str]] = {}
     for name, i in last.items():
         ending.setdefault(i, []).append(name)
-    always, sizes = always_living(graph), graph.tensors
-    return [
-        (
-            [sizes[name].size_bytes for name in op.outputs if storage[name] == name],
-            [sizes[name].size_bytes for name in ending.get(i, ()) if name not in always],
-        )
-        for i, op in enumerate(graph.ops)
-    ]
+    always = always_living(graph)
+    return Storages(
+        storage,
+        [[name for name in op.outputs if storage[name] == name] for op in graph.ops],
+        [[n for n in ending.get(i, ()) if n not in always] for i in range(len(graph.ops))],
+    )
 
 
 MAPPED_BYTES = 32 * 2**20  # glibc's largest threshold: such a tensor is mapped each time

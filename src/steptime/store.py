@@ -14,17 +14,28 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from steptime.core.errors import InputError, OutsideError, shorten
+from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.progress import watched
-from steptime.core.record import DONE, SCHEMA, Method, Record, record_from_json, record_to_json
+from steptime.core.record import (
+    DONE,
+    Method,
+    Record,
+    line_from_json,
+    record_from_json,
+    record_to_json,
+)
+from steptime.core.units import counted
 
 LOCK = "sweep.lock"
 MARKED = 16  # lines: of every such many a cache knows the place of the first
+MOST_NAMED = 5  # faulty lines of a file
 EMPTY = "holds no records (no line in any *.jsonl file)"
+NONE = "no line of its *.jsonl files is a record"
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 
@@ -43,6 +54,7 @@ class Writer(AbstractContextManager["Writer"]):
         self.path = folder / f"records-{stamp}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
         self._descriptor: int | None = None
         self._size = 0
+        self._records = 0
 
     def append(self, record: Record) -> None:
         """Put `record` on the disk before coming back; raises `StoreError` where that fails.
@@ -53,9 +65,10 @@ class Writer(AbstractContextManager["Writer"]):
 
     def append_all(self, records: Iterable[Record]) -> None:
         """Put all of `records` on the disk, or none of them; raises as `append`."""
-        lines = "".join(f"{line_of(record)}\n" for record in records).encode()
-        if not lines:
+        every = [f"{line_of(record)}\n" for record in records]
+        if not every:
             return
+        lines = "".join(every).encode()
         descriptor = self._open()
         try:
             _write_all(descriptor, lines)
@@ -66,7 +79,10 @@ class Writer(AbstractContextManager["Writer"]):
             os.ftruncate(descriptor, self._size)  # what follows must not join a torn line
             reason = error.strerror or error
             raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
+        if not os.fstat(descriptor).st_nlink:  # what was written has no name any more
+            raise StoreError(f"{self.path}: was removed while records were written to it")
         self._size += len(lines)
+        self._records += len(every)
 
     def _open(self) -> int:
         if self._descriptor is None:
@@ -86,10 +102,13 @@ class Writer(AbstractContextManager["Writer"]):
         if self._descriptor is not None:
             os.close(self._descriptor)
             if self._size == 0:
-                self.path.unlink()
+                self.path.unlink(missing_ok=True)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        if kind is KeyboardInterrupt and self._size:
+            folder = self.path.parent
+            raise InterruptError(f"{counted(self._records, 'record')} kept in {folder}") from None
 
 
 def line_of(record: Record) -> str:
@@ -140,13 +159,19 @@ def _make(folder: Path) -> bool:
 def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) -> list[Record]:
     """Return all records of `folder`, by file name (which begins with the time) and line.
 
-    `warn` gets one line for each torn last line, which is skipped. With `required` false, a
-    folder that is absent or empty gives no records. Raises `InputError`, with file and line,
-    for whatever else is no store, and for a schema newer than this version knows.
+    `warn` gets a line for each torn last line, and one for each file with lines that are no
+    records; they are left out. With `required` false, a folder that is absent or empty gives no
+    records. Raises `InputError` for what is no store, and for a schema newer than this version
+    knows.
     """
+    said: list[str] = []
     with readable(folder):
-        found = watched(paths(folder, required=required), "files")
-        records = [record for path in found for record in load_file(path, warn)]
+        found = paths(folder, required=required)
+        records = [one for path in watched(found, "files") for one in load_file(path, said.append)]
+    if not records and any(b"\n" in path.read_bytes() for path in found):  # more than a torn one
+        raise InputError("; ".join([f"{folder}: {NONE}", *said[:1]]))
+    for line in said:
+        warn(line)
     if required and not records:
         raise InputError(f"{folder}: {EMPTY}")
     return records
@@ -170,22 +195,50 @@ def readable(folder: Path) -> Iterator[None]:
         raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
 
 
+@dataclass
+class Faults:
+    """Whole lines of a file that are no records: how many, and what is wrong with the first."""
+
+    path: Path
+    number: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, line: int, reason: object) -> None:
+        """Note what is wrong with a line."""
+        self.number += 1
+        if len(self.first) < MOST_NAMED:
+            self.first.append(f"line {line}: is no record ({reason})")
+
+    def merge(self, later: "Faults") -> None:
+        """Take in the faults of lines further down."""
+        self.number += later.number
+        self.first = [*self.first, *later.first][:MOST_NAMED]
+
+    def tell(self, warn: Callable[[str], None]) -> None:
+        """Say which lines are left out, if there are any."""
+        if self.number == 1:
+            warn(f"{self.path}, {self.first[0]}, left out")
+        elif self.number:
+            more = "; ..." if self.number > len(self.first) else ""
+            many = f"{self.number:,} lines are no records, left out"
+            warn(f"{self.path}: {many}: {'; '.join(self.first)}{more}")
+
+
 def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
     """Yield the records of one file; raises as `load`."""
+    faults = Faults(path)
     *lines, tail = path.read_bytes().split(b"\n")
-    every = [*lines, tail] if tail else lines
-    for number, line in enumerate(watched(every, path.name), start=1):
+    for number, line in enumerate(watched([*lines, tail] if tail else lines, path.name), start=1):
         try:
-            yield _parse(line)
+            yield record_from_json(line)
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except ValueError as error:
             if number > len(lines):  # a whole line lacks only its end
                 warn_of_torn(warn, path, number, len(tail))
-                return
-            reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else error
-            shown = shorten(line[:200].decode("utf-8", "replace"))
-            raise InputError(f"{path}, line {number}: is no record ({reason}): {shown}") from error
+            else:
+                faults.add(number, error)
+    faults.tell(warn)
 
 
 def records_at(
@@ -200,7 +253,7 @@ def records_at(
         with paths[0].open("rb") as file:
             file.seek(marks[at])
             pieces = [file.readline() for _ in range(MARKED)]
-        found |= {line: _parse(pieces[line - 1 - at * MARKED]) for line in held}
+        found |= {line: record_from_json(pieces[line - 1 - at * MARKED]) for line in held}
     for path in paths:
         with path.open("rb") as file:
             for line in file:
@@ -209,7 +262,7 @@ def records_at(
                 if line.endswith(b"\n") or is_record(line):
                     last += 1
                     if last in lines:
-                        found[last] = _parse(line)
+                        found[last] = record_from_json(line)
     return found
 
 
@@ -221,29 +274,12 @@ def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int
 def is_record(line: bytes) -> bool:
     """Whether a line is a whole record, be it of a newer schema."""
     try:
-        _parse(line)
+        line_from_json(line)
     except InputError:
         return True  # who reads it says where it is
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except ValueError:
         return False
     return True
-
-
-def _parse(line: bytes) -> Record:
-    table = json.loads(line, parse_constant=_refuse)
-    if not isinstance(table, dict):
-        raise TypeError("not a JSON object")
-    version = table["schema"]
-    if type(version) is not int or version < 1:
-        raise ValueError(f"schema {shorten(version)}")
-    if version > SCHEMA:
-        knows = f"this steptime knows up to {SCHEMA}; upgrade steptime"
-        raise InputError(f"has schema {version}, {knows}")
-    return record_from_json(table)
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
 
 
 @contextmanager
@@ -255,14 +291,16 @@ def exclusive(folder: Path) -> Iterator[None]:
     """
     is_new = _make(folder)
     path = folder / LOCK
-    descriptor = _locked(folder, path)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield
+        descriptor = _locked(folder, path)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
         if is_new:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
@@ -287,6 +325,7 @@ def _locked(folder: Path, path: Path) -> int:
             raise InputError(f"{folder}: a sweep is running here ({holder})") from error
         except OSError as error:
             os.close(descriptor)
+            path.unlink(missing_ok=True)  # where nobody can lock it means nothing
             raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
         os.close(descriptor)  # its holder has just taken the name away
 

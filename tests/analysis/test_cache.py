@@ -209,18 +209,23 @@ def test_a_file_in_pieces_answers_as_its_records_do(in_pieces: Path) -> None:
     _same(query(Data.load([in_pieces], print), ASKED), expected)
 
 
-def test_pieces_that_only_python_can_judge_are_read_with_their_file(in_pieces: Path) -> None:
+def test_faulty_lines_in_several_pieces_are_said_each_time_and_the_places_of_others_stay(
+    in_pieces: Path,
+) -> None:
     first = min(in_pieces.glob("*.jsonl"))
     told = first.read_text().splitlines()
-    first.write_text("\n".join([*told[:20], "{}", *told[21:]]) + "\n")
-    with pytest.raises(InputError, match="line 21: is no record"):
-        query(Data.load([in_pieces], print), ASKED)
-    line = told[20].replace('"env":{', '"env":{"odd":"NaN",')
-    first.write_text("\n".join([*told[:20], line, *told[21:]]) + "\n")
-    found = query(Data.load([in_pieces], print), ASKED)
-    assert len(found) == len(RECORDS)
-    assert '"odd": "NaN"' in found[20]["env"]
-    assert _cached(in_pieces, "parquet")[0].name == f"{first.name}.parquet"
+    first.write_text("\n".join(["{}", *told[1:20], "[]", *told[21:]]) + "\n")
+    sound = [one for at, one in enumerate(RECORDS) if at not in (0, 20)]
+    for _ in range(2):  # the second time from the cache
+        heard: list[str] = []
+        data = Data.load([in_pieces], heard.append)
+        _same(query(data, ASKED), query(Data.of(sound), ASKED))
+        (said,) = heard
+        assert said.startswith(f"{first}: 2 lines are no records, left out: line 1: ")
+        assert "; line 21: is no record (" in said
+        places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+        assert [data.whole(0, [place])[place] for place in places[:3]] == RECORDS[1:4]
+        assert len(_cached(in_pieces, "parquet")) > 2
 
 
 def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(
@@ -287,22 +292,37 @@ def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder: Path)
     ("line", "said"),
     [
         ("", "is no record"),
-        ("[]", "not a JSON object"),
-        ('{"schema":2}', "upgrade steptime"),
+        ("[]", "Expected `object`, got `array`"),
         ('{"schema":1}', "no 'origin'"),
         (store.line_of(RECORDS[0]).replace("predicted", "guessed"), "origin 'guessed'"),
         (store.line_of(RECORDS[0]).replace('"step_s":{"value":', '"step_s":{"value":NaN,"x":'), ""),
     ],
 )
-def test_what_is_no_record_is_refused_with_file_and_line(
+def test_what_is_no_record_is_named_with_file_and_line_and_left_out(
     folder: Path, line: str, said: str
 ) -> None:
     first = min(folder.glob("*.jsonl"))
-    first.write_text(first.read_text() + line + "\n" + store.line_of(RECORDS[0]) + "\n")
-    with pytest.raises(InputError, match=f"(?s)line 41: .*{said}") as caught:
+    first.write_text(first.read_text() + line + "\n")
+    heard: list[str] = []
+    _same(query(Data.load([folder], heard.append), ASKED), query(Data.of(RECORDS), ASKED))
+    assert heard[0].startswith(f"{first}, line 41: is no record (")
+    assert said in heard[0]
+
+
+def test_a_newer_schema_is_refused_and_nothing_is_kept(folder: Path) -> None:
+    first = min(folder.glob("*.jsonl"))
+    first.write_text(first.read_text() + '{"schema":2}\n')
+    with pytest.raises(InputError, match=r"line 41: has schema 2.*upgrade steptime") as caught:
         query(Data.load([folder], print), ASKED)
     assert str(first) in str(caught.value)
     assert not list((folder / ".cache").glob("*.parquet"))
+
+
+def test_a_folder_without_a_single_record_is_no_store(folder: Path) -> None:
+    for path in folder.glob("*.jsonl"):
+        path.write_text("{}\n")
+    with pytest.raises(InputError, match=r"no line of its .* is a record"):
+        query(Data.load([folder], lambda _: None), ASKED)
 
 
 def test_where_nothing_can_be_written_the_cache_lies_elsewhere(

@@ -169,3 +169,14 @@ def test_platforms_are_panels_and_never_one_cell() -> None:
     assert {row["panel"] for row in only.rows} == {2, 4}
     assert "other" in only.source
     assert here[0].platform not in only.source
+
+
+def test_predictions_alone_have_a_utilisation_and_a_share_of_their_ceiling() -> None:
+    records = [one for each in synthetic.workloads() for one in synthetic.predicted(each)]
+    data = Data.of(records)
+    table = analysis("heatmap").answer(data, value="utilisation")
+    assert len(table.rows) == 8
+    assert all(0 < row["value"] < 1 for row in table.rows)
+    for row in analysis("roofline").answer(data).rows:
+        share = row["predicted_flop_per_s"] / row["roof_flop_per_s"]
+        assert row["roof_fraction"] == pytest.approx(share)

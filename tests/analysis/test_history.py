@@ -138,3 +138,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (event,) = document["summary"]["events"]
     assert event["after"] == str(tmp_path / "night-10/results")
     assert document["says"][0].startswith("12 of 24 networks became ")
+
+
+def test_a_history_fails_on_what_became_slower_or_is_gone(tmp_path: Path) -> None:
+    def folders(*nights: Sequence[Record]) -> list[str]:
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        for at, records in enumerate(nights):
+            with store.open_writer(root / str(at)) as writer:
+                writer.append_all(records)
+        return [str(root / str(at)) for at in range(len(nights))]
+
+    def codes(paths: list[str]) -> list[int]:
+        words = ("slower", "changed", "vanished")
+        return [run(["history", *paths, "--fail-on", word]) for word in words]
+
+    alike = [_night(day, {}, "2.9") for day in range(4)]
+    slower = [_night(day, {"rnn": 1.3}, "2.9") for day in range(4, 8)]
+    faster = [_night(day, {"rnn": 0.7}, "2.9") for day in range(4, 8)]
+    assert codes(folders(*alike)) == [0, 0, 0]
+    assert codes(folders(*alike, *slower)) == [3, 3, 0]
+    assert codes(folders(*alike, *faster)) == [0, 3, 0]
+    assert codes(folders(*alike[:3], alike[3][1:])) == [3, 3, 3]

@@ -171,3 +171,7 @@ def test_the_command_prints_the_verdict(tmp_path: Path, capsys: pytest.CaptureFi
     assert document["says"][0].startswith("n04 is ")
     assert run(["compare", str(tmp_path), "--by", "host", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"] == document
+    for word, code in {"slow": 3, "slower": 3, "changed": 3, "vanished": 0}.items():
+        assert run(["nodes", str(tmp_path), "--fail-on", word]) == code
+    assert run(["nodes", str(tmp_path), "--fail-on", "slo"]) == 2
+    assert "did you mean 'slow'?" in capsys.readouterr().err

@@ -51,6 +51,14 @@ def test_measured_beside_predicted_by_hand() -> None:
     assert found.unpaired == []
 
 
+def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic() -> None:
+    for traffic, roof in ((2e9, 3 * 39e9), (6e8, 204e9)):  # 3 and 10 FLOP/byte; the ridge: 5.2
+        data = Data.of([a_prediction(0.1, traffic_bytes=traffic), a_measurement(0.2, 0.2, 0.2)])
+        (row,) = data.rows("SELECT roof_flop_per_s, roof_fraction FROM results")
+        assert row["roof_flop_per_s"] == pytest.approx(roof)
+        assert row["roof_fraction"] == pytest.approx(3e10 / roof)
+
+
 def test_errors_by_hand() -> None:
     found = errors(np.array([0.5, 2.0, 4.0]))
     # predicted / measured - 1: 1, -0.5, -0.75

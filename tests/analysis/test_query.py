@@ -249,3 +249,12 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         export(DATA, path, "")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["x.csv"]
+
+
+def test_no_cell_of_an_exported_csv_is_a_formula(tmp_path: Path) -> None:
+    sql = "SELECT unnest(['=1+1', '-5.2', '@x', 'a=b', NULL]) AS a, 2 AS b"
+    export(DATA, tmp_path / "x.csv", sql)
+    with (tmp_path / "x.csv").open(newline="") as file:
+        assert [row["a"] for row in csv.DictReader(file)] == ["'=1+1", "-5.2", "'@x", "a=b", ""]
+    export(DATA, tmp_path / "x.jsonl", sql)
+    assert json.loads((tmp_path / "x.jsonl").read_text().splitlines()[0])["a"] == "=1+1"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +15,28 @@ from steptime import store
 from steptime.analysis.data import Data
 from steptime.cli.main import run
 from steptime.core.record import Record
+from steptime.core.scratch import remove_stale
 from steptime.plots import draw
 from steptime.report.networks import _taken
 from steptime.report.page import page
 
 NETWORKS = synthetic.workloads()[:5]
+
+
+def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, synthetic\n"
+        "from steptime.analysis.data import Data\n"
+        "data = Data.of(synthetic.sweep())\n"
+        "assert data.rows('SELECT count(*) AS n FROM records')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], env=env, check=False)
+        assert done.returncode == -9
+    remove_stale(tmp_path, "steptime-")
+    assert not list(tmp_path.glob("steptime-*"))
 
 
 def left(folder: Path, *files: list[Record]) -> Data:

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import scipy.stats
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import synthetic
@@ -171,6 +172,7 @@ def test_runs_without_warm_up_are_steady():
 @settings(deadline=None, max_examples=60)
 @given(RUNS)
 def test_the_value_lies_in_its_interval(runs):
+    assume(len(runs) != 2)  # no interval
     found = estimate(runs)
     assert found.low <= found.value <= found.high
 
@@ -178,6 +180,7 @@ def test_the_value_lies_in_its_interval(runs):
 @settings(deadline=None, max_examples=60)
 @given(RUNS, st.integers(-10, 10))
 def test_other_units_change_nothing_else(runs, power):
+    assume(len(runs) != 2)  # no interval
     factor = 2.0**power  # exact in floating point
     found, scaled = estimate(runs), estimate([[t * factor for t in run] for run in runs])
     assert scaled.value == found.value * factor
@@ -298,3 +301,38 @@ def test_many_comparisons_believe_less():
     assert words(faster) == ["faster"]
     assert words(faster, *[unsure] * 8, same) == ["unsure"] * 9 + ["same"]
     assert words((np.nan,) * 4) == [None]
+
+
+# what the interval of one run is
+
+
+def test_the_interval_of_a_run_misses_at_2_5_percent_on_either_side():
+    # 100 samples, 1000 to 1099, of which neighbours are unlike: worth 100 independent ones
+    found = estimate([[1000.0 + 43 * (i + 5) % 100 for i in range(100)]])
+    # 100 times the quantiles 0.025 and 0.975 of Beta(50.5, 50.5), 0.4031 and 0.5969
+    assert (found.low, found.high) == (pytest.approx(1040), pytest.approx(1059))
+
+
+def test_samples_like_their_neighbours_are_worth_fewer():
+    rng = np.random.default_rng(7)
+    noise = [0.0]
+    for _ in range(399):
+        noise.append(0.7 * noise[-1] + rng.standard_normal())
+    times = [1000.0 + value for value in noise]
+    r = scipy.stats.spearmanr(times[1:], times[:-1]).statistic + 1 / len(times)
+    worth = len(times) * (1 - r) / (1 + r)
+    half = (worth + 1) / 2
+    rank = int(len(times) * scipy.stats.beta.ppf(0.025, half, half))
+    found = estimate([times])
+    ordered = sorted(times)
+    assert found.low == pytest.approx(ordered[rank], rel=1e-5)
+    assert found.high == pytest.approx(ordered[len(times) - 1 - rank], rel=1e-5)
+    assert 0.4 < r < 0.8  # so that it is worth a quarter of its number
+
+
+def test_two_runs_have_no_interval_and_three_do() -> None:
+    two = ours.estimate([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9]])
+    assert (two["low"], two["high"]) == (None, None)
+    assert two["value"] == pytest.approx(2**0.5)  # the geometric mean of 1 and 2
+    three = ours.estimate([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9], [1.5, 1.6, 1.4]])
+    assert three["low"] < three["value"] < three["high"]

@@ -14,6 +14,7 @@ import pytest
 import clusters
 import synthetic
 from steptime import store
+from steptime.analysis.row import more_is_better
 from steptime.analysis.watch import sentences, watch
 from steptime.cli.main import run
 from steptime.core.record import Record
@@ -38,7 +39,7 @@ def night(
 
 
 def _seen(a: Sequence[Record], b: Sequence[Record], margin: float = 0.05) -> dict[str, Any]:
-    return watch(two_folders(a, b).found, margin)
+    return watch(two_folders(a, b, "step_s", margin).found)
 
 
 def _folder(path: Path, records: Sequence[Record]) -> str:
@@ -142,3 +143,65 @@ def test_folders_that_are_not_alike_are_said_so(tmp_path: Path) -> None:
 def test_a_workload_of_its_own() -> None:
     one = synthetic.measured(Workload("fc", {"layers": 1}, 1))
     assert _seen([one], [replace(one, taken_at="later")])["verdicts"]["failed"] == 0
+
+
+def _trained(tmp_path: Path, name: str, accuracy: float) -> str:
+    """Return a folder of networks whose accuracy lies about a number in 5 runs."""
+    rng = np.random.default_rng(len(name))
+    found = [
+        replace(
+            synthetic.measured(one),
+            quantities={"accuracy": clusters.step(clusters.noise(rng, 5), accuracy)},
+        )
+        for one in WORKLOADS
+    ]
+    return _folder(tmp_path / name, found)
+
+
+def test_an_accuracy_that_rises_is_better_and_one_that_falls_is_worse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half, most = _trained(tmp_path, "half", 0.50), _trained(tmp_path, "most", 0.95)
+    words = ["--quantity", "accuracy", "--fail-on", "slower"]
+    assert run(["compare", half, most, *words, "--json"]) == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert (len(seen["improvements"]), seen["regressions"]) == (24, [])
+    assert {row["verdict"] for row in seen["pairs"]} == {"faster"}
+    assert run(["compare", most, half, *words]) == 3
+    out, err = capsys.readouterr()
+    assert "worse" in out
+    assert "slower" not in out + err
+    assert "worse, accuracy -4" in err  # 0.50 / 0.95 - 1 is -47.4 %
+
+
+def test_a_wasted_share_is_no_good_one() -> None:
+    assert [
+        more_is_better(name)
+        for name in ("accuracy", "examples_per_s", "roof_fraction", "published_flop_share")
+    ] == [True] * 4
+    assert [
+        more_is_better(name)
+        for name in ("step_s", "peak_memory_bytes", "loss", "published_infeed_share")
+    ] == [False] * 4
+    assert not more_is_better("published_speed_jitter_per_s")
+
+
+def test_a_network_that_is_gone_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = _folder(tmp_path / "old", night(1)), _folder(tmp_path / "new", night(3)[1:])
+    for word, code in {"slower": 3, "changed": 3, "vanished": 3, "faster": 0}.items():
+        assert run(["compare", old, new, "--fail-on", word]) == code
+        assert run(["compare", new, old, "--fail-on", word]) == 0  # one is new
+    capsys.readouterr()
+    assert run(["compare", old, new, "--json"]) == 0
+    (gone,) = json.loads(capsys.readouterr().out)["vanished"]
+    assert (gone["family"], gone["reason"]) == ("fc", "not in the second folder")
+
+
+def test_table_and_line_hold_one_margin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slower = night(2, slower={"rnn": 1.1})
+    old, new = _folder(tmp_path / "old", night(1)), _folder(tmp_path / "new", slower)
+    for margin, number in (("5%", 6), ("20%", 0)):
+        assert run(["compare", old, new, "--margin", margin, "--json"]) == 0
+        seen = json.loads(capsys.readouterr().out)
+        verdicts = [row["verdict"] for row in seen["pairs"]]
+        assert verdicts.count("slower") == seen["verdicts"].get("slower", 0) == number

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from steptime import catalog
+from steptime.calibration import evaluation
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.evaluate import Scored, after_calibration, errors_of, grouped, score
 from steptime.calibration.evaluation import evaluate
@@ -195,3 +196,59 @@ def test_mistakes_in_a_price_are_one_line(table, tmp_path, code, message, capsys
 def test_the_picture(table, tmp_path):
     assert run(["evaluate", str(table), "--out", str(tmp_path / "errors.svg")]) == 0
     assert "predicted / measured" in (tmp_path / "errors.svg").read_text()
+
+
+STRANGE = (  # device, type, size, and how the command says what keeps it from being asked
+    ("v100", "float32", 64, None),
+    ("v100", "float16", 64, None),
+    ("v100", "float32", 0, "matmul: each size is at least 1"),
+    ("v100", "bfloat16", 64, "no peak is known for bfloat16"),
+    ("v100", "float8", 64, "unknown dtype 'float8'"),
+    ("v1000", "float32", 64, "unknown device 'v1000'"),
+    ("", "float32", 64, "unknown device ''"),
+)
+
+
+def _strange(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"kind": "matmul", "shapes": [[64, size], [size, 64]], "dtype": dtype}
+        | {"device": device, "seconds": 1e-5}
+        for device, dtype, size, _ in STRANGE
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return str(path)
+
+
+def test_rows_that_cannot_be_asked_are_counted_by_cause(tmp_path, capsys):
+    assert run(["evaluate", _strange(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"][0]["cases"] == 2
+    causes = [cause for *_, cause in STRANGE if cause]
+    for line, (cause, one) in enumerate(zip(causes, document["unasked"], strict=True), start=3):
+        assert cause in one["cause"]
+        assert (one["rows"], one["example"]) == (1, f"rows.jsonl:{line}")
+
+
+def test_strict_refuses_the_first_row_that_cannot_be_asked(tmp_path, capsys):
+    assert run(["evaluate", _strange(tmp_path), "--strict"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "rows.jsonl:3: matmul of" in line
+
+
+def test_methods_are_compared_on_what_all_of_them_answer(monkeypatch):
+    row = {"kind": "matmul", "shapes": [[64, 64], [64, 64]], "dtype": "float32", "device": "v100"}
+    cases = [plain_case(row | {"seconds": s}) for s in (1e-5, 2e-5, 3e-5)]
+    real = evaluation.score
+
+    def score(some, method):
+        scored = real(some, method)
+        return scored[:2] if method.name == "paleo" else scored
+
+    monkeypatch.setattr(evaluation, "score", score)
+    found = evaluate(cases, cost_model("calibrated"), "calibrated")
+    assert found.compared_cases == 2
+    sizes = {row["method"]: row["cases"] for row in found.rows}
+    assert sizes.pop("calibrated") == 3
+    assert set(sizes.values()) == {2}
+    assert "calibrated, the cases of all" in sizes

@@ -3,7 +3,8 @@ from importlib import metadata
 import pytest
 
 from places import ROOT
-from steptime.calibration.mapping import cases_of, read_mapping
+from steptime.calibration.mapped import read_mapping
+from steptime.calibration.mapping import cases_of
 
 TABLES = {
     "convolutions": {
@@ -30,7 +31,7 @@ def cases(name, folder):
     for file, text in TABLES[name].items():
         (folder / file).write_text(text)
     path = folder / "table.csv" if "table.csv" in TABLES[name] else folder
-    return list(cases_of(path, read_mapping(ROOT / f"docs/examples/{name}.toml")))
+    return list(cases_of(path, read_mapping(ROOT / f"docs/examples/{name}.toml").table))
 
 
 def test_every_example_is_tried_and_named_in_the_page():

@@ -234,3 +234,14 @@ def test_a_device_file_holds_products_for_those_that_run_alone(tmp_path):
     for bad in ([1], {"linear float32": [[1, 2, 3, 0.1]]}, {"linear float32": [[1, 0, 3, 4, 0.1]]}):
         with pytest.raises(InputError, match=r"calibration.products' must be a table of lists"):
             device_of_file(tmp_path, {"products": bad})
+
+
+@pytest.mark.parametrize(("condition", "waits"), [("call", "yes"), ("step", "no")])
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batch):
+    """Passes that wait for the host one by one are not its whole time or theirs."""
+    work = make_workload(read_model("cnn:block=bottleneck,blocks=1,filters=16"), batch)
+    model = StepModel(work, V100, options={"waits": waits})
+    case = Case(model.lowered().kernels, V100, 1.0, "step", condition)
+    made = Columns([case]).predicted(model.seen.constants)
+    assert made == pytest.approx([model.timeline().step_s], rel=1e-9)

@@ -6,7 +6,8 @@ from itertools import islice
 import pytest
 
 from places import ROOT
-from steptime.calibration.mapping import cases_of, read_mapping
+from steptime.calibration.mapped import read_mapping
+from steptime.calibration.mapping import cases_of
 
 MAPPINGS = ROOT / "scripts/fitting/mappings"
 
@@ -17,7 +18,7 @@ def _scripts(monkeypatch):
 
 
 def mapped(folder, name, most=3):
-    return list(cases_of(folder, read_mapping(MAPPINGS / f"{name}.toml"), most))
+    return list(cases_of(folder, read_mapping(MAPPINGS / f"{name}.toml").table, most))
 
 
 @pytest.mark.slow

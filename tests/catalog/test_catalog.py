@@ -160,7 +160,8 @@ def test_every_short_name_stands_for_a_shipped_device():
         ("3080 ti mobile", "rtx-3080-ti-laptop"),
         ("NVIDIA GeForce RTX 2080 with Max-Q Design", "rtx-2080-max-q"),
         ("Quadro RTX 8000", "quadro-rtx-8000"),
-        ("RTX 6000", "quadro-rtx-6000"),
+        ("Quadro RTX 6000", "quadro-rtx-6000"),
+        ("RTX 8000", "quadro-rtx-8000"),
         ("RTX 6000 Ada", "rtx-6000-ada"),
         ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-blackwell"),
@@ -504,3 +505,14 @@ def test_what_was_measured_comes_back(measured):
 def test_every_file_of_the_data_is_read():
     files = {path.stem for path in (Path(catalog.__file__).parent / "data/devices").iterdir()}
     assert files == {*(device.name.lower() for device in DEVICES), "aliases"}
+
+
+@pytest.mark.parametrize("number", ["6000", "5000", "4000"])
+def test_a_number_that_later_cards_took_over_is_asked_back(number: str) -> None:
+    with pytest.raises(InputError) as caught:
+        catalog.device(f"RTX {number}")
+    said = str(caught.value)
+    assert said.startswith(f"ambiguous device 'RTX {number}'")
+    assert f"'quadro-rtx-{number}'" in said
+    assert f"'rtx-{number}-ada'" in said
+    assert catalog.platform_of(f"rtx-{number}") is None

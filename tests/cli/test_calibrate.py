@@ -1,6 +1,7 @@
 """The command `calibrate`: with a backend whose clock is made up, with records, and for real."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from steptime import catalog
 from steptime.cli.calibrate import points_s
 from steptime.cli.main import run
+from steptime.core.files import read_lines
 from steptime.core.toml_files import toml_text
 from steptime.measure.doctor import stale
 
@@ -68,6 +70,8 @@ def test_this_machine_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> Non
 def test_what_was_measured_before_an_interrupt_is_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said: list[str] = []
+
     def interrupted_at(point: str) -> dict[str, Any]:
         def note(said: str) -> None:
             if said.startswith(f"[{point}/"):
@@ -75,18 +79,89 @@ def test_what_was_measured_before_an_interrupt_is_kept(
 
         with monkeypatch.context() as patched:
             patched.setattr("steptime.cli.calibrate.note", note)
-            assert run(["calibrate", "--backend", "null", *FEW]) == 1
-        assert capsys.readouterr().err == (
-            "steptime: interrupted; everything finished so far is kept\n"
-        )
+            assert run(["calibrate", "--backend", "null", *FEW]) == 130
+        said.append(capsys.readouterr().err)
         return dict(catalog.device("local").calibration)
 
     first = interrupted_at("3")
     assert (first["measured_points"], "drift" in first) == (3, False)
     assert interrupted_at("2") == first  # it has more points
+    assert re.fullmatch(r"steptime: interrupted; 3 points kept in \S+\.toml\n", said[0])
+    assert said[1] == "steptime: interrupted\n"
     whole, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
     assert whole["calibration"]["measured_points"] == 4
     assert interrupted_at("3") == catalog.device("local").calibration == whole["calibration"]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_kill_loses_one_point_at_most(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed_at(point: str) -> list[Any]:
+        def note(said: str) -> None:
+            if said.startswith(f"[{point}/"):
+                raise KilledError
+
+        with monkeypatch.context() as patched:
+            patched.setattr("steptime.cli.calibrate.note", note)
+            with pytest.raises(KilledError):
+                run(["calibrate", "--backend", "null", *FEW])
+        return read_lines(kept)
+
+    kept = home / "devices" / ".calibrating-null-cpu-1.jsonl"
+    ceilings, *two = killed_at("2")
+    assert len(two) == 2
+    kept.write_text(kept.read_text("utf-8") + '{"point": "torn', encoding="utf-8")
+    assert len(killed_at("3")) == 1 + 3
+    words = ["calibrate", "--backend", "null", *FEW]
+    whole, said = answered(words, capsys)
+    assert "going on after 3 points of a calibration that was killed" in said
+    assert "measuring ceilings" not in said
+    assert whole["calibration"]["measured_points"] == 4
+    assert not kept.exists()
+    ceilings["of"]["version"] = "0.9"  # of the framework
+    kept.write_text("".join(json.dumps(line) + "\n" for line in (ceilings, *two)), "utf-8")
+    _, said = answered(words, capsys)
+    assert "going on" not in said
+
+
+def test_the_peak_that_a_probe_found_is_that_of_its_platform(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    """As of a shipped device, whose probed file has another name: `-probed` behind it."""
+    words = ["probe", "--backend", "null", "--threads", "1", "--budget", "1"]
+    document, _ = answered(words, capsys)
+    path = Path(document["path"])
+    other = path.with_name(f"{path.stem}-probed.toml")
+    text = path.read_text("utf-8")
+    other.write_text(text.replace(f'name = "{path.stem}"', f'name = "{path.stem}-probed"', 1))
+    path.unlink()
+    run_ = ["run", "fc", "--backend", "null", "--threads", "1", "--budget", "0.01"]
+    shares = answered(run_, capsys)[0]["fraction_of_peak"]
+    assert shares["probed"] is not None
+    assert shares["datasheet"] is None
+
+
+@pytest.mark.parametrize("words", [["calibrate"], ["probe"], ["probe", "--collectives"]])
+def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    home: Path,
+) -> None:
+    def measures(*_: object, **__: object) -> None:
+        raise AssertionError("it measured")
+
+    monkeypatch.setattr("steptime.cli.probe.Worker", measures)
+    monkeypatch.setattr("steptime.cli.probe.Workers", measures)
+    home.write_text("a file, not a folder")
+    assert run(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written to: " in line
+    assert str(home) in line
 
 
 def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import steptime
 from places import ROOT
+from steptime.catalog import user_folder
 from steptime.cli.main import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]
@@ -32,7 +33,8 @@ def test_code_is_converted_on_the_way_and_its_file_is_kept(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
-    kept = folder / "unet.UNet.pt2"
+    assert not list(folder.glob("*.pt2"))
+    (kept,) = user_folder("networks").glob("*/unet.UNet.pt2")
     before = kept.stat().st_mtime_ns
     many = _answer("count unet.py:UNet --batch 8 --phase infer", capsys)
     assert (many["flop"], many["parameters"]) == (8 * one["flop"], one["parameters"])  # type: ignore[operator]
@@ -44,6 +46,18 @@ def test_code_is_converted_on_the_way_and_its_file_is_kept(
     quarter = _answer("count small.pt2 --batch 1 --phase infer", capsys)
     whole = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
     assert whole["flop"] == 4 * quarter["flop"]  # type: ignore[operator]
+
+
+def test_a_module_leaves_nothing_in_the_current_folder(folder: Path) -> None:
+    import torch
+
+    small, large = (
+        steptime.from_module(torch.nn.Linear(8, n), [torch.zeros(3, 8)]) for n in (4, 6)
+    )
+    counts = [steptime.count_step(file, 1).parameters for file in (small, large)]
+    assert counts == [8 * 4 + 4, 8 * 6 + 6]
+    assert {Path(small).name, Path(large).name} == {"Linear.pt2"}
+    assert not list(folder.glob("*.pt2"))
 
 
 def test_what_code_is_given_is_remembered_when_the_code_changes(
@@ -113,6 +127,7 @@ def test_the_module_itself_is_measured_beside_its_graph(
     texts = [path.read_text() for path in (folder / "records").glob("*.jsonl")]
     methods = {json.loads(one)["method"]["name"] for text in texts for one in text.splitlines()}
     assert methods == {"torch", "native"}
+    assert not [text for text in texts if str(user_folder("networks")) in text]
     refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
     assert "native runs networks of code" in str(refused["note"])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from steptime import catalog
 from steptime.cli.main import run
 
 EIGHT = """
@@ -46,8 +47,12 @@ def test_fit(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     again = answer(capsys, *words[:-3], str(largest + 1), *words[-2:])
     assert (again["fits"], again["largest_batch"]) == (False, largest)
     assert rows[best]["examples_per_s"] >= 0.9 * max(r["examples_per_s"] for r in rows.values())
-    parts = ("weights", "state", "inputs", "gradients", "activations", "other")
+    parts = ("weights", "state", "inputs", "gradients", "activations", "temporaries", "copies")
     assert sum(found[f"{part}_bytes"] for part in parts) == found["peak_memory_bytes"]
+    assert sum(found["parts"].values()) == found["needed_bytes"]
+    assert found["memory_bytes"] == found["usable_bytes"] == 1e9
+    assert found["worst_moment"].startswith("in the backward pass, at ")
+    assert next(one for one in found["helps"] if one["change"] == "batch 2")["saves_bytes"] > 0
     assert found["context_bytes"] is None
     assert any(note.startswith("memory is at least what is said") for note in found["notes"])
     assert run([*words]) == 0
@@ -56,10 +61,28 @@ def test_fit(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     assert "largest" in said.splitlines()[-1]
 
 
+def test_what_fits_an_a100_is_not_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """8.03e9 parameters: 2 of weight, 2 of gradient, 4 of moments, 2 of Adam's temporaries."""
+    words = ("fit", "llama3_8b", "--device", "a100", "--dtype", "bf16", "--optimizer", "adam")
+    found = answer(capsys, *words)
+    assert found["peak_memory_bytes"] == pytest.approx(10 * 8.0303e9, rel=1e-3)
+    assert found["usable_bytes"] == pytest.approx(0.99 * 80 * 2**30)
+    assert (found["fits"], found["worst_moment"]) == (True, "at the optimizer step")
+
+
+def test_every_command_names_the_same_memory_of_a_card(capsys: pytest.CaptureFixture[str]) -> None:
+    device = ("--device", "a100-sxm4-80gb")
+    found = [answer(capsys, command, "gpt2", *device) for command in ("predict", "plan")]
+    found.append(answer(capsys, "serve", "gpt2", *device, "--input", "512"))
+    fitted = answer(capsys, "fit", "gpt2", *device)
+    has = {one["usable_bytes"] for one in (*found, fitted)}
+    assert has == {fitted["memory_bytes"]} == {catalog.device("a100").usable_bytes}
+
+
 def test_fit_says_no_and_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "fit", "llama_7b", "--device", "t4", "--optimizer", "adam")
     assert (found["fits"], found["largest_batch"], found["best_batch"]) == (False, 0, None)
-    assert any("needs" in note for note in found["notes"])
+    assert any(note.startswith("out of memory by ") for note in found["notes"])
     assert not any("at least" in note for note in found["notes"])
     cpu = answer(capsys, "fit", "fc", "--device", "epyc-7763")
     assert (cpu["fits"], cpu["largest_batch"]) == (None, None)
@@ -105,9 +128,10 @@ def test_predict_says_what_is_doubted(capsys: pytest.CaptureFixture[str], mine: 
     found = answer(capsys, *words)
     assert found["device_unverified"] == ["clock_MHz", "tdp_W"]
     assert "one setting of several" in found["device_note"]
-    assert run(words) == 0
-    said = capsys.readouterr().err
-    assert "rtx-3080-laptop: Tensor peaks are arithmetic" in said
+    assert run([*words, "--sources"]) == 0
+    told = capsys.readouterr()
+    assert "Tensor peaks are arithmetic" in told.out
+    said = told.err
     assert "not verified: clock_MHz, tdp_W of rtx-3080-laptop\n" in said
     assert run(["predict", "fc", "--device", mine, "--method", "analytic"]) == 0
     assert capsys.readouterr().err == ""

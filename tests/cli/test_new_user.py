@@ -119,7 +119,10 @@ def test_show_has_every_number_and_its_source(capsys: pytest.CaptureFixture[str]
         ("count llama_7b --dtype float16", r"peak memory +[\d.]+ GB \(optimizer sgd\)"),
         ("predict fc --device t4 --optimizer adam", r"peak memory +[\d.]+ MB \(optimizer adam\)"),
         ("predict fc --grid --device t4", r"peak memory \(sgd\)"),
-        ("scale llama_7b --device t4 --replicas 1", r"needs [\d.]+ GB \(optimizer sgd\)"),
+        (
+            "scale llama_7b --device t4 --replicas 1",
+            r"\(optimizer sgd\): out of memory by [\d.]+ GB",
+        ),
     ],
 )
 def test_memory_says_for_which_optimizer(

@@ -166,7 +166,10 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["scale", "vgg16", "--device", "V100", "--workers", "1", "--batch", "1000"]
-    assert any(note.startswith("batch 1000 needs") for note in answer(capsys, *words)["notes"])
+    assert any(
+        note.startswith("batch 1000 (optimizer sgd): out of memory by")
+        for note in answer(capsys, *words)["notes"]
+    )
 
 
 @pytest.mark.parametrize(

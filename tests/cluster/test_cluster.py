@@ -24,14 +24,15 @@ from steptime.cluster import status as cluster
 from steptime.cluster import submission as files
 from steptime.cluster import task
 from steptime.cluster.outcome import cause_of_output
-from steptime.cluster.resources import TASK_BYTES, WORKER_BYTES, fits
+from steptime.cluster.resources import TASK_BYTES, WORKER_BYTES, fits, memories
 from steptime.cluster.scheduler import FOR_MEMORY, SCHEDULERS, Need, Placement
 from steptime.cluster.slurm import script
 from steptime.cluster.submission import Submission, Trial, packed
 from steptime.cluster.submit import send
 from steptime.core.errors import InputError
+from steptime.core.files import append_line
 from steptime.core.record import STATUSES
-from steptime.sweep.cells import cells_of
+from steptime.sweep.cells import cells_of, needed_bytes
 from steptime.sweep.experiment import check_experiment
 from steptime.sweep.resource_request import ResourceRequest
 from steptime.sweep.run import How, Request
@@ -120,6 +121,56 @@ def test_the_batch_script_is_a_pure_function(name: str) -> None:
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
+STRANGE = "a 'b' \"c\" $(touch ran) `touch ran` ${HOME} #; touch ran & *"
+
+
+def test_a_script_runs_nothing_of_what_it_names(tmp_path: Path) -> None:
+    folder = tmp_path / "here" / STRANGE
+    folder.mkdir(parents=True)
+    python = folder / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "${0%/*}/arguments"\n')
+    python.chmod(0o755)
+    bare = {"partition": STRANGE, "account": STRANGE, "qos": STRANGE, "nodelist": STRANGE}
+    request = ResourceRequest(**bare, constraint=STRANGE, modules=["cuda", STRANGE])
+    text = script(Need(request, 1, 1), "n", str(folder), str(python))
+    job = tmp_path / "job.sh"
+    job.write_text(text, encoding="utf-8")
+    subprocess.run(["bash", "-n", job], check=True)
+    said = (TESTS / "data" / "slurm" / "environment.txt").read_text("utf-8").splitlines()
+    modules = tmp_path / "modules"
+    variables = {"PATH": os.environ["PATH"], "BASH_ENV": str(modules)}
+    variables |= dict(line.split("=", 1) for line in said)
+    modules.write_text(f'module() {{ echo "$2" >> "{tmp_path}/modules.log"; }}\n')
+    work = tmp_path / "work"
+    work.mkdir()
+    subprocess.run(["bash", str(job), "10"], cwd=work, env=variables, check=True)
+    wanted = ["-P", "-m", "steptime.cluster.task", str(folder), "11"]  # 10 and its place, 1
+    assert (folder / "arguments").read_text("utf-8").splitlines() == wanted
+    assert (tmp_path / "modules.log").read_text("utf-8").splitlines() == ["cuda", STRANGE]
+    assert [*work.iterdir()] == []
+    lines = [line for line in text.splitlines() if line.startswith("#SBATCH --")]
+    inside = STRANGE.replace('"', '\\"')  # as sbatch reads a text in double quotes
+    assert f'#SBATCH --output="{tmp_path}/here/{inside}/logs/%A_%a.out"' in lines
+    for key in (*bare, "constraint"):
+        assert f'#SBATCH --{key}="{inside}"' in lines
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "a\rb", "back\\slash", "\udcff"])
+def test_a_folder_that_no_script_can_name_is_refused(
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str], name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    called: list[str] = []
+    monkeypatch.setattr("steptime.cluster.slurm._run", lambda words: called.append(words[0]) or "")
+    out = tmp_path / name
+    for more in (["--dry-run"], []):
+        assert run(["sweep", str(file), "--out", str(out), "--launcher", "slurm", *more]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is no folder that sbatch can write logs to" in line
+        assert not out.exists()
+    assert "sbatch" not in called
+
+
 def test_cells_are_packed_by_what_they_need() -> None:
     slurm = {**EXPERIMENT["slurm"], "cpus": 2}
     tasks = packed(_trials(threads=[1, 2], slurm=slurm))
@@ -162,6 +213,15 @@ def test_two_folders_have_no_job_in_common(out: Path) -> None:
     one, other = (files.compose(out / name, How(), _trials(), 9) for name in ("a", "b"))
     assert one.folder.name == other.folder.name
     assert one.name != other.name
+
+
+def test_a_request_is_made_again_of_what_it_holds() -> None:
+    for request in (
+        ResourceRequest(),
+        SCRIPTS["job-full"].request,
+        ResourceRequest(gpu=["a", "b"]),
+    ):
+        assert ResourceRequest(**request.model_dump()) == request
 
 
 def test_tables_for_one_gpu_need_names() -> None:
@@ -271,9 +331,9 @@ def _began(submission: Submission, number: int, cells: int = 1, restart: int = 0
     """Write what a task writes that has begun so many of its cells."""
     visits = submission.tasks[number].trials
     path = submission.folder / "progress" / f"{number}.{restart}.jsonl"
-    files.append_line(path, {"began": {"node": f"n{restart}"}})
+    append_line(path, {"began": {"node": f"n{restart}"}})
     for visit in visits[:cells]:
-        files.append_line(path, {"cell": visit.id})
+        append_line(path, {"cell": visit.id})
 
 
 def _printed(submission: Submission, number: int, text: str) -> None:
@@ -542,9 +602,10 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
     assert jobs[0]["needs_bytes"] > 24e9
     assert jobs[0]["script"].startswith("#!/bin/bash\n")
     assert [(row["gpu"], row["has_bytes"]) for row in seen["not_fitting"]] == [
-        ("k80", 12e9), ("p100", 16e9),
+        ("k80", pytest.approx(0.98 * 12 * 2**30)), ("p100", pytest.approx(0.99 * 16 * 2**30)),
     ]  # fmt: skip
-    assert [job["has_bytes"] for job in jobs] == [12e9, 16e9], "one GPU of the two of a K80"
+    has = [0.98 * 12 * 2**30, 0.99 * 16 * 2**30]  # one GPU of the two of a K80
+    assert [job["has_bytes"] for job in jobs] == pytest.approx(has)
     assert run(list(map(str, sweep))) == 0
     shown = capsys.readouterr()
     assert "would be submitted" in shown.out
@@ -568,15 +629,40 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
         assert seen["cells"] == left, slurm
 
 
-def test_a_node_needs_room_for_all_of_its_processes_and_none_is_counted_for_shards() -> None:
+def test_a_node_needs_room_for_all_of_its_processes() -> None:
     (alone,) = _trials(batch=2, networks=[LARGE], slurm={"memory_GB": 60})
     (two,) = _trials(batch=2, networks=[LARGE], slurm={"memory_GB": 60}, replicas=2)
     apart = {"memory_GB": 60, "replicas_per_node": 1}
     (nodes,) = _trials(batch=2, networks=[LARGE], slurm=apart, replicas=2)
-    (shards,) = _trials(
-        batch=2, networks=[LARGE], slurm={"memory_GB": 1}, replicas=2, strategy="sharded"
-    )
-    assert [fits(one.cell) for one in (alone, two, nodes, shards)] == [True, False, True, True]
+    assert [fits(one.cell) for one in (alone, two, nodes)] == [True, False, True]
+
+
+def test_shards_need_their_share() -> None:
+    # 49152 x 49152 weights in float32 are 9.66 GB in each of three layers, and as much in gradients
+    asked = {"batch": 2, "networks": [LARGE], "replicas": 4, "slurm": {"replicas_per_node": 1}}
+    (whole,) = _trials(**asked)
+    (shards,) = _trials(**asked, strategy="sharded")
+    (at_once,) = _trials(**asked, strategy="sharded", overlap=False)
+    layers = 3 * 4 * 49152**2
+    needs = [needed_bytes(one.cell, 1) / layers for one in (whole, shards, at_once)]
+    # a fourth of the weights; of three units two that are whole, gradients of two scattered; or all
+    assert needs == pytest.approx([2, 1 / 4 + 2 / 3 + 2 / 3 / 4, 1 / 4 + 1 + 1 / 4], rel=0.001)
+    asked["slurm"]["memory_GB"] = 20
+    (short,) = _trials(**asked, strategy="sharded")
+    assert not fits(short.cell)
+
+
+def test_a_node_of_gpus_holds_what_cuda_takes_and_a_data_set_once(tmp_path: Path) -> None:
+    idx_folder.write(tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    slurm = {"gpu": "p100", "memory_GB": 5}
+    asked = {"slurm": slurm, "networks": [{"model": "deep_mnist"}], "batch": 1, "device": "cuda"}
+    asked |= {"input": "dataset", "data": str(tmp_path)}
+    (two,) = _trials(**asked, replicas=2)
+    gpu, node = memories(two.cell)
+    assert node.needs_bytes == 35_000_000 + 2 * (310_000_000 + 1_262_000_000) + size
+    # context of CUDA, two workspaces of cuBLAS
+    assert gpu.needs_bytes - needed_bytes(two.cell, 2) == 400_000_000 + 2 * 8_519_680
 
 
 def test_every_status_has_a_word_for_trying_again() -> None:
@@ -698,3 +784,9 @@ def test_a_submission_that_lost_a_cell_is_refused(
     assert run(["status", str(out)]) == 2
     said = f"steptime: {sent.folder}: is no submission: cells.jsonl has 11 lines\n"
     assert capsys.readouterr().err == said
+
+
+def test_the_batch_script_alone_says_which_code_a_task_may_run(tmp_path: Path) -> None:
+    need = Need(ResourceRequest(), 1, 1, "/my nets/net.py:Net")
+    text = script(need, "n", str(tmp_path), "python3")
+    assert text.endswith("""SLURM_ARRAY_TASK_ID))" '/my nets/net.py:Net'\n""")

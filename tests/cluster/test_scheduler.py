@@ -27,6 +27,7 @@ from steptime.cluster.scheduler import (
     Array,
     JobExit,
     Need,
+    Queued,
     Scheduler,
     SchedulerError,
     scheduler_of,
@@ -243,6 +244,40 @@ def test_causes_of_exits() -> None:
     assert slurm.cause_of_exit("FAILED", 0, 9) == "killed"
     assert slurm.cause_of_exit("FAILED", 0, 11) == "crashed"
     assert slurm.cause_of_exit("FAILED", errno.ENOSPC, 0) == "no-space"
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        ("TIMEOUT", "time-limit"), ("DEADLINE", "time-limit"), ("NODE_FAIL", "node-fail"),
+        ("BOOT_FAIL", "node-fail"), ("PREEMPTED", "preempted"), ("CANCELLED", "cancelled"),
+        ("REVOKED", "cancelled"), ("OUT_OF_MEMORY", "killed for memory"), ("FAILED", "crashed"),
+        ("COMPLETED", ""),
+    ],
+)  # fmt: skip
+def test_every_state_of_a_job_that_is_over_has_its_cause(
+    monkeypatch: pytest.MonkeyPatch, state: str, cause: str
+) -> None:
+    line = f"JobId=3 ArrayJobId=1 ArrayTaskId=2 JobState={state} ExitCode=1:0"
+    monkeypatch.setattr(slurm.shutil, "which", lambda _: None)
+    monkeypatch.setattr(slurm, "_run", lambda _: f"{line}\n")
+    assert slurm.ended({("1", 2)}, "")["1", 2].cause == cause
+
+
+@pytest.mark.parametrize(
+    ("state", "runs"),
+    [
+        ("PENDING", False), ("CONFIGURING", False), ("REQUEUED", False), ("REQUEUE_HOLD", False),
+        ("REQUEUE_FED", False), ("SPECIAL_EXIT", False), ("RUNNING", True), ("COMPLETING", True),
+        ("SUSPENDED", True),
+    ],
+)  # fmt: skip
+def test_a_job_waits_until_its_nodes_are_up(
+    monkeypatch: pytest.MonkeyPatch, state: str, runs: bool
+) -> None:
+    monkeypatch.setattr(slurm, "_run", lambda _: f"n-0|10|1|{state}|k1|why\n")
+    text = "k1" if runs else "why"
+    assert slurm.queued(["n-0"]) == {("n-0", 1): Queued("10_1", "10", state, text, runs)}
 
 
 def test_nodes_and_cpus_of_details() -> None:

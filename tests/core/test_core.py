@@ -282,6 +282,8 @@ def test_every_field_of_a_workload_is_in_its_key() -> None:
     other_order = dict(reversed(WORKLOAD.params.items()))
     assert replace(WORKLOAD, params=other_order).key == WORKLOAD.key
     assert WORKLOAD.key == "1bc091854d8fdea8"
+    moved = replace(WORKLOAD, file="elsewhere/net.onnx")
+    assert moved.key == replace(WORKLOAD, file="net.onnx").key == WORKLOAD.key  # where it lies
 
 
 def test_labels() -> None:

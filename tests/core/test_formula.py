@@ -60,3 +60,35 @@ def test_columns_and_cells():
     assert [valued(cell) for cell in (" 12", "1.5e-3", "inf", "x", "", 4)] == [
         12, 1.5e-3, "inf", "x", "", 4,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("'%2000000000d' % 1", "'%2000000000d' is no number"),
+        ("'a' * 9999999999", "'a' is no number"),
+        ("9999999999 * ('a' if m else 'b')", "'a' is no number"),
+        ("(1, 2) * 9999999999", r"'\(1, 2\)' is no number"),
+        ("word * 9999999999", "word is no number: 'x'"),
+        ("word + word", "word is no number: 'x'"),
+        ("cells * 9999999999", r"'\[1\]' is no number"),
+        ("item('1', -5)", "'1' has 1 numbers, counted from 0"),
+        ("item('1', 1)", "'1' has 1 numbers, counted from 0"),
+        ("*".join(["1" + "0" * 99] * 4), "a number above 10.300"),
+        ("1e308 * 10 // 1 % 0", "zero|modulo"),
+        ("m * 10 ** 9", "Pow is not allowed"),
+        ("-" * 499 + "1", ""),
+        ("not " * 120 + "1 + " + "(" * 5 + "m", ""),
+        ("(" * 400 + "1" + ")" * 99, ""),
+    ],
+)
+def test_no_formula_takes_more_than_a_line_does(text, why):
+    with pytest.raises(InputError, match=f"^formula '.*{why}") as error:
+        formula(text)({"m": 5, "word": "x", "cells": [1]})
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_of_thousands_of_digits_are_texts():
+    assert valued("1" * 300) == int("1" * 300)
+    assert valued("1" * 5000) == "1" * 5000
+    assert filled("{m * m}", {"m": 10**140}) == str(10**280)

@@ -23,8 +23,8 @@ from steptime.core.printers import (
     markdown,
     text,
 )
-from steptime.core.table import Table, columns, facts
-from steptime.core.units import UNITS, shown
+from steptime.core.table import Column, Table, columns, facts
+from steptime.core.units import UNITS, interval, shown
 
 DEVICES = Table(
     columns("name", "memory_bytes=memory", "peak_flop_per_s=peaks", "?source"),
@@ -167,3 +167,50 @@ def test_every_printer_prints_any_rows(rows: list[dict[str, object]], width: int
 )
 def test_a_document_reads_as_the_standard_library_indents_it(document: object) -> None:
     assert json_text(document) == json.dumps(finite(document), indent=2) + "\n"
+
+
+def test_an_interval_is_one_text_in_the_unit_of_its_value():
+    assert interval("step_s", 0.147, 0.1183, 0.1871) == "147 ms [118.3-187.1]"
+    assert interval("step_s", 1.62, 0.95, 1.92) == "1.62 s [0.95-1.92]"
+    assert interval("energy_j", 25.37, 21.51, 30.08) == "25.37 J [21.51-30.08]"
+    assert interval("speedup", 12.39, 10.0, 14.0) == "12.39x [10-14]"
+    assert interval("speed_per_s", 4000.0, 3000.0, 5000.0) == "4,000 [3000-5000]"
+    assert interval("step_s", 0.147, 0.147, None) == "at least 147 ms"
+    assert interval("step_s", 0.147, None, None) == "147 ms"
+    assert interval("step_s", 0.0, 0.0, 0.0) == "0 s [0-0]"
+    assert interval("step_s", None, None, None) == "-"
+
+
+def test_a_column_with_an_interval_is_three_for_programs():
+    table = Table(columns("name", "step_s[low_s,high_s]=step", "?energy_j=energy"), [
+        {"name": "a", "step_s": 0.147, "low_s": 0.1183, "high_s": 0.1871, "energy_j": 3.0}
+    ])  # fmt: skip
+    assert (
+        text(table) == " name                  step  energy\n a     147 ms [118.3-187.1]     3 J\n"
+    )
+    assert text(table, 34).splitlines()[-1] == "(too narrow for: energy; --json has all)"
+    assert "147 ms [118.3-187.1]" in text(table, 34)
+    assert comma_separated(table) == (
+        "name,step_s,low_s,high_s,energy_j\na,0.147,0.1183,0.1871,3.0\n"
+    )
+
+
+def test_no_cell_of_csv_is_a_formula_and_numbers_stay_numbers() -> None:
+    texts = ["=cmd|'/C calc'!A0", "+1+2", "-2+3", "@SUM(1)", "\t=1", "\r=1", "-5.2", "+3e5", "a=b"]
+    rows = [{"=x": one} for one in (*texts, -5.2, None)]
+    told = list(csv.reader(io.StringIO(comma_separated(Table([Column("=x", "x")], rows)))))
+    assert [one for one, *_ in (line or [""] for line in told)] == [
+        "'=x",
+        *("'=cmd|'/C calc'!A0", "'+1+2", "'-2+3", "'@SUM(1)", "'?=1", "'?=1"),
+        *("-5.2", "+3e5", "a=b", "-5.2", ""),
+    ]
+
+
+def test_no_text_of_a_table_moves_a_cursor() -> None:
+    escape = "\x1b]0;owned\x07"
+    heads = [Column("a", f"head{escape}")]
+    for form in ("text", "csv", "markdown", "html"):
+        printed = PRINTERS[form](Table(heads, [{"a": f"cell{escape}\x9b2J"}]))
+        assert "\x1b" not in printed
+        assert "\x07" not in printed
+        assert "\x9b" not in printed

@@ -41,6 +41,7 @@ from steptime import store
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.calibration.mapping import mapping
 from steptime.catalog import device
+from steptime.cli import command
 from steptime.cli.main import COMMANDS as NAMES
 from steptime.cli.main import run, tree
 from steptime.core.graph import frozen
@@ -211,8 +212,15 @@ def _renewed(shown: list[str], printed: list[str]) -> str:
 
 @pytest.mark.parametrize(("page", "line", "shown"), _of(*QUICK))
 def test_quick_examples_run(
-    page: str, line: str, shown: str, place: Path, capsys: pytest.CaptureFixture[str]
+    page: str,
+    line: str,
+    shown: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if page == "README.md":  # what people see first
+        monkeypatch.setattr(command, "terminal_width", lambda: 80)
     _write_files(page, line, place)
     assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
     printed = capsys.readouterr()
@@ -466,7 +474,8 @@ def test_the_example_of_paradnn_is_its_whole_grid() -> None:
     sizes = [len(values) for values in axes.values.values() if len(values) > 1]
     assert sorted(sizes) == [4, 5, 6, 9, 9]  # inputs outputs layers nodes batch
     named = {key: axes.values[key] for key in family("fc").parameters}
-    by_default = experiment.model_copy(update={"networks": [{"family": "fc"}], "batch": None})
+    whole = {"family": "fc"} | dict.fromkeys(named, "all")
+    by_default = experiment.model_copy(update={"networks": [whole], "batch": ["all"]})
     (published,) = axes_of(by_default, "published")
     assert named == {key: published.values[key] for key in named}
     assert axes.values["batch"] == published.values["batch"]

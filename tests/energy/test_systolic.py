@@ -177,11 +177,25 @@ def test_networks_are_covered_or_named(model: str) -> None:
     found = network(array("tpu-v3"), graph)
     costs = {op.name: op.flop for op in count(graph).ops}
     assert {op.name: 2 * op.run.macs for op in found.ops} == {
-        op.name: costs[op.name] for op in graph.ops if op.kind in ("conv2d", "linear", "matmul")
+        op.name: costs[op.name]
+        for op in graph.ops
+        if op.kind in ("conv2d", "linear", "matmul", "attention")
     }
     assert sorted([op.name for op in found.ops] + list(found.not_covered)) == sorted(costs)
     assert found.cycles == sum(op.run.cycles for op in found.ops)
     assert found.time_s >= found.cycles / 940e6 * (1 - 1e-12)
+
+
+def test_attention_is_its_two_products() -> None:
+    text = "transformer:layers=1,width=8,heads=2,length=4,vocabulary=11"
+    graph = build(make_workload(read_model(text), batch=3, phase="infer"))
+    tpu = array("tpu-v1")
+    (found,) = [op.run for op in network(tpu, graph).ops if op.kind == "attention"]
+    scores, mixed = matmul(tpu, 4, 4, 4, times=6), matmul(tpu, 4, 4, 4, times=6)
+    assert found.macs == scores.macs + mixed.macs == 2 * 6 * 4 * 4 * 4
+    assert found.cycles == scores.cycles + mixed.cycles
+    assert found.time_s == scores.time_s + mixed.time_s
+    assert found.utilisation == scores.utilisation
 
 
 def test_a_training_graph_is_refused() -> None:

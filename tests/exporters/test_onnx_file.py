@@ -224,3 +224,13 @@ def test_our_reader_reads_it_back_to_the_same_network(name: str, tmp_path: Path)
         )
         assert theirs.parameters == ours.parameters
         assert count(theirs).flop == count(ours).flop
+
+
+@pytest.mark.parametrize("function", ["leaky_relu", "elu"])
+def test_a_slope_of_zero_is_written_as_zero(function: str) -> None:
+    b = Builder("one", precision("float32"), training=False)
+    x = b.input("x", (3, 4))
+    graph = b.graph(b.op("pointwise", x, name="y", function=function, scalar=0.0))
+    assert_runs(graph)
+    (node,) = onnx.load_from_string(model_of(graph, lambda *_: b"")).graph.node
+    assert {one.name: one.f for one in node.attribute} == {"alpha": 0.0}

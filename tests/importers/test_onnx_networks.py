@@ -306,3 +306,36 @@ def test_the_weights_are_no_part_of_what_a_file_says(tmp_path: Path) -> None:
         hashes.append(read_model(str(path)).sha256)
     path.write_bytes(model([node("MatMul", "x w", "y")], [tensor("w", (4, 9))]))
     assert hashes[0] == hashes[1] != read_model(str(path)).sha256
+
+
+@pytest.mark.parametrize("second", ["N", "batch_size", "unk__1", "?", ""])
+def test_open_batches_of_several_names_are_one(tmp_path: Path, second: str) -> None:
+    inputs = [value("x", "batch", 4), value("y", second, 4)]
+    graph = built(tmp_path, model([node("Add", "x y", "z")], inputs=inputs), 6)
+    assert [graph.tensors[name].shape for name in (*graph.inputs, *graph.outputs)] == [(6, 4)] * 3
+
+
+def test_a_first_size_with_a_name_of_its_own_stays_free(tmp_path: Path) -> None:
+    inputs = [value("x", "batch", 4), value("y", "length", 4)]
+    with pytest.raises(InputError, match="FILE:length=128"):
+        built(tmp_path, model([node("MatMul", "x y", "z")], inputs=inputs), 6)
+
+
+def test_an_operator_of_a_foreign_domain_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"unknown operator 'org\.example\.Sparse'"):
+        built(tmp_path, model([node("Sparse", "x", "y", "org.example")], inputs=[value("x", 2, 4)]))
+
+
+def test_a_guessed_loss_is_said(tmp_path: Path) -> None:
+    def remarks(nodes: list[bytes], phase: str) -> tuple[str, ...]:
+        path = tmp_path / "net.onnx"
+        inputs = [value("x", "batch", 4)]
+        path.write_bytes(model(nodes, [tensor("w", (4, 3))], inputs))
+        return build(make_workload(read_model(str(path)), 2, phase=phase)).remarks
+
+    product = [node("MatMul", "x w", "y")]
+    guess = "loss: cross entropy, guessed from the last layer's shape [batch, 3]"
+    assert remarks(product, "train") == (guess,)
+    assert remarks(product, "infer") == ()
+    (mean,) = remarks([node("MatMul", "x w", "m"), node("Relu", "m", "y")], "train")
+    assert mean.startswith("loss: the mean of its output, guessed from ")

@@ -9,8 +9,13 @@ import pytest
 
 from onnx_bytes import INT64, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
+from steptime.core.graph import TensorSpec
 from steptime.count import count
+from steptime.exporters.onnx import model_of
 from steptime.ops import OPS
+from steptime.ops.execution import dequantised
+from steptime.predict.kernel import Settings
+from steptime.predict.lower import lower
 
 X = value("x", "n", 4, 16)
 PAST = value("p", "n", 2, 3, 8)
@@ -150,6 +155,99 @@ def test_products_of_integers_are_counted(tmp_path: Path) -> None:
     graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
     assert sum(c.flop for c in count(graph).ops if OPS[c.kind].work) == 2 * 8 * 16 * 32
     assert graph.parameters == 512
+    assert graph.remarks == ("1 quantised weight counted as stored, multiplied in float32",)
+
+
+def _step(path: Path, phase: str = "infer", dtype: str = "float32") -> tuple[Any, Any]:
+    graph = build(make_workload(read_model(str(path)), 2, dtype, phase=phase))
+    return graph, count(graph)
+
+
+WIDE = value("x", "n", 1024)
+PACKED = tensor("w", (1024, 32, 16), bytes(1024 * 512), dtype=2)
+SCALES = [tensor("s", (1024 * 32,)), tensor("z", (1024 * 16,), bytes(1024 * 16), dtype=2)]
+STORED = 1024 * 1024 // 2 + 1024 * 32 * 4 + 1024 * 32 // 2  # of 4 bits, scales, zero points
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16-mixed"])
+def test_a_weight_of_four_bits_is_counted_as_it_is_stored(tmp_path: Path, dtype: str) -> None:
+    made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
+    graph, counted = _step(path, dtype=dtype)
+    assert (counted.parameters, counted.flop) == (1024 * 1024, 2 * 2 * 1024 * 1024)
+    size = 4 if dtype == "float32" else 2
+    (product,) = (op for op in counted.ops if op.kind == "linear")
+    assert product.traffic_bytes == STORED + 2 * (2 * 1024 * size)
+    x, copy = 2 * 1024 * 4, 0 if dtype == "float32" else 2 * 1024 * 2
+    assert counted.peak_memory_bytes == STORED + x + copy + 2 * 1024 * size
+    computed = dtype.removesuffix("-mixed")
+    assert graph.remarks == (f"1 quantised weight counted as stored, multiplied in {computed}",)
+
+
+def test_quantised_weights_train_in_the_type_of_the_run(tmp_path: Path) -> None:
+    made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
+    graph, _ = _step(path, "train")
+    assert graph.tensors[graph.weights[0]].size_bytes == 4 * 1024 * 1024
+    assert graph.remarks[-1] == "1 quantised weight counted in float32, not as stored"
+
+
+def test_a_prediction_reads_weights_of_few_bits(tmp_path: Path) -> None:
+    made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
+    work = make_workload(read_model(str(path)), 2, phase="infer")
+    lowered = lower(build(work), "float32", Settings())
+    assert lowered.traffic_bytes == STORED + 2 * (2 * 1024 * 4)
+
+
+def test_weights_of_eight_bits_are_counted_as_they_are_stored(tmp_path: Path) -> None:
+    nodes = [
+        node("DequantizeLinear", "w s z", "f", axis=0),
+        node("Conv", "x f", "c", kernel_shape=(3, 3)),
+        node("QLinearConv", "c s0 z0 v s0 z0 s0 z0", "y"),
+    ]
+    weights: list[Any] = [
+        tensor("w", (8, 4, 3, 3), bytes(288), **BYTES),
+        *(tensor("s", (8,)), tensor("z", (8,), bytes(8), **BYTES)),
+        *(tensor("s0", ()), tensor("z0", (), bytes(1), **BYTES)),
+        tensor("v", (5, 8, 1, 1), bytes(40), **BYTES),
+    ]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model(nodes, weights, [IMAGE]))
+    graph, counted = _step(path)
+    assert counted.parameters == 288 + 40
+    assert sum(graph.tensors[name].size_bytes for name in graph.weights) == 288 + 40
+    assert sum(graph.tensors[name].size_bytes for name in graph.buffers) == 8 * 4 + 8 + 4 + 1
+    first, second = (op for op in counted.ops if op.kind == "conv2d")
+    assert first.traffic_bytes == 2 * 4 * 25 * 4 + 288 + 2 * 8 * 9 * 4
+    assert second.traffic_bytes == 2 * 8 * 9 * 4 + 40 + 2 * 5 * 9 * 4
+    assert graph.remarks == ("2 quantised weights counted as stored, multiplied in float32",)
+
+
+def test_a_quantised_table_is_of_the_type_of_the_run(tmp_path: Path) -> None:
+    """What is looked up in it is: no product scales it."""
+    nodes = [node("DequantizeLinear", "w s", "f"), node("Gather", "f i", "y")]
+    path = tmp_path / "net.onnx"
+    weights: list[Any] = [tensor("w", (64, 8), bytes(512), **BYTES), tensor("s", ())]
+    path.write_bytes(model(nodes, weights, [value("i", "n", 3, dtype=INT64)]))
+    graph, _ = _step(path)
+    assert [graph.tensors[name].size_bytes for name in graph.weights] == [64 * 8 * 4]
+    assert graph.remarks == ("1 quantised weight counted in float32, not as stored",)
+
+
+def test_a_quantised_network_runs_in_the_type_of_the_run(tmp_path: Path) -> None:
+    made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
+    graph = dequantised(_step(path)[0])
+    assert [op.inputs for op in graph.ops] == [("x", "w")]
+    assert graph.tensors["w"] == TensorSpec((1024, 1024), "float32")
+    assert graph.buffers == ()
+    (tmp_path / "again.onnx").write_bytes(model_of(_step(path)[0]))
+    assert _step(tmp_path / "again.onnx")[1].parameters == 1024 * 1024
 
 
 def _shape_of(path: Path, nodes: list[bytes], weights: list[bytes]) -> tuple[int, ...]:

@@ -159,7 +159,8 @@ def made(name: str, path: Path, static: bool = False) -> tuple[Any, str]:
         net = make().eval()
     dynamic = None if static else ({0: torch.export.Dim("batch")},)
     file = path / f"{name}.pt2"
-    torch.export.save(torch.export.export(net, (given(2),), dynamic_shapes=dynamic), file)
+    x = torch.zeros_like(given(2), device="cpu")  # with storage, by which a file states ties
+    torch.export.save(torch.export.export(make().eval(), (x,), dynamic_shapes=dynamic), file)
     return net, str(file)
 
 

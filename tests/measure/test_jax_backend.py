@@ -17,6 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
 from steptime.count import count
 from steptime.layers.dense import classify
+from steptime.measure.cell import measure_cell
 from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError, meaning
 from steptime.ops.builder import Builder
 from steptime.ops.training import training_graph
@@ -237,12 +238,19 @@ def test_the_scope_of_an_instruction_names_its_op(scope: str, names: Any) -> Non
     assert found == names if names is not None else found[-1] == "rnn1"
 
 
-def test_the_memory_is_what_xla_plans() -> None:
+def test_what_xla_plans_is_no_measured_memory() -> None:
+    from steptime.measure.backends.jax import backend
+
     work = workload("fc:layers=2,nodes=64,inputs=32,outputs=16,batch=128")
-    peak, meter = prepared(work).memory()
+    ready = prepared(work)
     ours = count(training_graph(build(work), "sgd")).peak_memory_bytes
-    assert "XLA's plan" in meter
-    assert 0.5 < peak / ours < 1.5  # updates are made as gradients come; temporaries are packed
+    # updates are made as gradients come; temporaries are packed
+    assert 0.5 < ready.planned_bytes / ours < 1.5
+    assert ready.memory() == (None, "JAX tells no peak that is this network's")
+    request = {"timing": {"budget_s": 0.01}, "parts": False, "energy": False}
+    found = measure_cell(backend, work, Options(threads=1), request, lambda *_, **__: None)
+    assert found.quantities["planned_memory_bytes"].value == ready.planned_bytes
+    assert "peak_memory_bytes" not in found.quantities
 
 
 def test_what_jax_does_not_run_is_named() -> None:

@@ -128,7 +128,7 @@ def test_calibrated_knows_the_energy_of_a_gpu(
     assert 50 * found["step_s"] < found["energy_j"] <= found["energy_at_most_j"]
     assert found["energy_low_j"] < found["energy_j"] < found["energy_high_j"]
     assert run([*words, "t4"]) == 0  # whose idle_W nobody says
-    assert re.search(r"energy +[\d.]+ m?J \([\d.]+ m?J to [\d.]+ m?J\)", capsys.readouterr().out)
+    assert re.search(r"energy +[\d.]+ m?J \[[\d.]+-[\d.]+\]", capsys.readouterr().out)
 
 
 def test_predict_says_the_energy_of_a_run(

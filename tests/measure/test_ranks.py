@@ -63,6 +63,9 @@ def test_variables_of_srun() -> None:
     assert here({**SRUN, ranks.ATTEMPT: "2"}).port == found.port + 2
     assert here({**SRUN, "SLURM_CPU_BIND_TYPE": "mask_cpu:"}).own_cpus
     assert here({**SRUN, "MASTER_ADDR": "here", "MASTER_PORT": "5"}).port == 5
+    one_node = {**SRUN, "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "5"}
+    assert here(one_node).address == "127.0.0.1", "no other machine can reach where they meet"
+    assert here({**one_node, "MASTER_ADDR": "here"}).address == "here"
     alone = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     assert here(alone) == Rank()
 

@@ -51,6 +51,40 @@ def test_each_process_has_a_core_of_its_own(pair: Worker) -> None:
     assert [one["rank"] for one in record.env["ranks"]] == [0, 1]
 
 
+def _meets() -> None:
+    """Join a group of this process alone, print where it listens and what it can tell others."""
+    import torch
+
+    from steptime.measure.backends.torch.parallel import join
+    from steptime.measure.ranks import LOOPBACK, Rank
+
+    port = free_port()
+    group = join(Rank(0, 1, 0, 1, LOOPBACK, port), torch.device("cpu"))
+    lines = [line.split() for name in ("tcp", "tcp6")
+             for line in (PROC / "net" / name).read_text("ascii").splitlines()[1:]]  # fmt: skip
+    places = [one[1].split(":") for one in lines if one[3] == "0A"]  # that listen
+    at = [host for host, number in places if int(number, 16) == port]
+    try:
+        group.gather(Path("an object"))
+    except TypeError as error:
+        refused = str(error)
+    print(json.dumps([group.gather({"s": (0.1, None, "ß")}), at, refused]))
+
+
+@pytest.mark.skipif(not (PROC / "net" / "tcp").exists(), reason="no /proc/net/tcp here")
+def test_processes_of_one_machine_meet_where_no_other_reaches_and_exchange_json() -> None:
+    code = "import test_replicas; test_replicas._meets()"
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": here},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    gathered, at, refused = json.loads(done.stdout)
+    assert gathered == [{"s": [0.1, None, "ß"]}]
+    assert at == ["0100007F"]  # 127.0.0.1
+    assert "not JSON serializable" in refused
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("overlap", [True, False])
 def test_every_strategy_is_one_record(pair: Worker, strategy: str, overlap: bool) -> None:
@@ -259,8 +293,8 @@ def test_no_worker_outlives_ctrl_c() -> None:
     with long_run() as (process, workers):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, said = process.communicate(timeout=600)
-        assert process.returncode == 1
-        assert said.endswith("steptime: interrupted; everything finished so far is kept\n")
+        assert process.returncode == 130
+        assert said.endswith("steptime: interrupted\n")
         assert gone(workers)
 
 

@@ -13,7 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.ranges import expand_range, is_range
 from steptime.count import op_cost
-from steptime.models import FAMILIES, ZOO, family
+from steptime.models import FAMILIES, ZOO, family, named
 from steptime.models.family import Family, Parameter, resolve
 from steptime.ops import OPS
 
@@ -34,6 +34,9 @@ PUBLISHED = {  # parameters, biases and norms included
     "nin": 7_595_176,  # Caffe's file of it has 29 MB: 4 bytes each
     "vgg16": 138_357_544,  # Simonyan, Zisserman 2014, configuration D
     "resnet18": 11_689_512,  # torchvision
+    "resnet34": 21_797_672,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
     "resnet50": 25_557_032,  # He et al. 2015
     "resnet50_v1": 25_557_032,
     "cnn:block=bottleneck,blocks=3-4-6-3,filters=64,image=224,classes=1000": 25_557_032,
@@ -346,6 +349,8 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("alexnet:image=3", "alexnet: takes no hyperparameters, got 'image'"),
         ("bert_base:length=513", "bert_base: length 513 is larger than max_length 512"),
         ("resnet5", "unknown model 'resnet5'; did you mean 'resnet50'?"),
+        ("resnet200", "unknown model 'resnet200'; known: fc, "),  # not its smaller sibling
+        ("BERT", "unknown model 'BERT'; did you mean 'bert_base'?"),
     ],
 )
 def test_a_wrong_hyperparameter_is_refused_in_one_line(text: str, message: str) -> None:
@@ -388,3 +393,21 @@ def test_bert_and_gpt2_are_settings_of_the_family() -> None:
 def test_a_shorter_text_changes_no_parameter() -> None:
     for name in ("gpt2", "bert_base"):
         assert network(f"{name}:length=64").parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    "text", ["BERT-Base", "bert base", "Bert_Base", "bert-base-uncased", "google/bert-base-cased"]
+)
+def test_a_name_is_what_it_is_before_a_part_of_it_is_left_out(text: str) -> None:
+    assert named(text) == "bert_base"
+
+
+def test_each_setting_says_its_own_range() -> None:
+    scale = Parameter(1.0, "a width")
+    share = Parameter(0.0, "a share", within=(0, 1))
+    one = Family("net", lambda *_: "", {"scale": scale, "share": share}, "ours")
+    assert resolve(one, {"scale": "1.4"}) == {"scale": 1.4, "share": 0.0}
+    with pytest.raises(InputError, match=r"share: must be at least 0 and below 1, not '1\.4'"):
+        resolve(one, {"share": 1.4})
+    with pytest.raises(InputError, match="scale: must be a number, not 'inf'"):
+        resolve(one, {"scale": "inf"})

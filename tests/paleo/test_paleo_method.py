@@ -188,7 +188,7 @@ def test_the_algorithm_is_an_option() -> None:
     by_product, by_fourier = times(graph), times(graph, conv="fft")
     assert by_fourier.forward_s != by_product.forward_s
     assert by_fourier.update_s == by_product.update_s
-    with pytest.raises(InputError, match="option conv is gemm or fft or fft-tiling, not 'winog"):
+    with pytest.raises(InputError, match="option conv is gemm, fft or fft-tiling, not 'winog"):
         times(graph, conv="winograd")
 
 

@@ -46,6 +46,13 @@ def test_any_number_of_micro_batches(schedule: str, micro_batches: int) -> None:
     assert pace(schedule, stages, 4).length_s(micro_batches) == pytest.approx(_end_s(flow))
 
 
+def test_gpipe_goes_back_in_the_reverse_order() -> None:
+    flow = simulate("gpipe", [SAME] * 2, 2, 3)
+    first = [(one.direction, one.micro_batch) for one in flow.events if one.device == 0]
+    forward, backward = ([(way, i) for i in range(3)] for way in ("forward", "backward"))
+    assert first == [*forward, *reversed(backward)]  # what was made last is dropped first
+
+
 @pytest.mark.parametrize("micro_batches", [2, 4, 8, 16])
 def test_sends_between_stages(micro_batches: int) -> None:
     for schedule, virtual, sends in (("interleaved", 3, 11), ("gpipe", 1, 3)):

@@ -24,7 +24,7 @@ NORMS = 2 * 2 * 4 * 2048  # mean and deviation of two norms, in float32, which t
 def planner(model: str = GPT, devices: int = 64, **options: str) -> Planner:
     cluster = cluster_of(Site("a100-sxm4-80gb", 8, "nvlink-3", "infiniband-hdr"), devices)
     options = {"stack": "megatron-2025", **options}
-    return planner_of(shape_of(model), cluster, "float16", "calibrated", options)
+    return planner_of(shape_of(model), cluster, "float16-mixed", "calibrated", options)
 
 
 def layer(plan: Plan, micro_batch: int = 1) -> Piece:

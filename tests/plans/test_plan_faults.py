@@ -30,7 +30,7 @@ def planner(shape: Shape, devices: int) -> Planner:
     from steptime import catalog
 
     under = {"stack": "megatron-2025"}
-    found = planner_of(shape, cluster_of(SITE, devices), "bfloat16", "calibrated", under)
+    found = planner_of(shape, cluster_of(SITE, devices), "bfloat16-mixed", "calibrated", under)
     found.host = catalog.link("pcie-5-x16")
     return found
 

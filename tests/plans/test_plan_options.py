@@ -29,7 +29,9 @@ PCIE = 63e9
 
 def planner(devices: int, site: Site = ROOM, model: str = SMALL, stack: str = "") -> Planner:
     under = {"stack": stack or "megatron-2025"}
-    return planner_of(shape_of(model), cluster_of(site, devices), "bfloat16", "calibrated", under)
+    return planner_of(
+        shape_of(model), cluster_of(site, devices), "bfloat16-mixed", "calibrated", under
+    )
 
 
 def step(plan: Plan, batch: int, on: Planner | None = None, micro_batch: int = 1) -> PlanTime:

@@ -29,7 +29,9 @@ SITE = Site("a100-sxm4-40gb", 8, "nvlink-3", "infiniband-hdr")
 @cache
 def planner(model: str = SMALL, devices: int = 16) -> Planner:
     under = {"stack": "megatron-2025"}
-    return planner_of(shape_of(model), cluster_of(SITE, devices), "bfloat16", "calibrated", under)
+    return planner_of(
+        shape_of(model), cluster_of(SITE, devices), "bfloat16-mixed", "calibrated", under
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from steptime import catalog
 from steptime.calibration.mapping import plain_case
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.predict import cost_model
 from steptime.predict.calibrated.method import price
 from steptime.predict.described import KINDS, Mix, alike, described, mix_of
 
@@ -199,3 +200,13 @@ def test_a_row_of_a_table_may_be_such_a_network(shipped):
     assert case.kernels == described(4e9, 11e6, 25e6, 256, "float16")
     with pytest.raises(InputError, match="macs"):
         plain_case({**row, "attrs": {"batch": 256}})
+
+
+def test_ten_times_the_arithmetic_takes_longer_on_a_cpu(shipped):
+    method = cost_model("calibrated")
+    cpu = method.sees(catalog.device("core-i7-4770k"), "float32", method.settings)
+    few, many = (
+        method.price(described(macs, 11e6, 25e6, 1, "float32")[0], cpu) for macs in (41e9, 410e9)
+    )
+    # beside 2 x 369e9 FLOP at most at the peak of four cores
+    assert many.value - few.value >= 2 * 369e9 / 0.448e12

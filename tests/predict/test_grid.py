@@ -152,7 +152,7 @@ def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch() -> None:
     def steps_of_a_microsecond(kernel: Kernel, _: Device) -> Interval:
         return Interval(max(1, kernel.flop // 1000) * 1e-6)
 
-    method = replace(cost_model("analytic"), price=steps_of_a_microsecond)
+    method = replace(cost_model("analytic"), price=steps_of_a_microsecond, arrays=False)
     model = StepModel("fc:layers=1,nodes=8", K80, method=method)
     found = Steps(model, range(1, 6))
     assert not found.lines

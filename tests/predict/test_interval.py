@@ -47,7 +47,7 @@ def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():
 
 def test_a_kernel_that_comes_twice_is_off_twice():
     one = Interval(1.0, 0.5, 1.5, shared=0.6)
-    assert total([one, one]).high == pytest.approx(2 + math.hypot(0.6, 0.8))
+    assert total([one], [2]).high == pytest.approx(2 + math.hypot(0.6, 0.8))
 
 
 def test_what_is_shared_whole_adds_as_before():

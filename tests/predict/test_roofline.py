@@ -172,7 +172,7 @@ def test_what_is_not_known_is_not_guessed(toy: Device) -> None:
         predicted(no_tf32, tf32="yes")
     with pytest.raises(InputError, match="unknown option 'dispach'; did you mean 'dispatch'"):
         predicted(toy, dispach="no")
-    with pytest.raises(InputError, match="option tf32 is yes or no, not 'maybe'"):
+    with pytest.raises(InputError, match="option tf32 is auto, on, off, yes or no, not 'maybe'"):
         predicted(toy, tf32="maybe")
     with pytest.raises(InputError, match="unknown method 'rooflin'; did you mean 'roofline'"):
         cost_model("rooflin")
@@ -186,7 +186,8 @@ def test_what_does_not_fit_is_said(toy: Device) -> None:
     memory = value(large[0], "peak_memory_bytes")
     assert memory > 1e6
     assert {(r.status, r.cause) for r in large} == {("oom", "predicted-not-to-fit")}
-    assert large[0].note == f"needs {memory / 1e6:.4g} MB, toy has 1 MB"
+    needs = f"needs {memory / 1e6:.4g} MB, toy has 1 MB"
+    assert large[0].note == f"out of memory by {memory / 1e6 - 1:.4g} MB: {needs}"
     unknown = replace(toy, memory_bytes=None)
     assert predicted(unknown, batch=50_000)[0].status == "ok"
 

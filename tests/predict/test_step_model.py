@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 
 import pytest
 
 from steptime import catalog
 from steptime.build import make_workload, read_model
+from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.predict.collectives import Fabric
 from steptime.predict.parallel.scaling import data_parallel
@@ -87,3 +90,24 @@ def test_wrong_input_is_one_line() -> None:
         StepModel("nin", "K40", method="paelo")
     with pytest.raises(InputError, match="unknown link"):
         StepModel("nin", "K40", "telepathy")
+
+
+def test_a_price_typed_on_the_command_line_predicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "def model(kernel, device):\n    return 1.0"
+    (tmp_path / "mine.py").write_text(f"{text} / kernel.missing\n")
+    words = "predict", "fc", "--device", "a100", "--json", "--method"
+    assert run([*words, f"{tmp_path}/mine.py:model"]) == 2
+    assert "the price of linear fails: AttributeError" in capsys.readouterr().err
+    (tmp_path / "mine.py").write_text(f"{text}\n")
+    assert run([*words, f"{tmp_path}/mine.py:model"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["step_s"] == len(StepModel("fc", "a100").lowered().kernels)
+    assert (made["low_s"], made["high_s"]) == (None, None)
+
+
+def test_a_device_that_was_priced_is_data_still() -> None:
+    device = catalog.device("a100")
+    StepModel("fc", device).timeline()
+    assert pickle.loads(pickle.dumps(device)) == device  # noqa: S301  # of our own

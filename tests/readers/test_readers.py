@@ -10,10 +10,10 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
+from steptime.calibration.mapped import read_mapping
 from steptime.core.errors import InputError
 from steptime.plots import draw
 from steptime.readers import READERS, read_path
-from steptime.readers.csv_mapping import read_mapping
 from steptime.readers.paradnn_json import network
 from told import device_rows, two_platforms
 

@@ -57,8 +57,14 @@ def step_by_step(  # noqa: C901, PLR0912, PLR0915
     def blocks(tokens: int) -> int:
         return ceil(tokens / rules.block)
 
+    def takes(r: int, tokens: int) -> int:
+        return blocks(load.inputs[r] + load.outputs[r] - 1 if rules.reserves else tokens)
+
     def used() -> int:
-        return sum(blocks(target[r]) for r in begun) + sum(blocks(held[r]) for r in running)
+        return sum(takes(r, target[r]) for r in begun) + sum(takes(r, held[r]) for r in running)
+
+    def grow() -> int:
+        return 0 if rules.reserves else sum(held[r] % rules.block == 0 for r in running)
 
     pace, now, began = rules.pace, 0.0, 0.0
     while min(over) < 0:
@@ -68,7 +74,7 @@ def step_by_step(  # noqa: C901, PLR0912, PLR0915
             known += 1
         sent_back = False
         seen = began if rules.ahead and (running or begun) else now
-        while running and used() + sum(held[r] % rules.block == 0 for r in running) > rules.blocks:
+        while running and used() + grow() > rules.blocks:
             last = begun.pop() if begun else running.pop()
             target[last] = load.inputs[last] + made[last]
             held[last] = 0
@@ -85,7 +91,8 @@ def step_by_step(  # noqa: C901, PLR0912, PLR0915
             while waiting and len(running) + len(begun) < rules.most and left > 0:
                 r = waiting[0]
                 taken = min(left, target[r])
-                crowded = used() + blocks(target[r]) + len(running) > rules.blocks
+                more = 0 if rules.reserves else len(running)
+                crowded = used() + takes(r, target[r]) + more > rules.blocks
                 if arrived_[r] > seen:
                     break
                 if crowded and (running or begun):
@@ -145,6 +152,7 @@ def test_the_loop_over_events_is_the_loop_over_steps(seed: int) -> None:
         budget=draw.choice([1, 7, 40, 10_000]),
         mixed=draw.random() < 0.5,
         ahead=draw.random() < 0.5,
+        reserves=draw.random() < 0.3,
     )
     gaps = [draw.choice([0, 1, draw.randint(0, 2000)]) for _ in range(count)]
     arrivals = [sum(gaps[: k + 1]) * 2**-8 for k in range(count)]

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from cluster import LIMIT_S, SlurmCluster
+from steptime.cluster.scheduler import Need
+from steptime.cluster.slurm import script
+from steptime.sweep.resource_request import ResourceRequest
 
 MIND_TERM = "trap 'echo got TERM; exit 3' TERM; echo ready; sleep 900 & wait"
 ENDED = {"0:15", "143:0"}  # by the signal, or as Bash says that its child was
@@ -23,6 +26,25 @@ def test_a_job_sees_the_gpus_that_it_asked_for(slurm: SlurmCluster) -> None:
     job = slurm.submit("echo $CUDA_VISIBLE_DEVICES on $SLURMD_NODENAME", "--gres=gpu:k80:2")
     assert slurm.wait_state(job, "COMPLETED")["ExitCode"] == "0:0"
     assert slurm.output(job) in {"0,1 on k1\n", "0,1 on k2\n"}
+
+
+def test_sbatch_reads_values_as_scripts_quote_them(slurm: SlurmCluster, tmp_path: Path) -> None:
+    folder = tmp_path / "a 'b' \"c\" $(touch ran) `touch ran` ${HOME} # 100% & *"
+    (folder / "logs").mkdir(parents=True)
+    python = folder / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o755)
+    request = ResourceRequest(account='my $home\'s "lab" # 1', requeues=0)
+    path = tmp_path / "job.sh"
+    path.write_text(script(Need(request, 1, 1), "strange", str(folder), str(python)))
+    job = slurm.run("sbatch", "--parsable", "--array=0-0", "--hold", str(path), "3")
+    shown = slurm.run("scontrol", "show", "job", "-o", job)
+    assert ' Account=my $home\'s "lab" # 1 QOS=' in shown
+    slurm.run("scontrol", "release", job)
+    slurm.wait_state(f"{job}_0", "COMPLETED")
+    lines = (folder / "logs" / f"{job}_0.out").read_text().splitlines()
+    wanted = ["-P", "-m", "steptime.cluster.task", str(folder), "3"]
+    assert lines == [f"steptime: begun {job}", "steptime: ready", *wanted]
 
 
 def test_what_no_node_has_is_refused_at_once(slurm: SlurmCluster) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
+import re
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +21,14 @@ from hypothesis import strategies as st
 from steptime import store
 from steptime.core import progress
 from steptime.core.errors import InputError
-from steptime.core.record import STATUSES, Method, Quantity, Record, record_to_json
+from steptime.core.record import (
+    STATUSES,
+    Method,
+    Quantity,
+    Record,
+    record_from_json,
+    record_to_json,
+)
 from steptime.core.workload import Workload
 
 RECORD = Record(
@@ -50,7 +62,8 @@ def test_what_is_appended_is_loaded_in_order(tmp_path: Path) -> None:
     assert store.load(tmp_path, no_warning) == [numbered(i) for i in range(3)]
 
 
-numbers = st.floats(allow_nan=False, allow_infinity=False)
+numbers = st.floats(-1e100, 1e100)
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 plain = st.one_of(st.none(), st.booleans(), st.integers(), numbers, st.text())
 records = st.builds(
     Record,
@@ -59,18 +72,22 @@ records = st.builds(
     workload=st.builds(
         Workload,
         st.text(),
-        st.dictionaries(st.text(), st.one_of(st.integers(), st.booleans(), st.text())),
+        st.dictionaries(names, st.one_of(st.integers(), st.booleans(), st.text())),
         st.integers(1, 2**53),
     ),
     platform=st.text(),
     quantities=st.dictionaries(
-        st.text(),
-        st.builds(
-            Quantity,
-            value=st.none() | numbers,
-            samples=st.lists(numbers).map(tuple),
-            low=st.none() | numbers,
-            columns=st.dictionaries(st.text(), st.lists(plain).map(tuple)),
+        names,
+        st.integers(0, 5).flatmap(
+            lambda number: st.builds(
+                Quantity,
+                value=st.none() | numbers,
+                samples=st.lists(numbers, min_size=number, max_size=number).map(tuple),
+                low=st.none() | numbers,
+                columns=st.dictionaries(
+                    st.text(), st.lists(plain, min_size=number, max_size=number).map(tuple)
+                ),
+            )
         ),
     ),
     status=st.sampled_from(STATUSES),
@@ -120,17 +137,100 @@ BROKEN = [
     json.dumps({**record_to_json(RECORD), "origin": "guessed"}).encode(),
     json.dumps({**record_to_json(RECORD), "quantities": {"step_s": 3}}).encode(),
     json.dumps(record_to_json(RECORD)).replace("0.011", "NaN").encode(),
+    json.dumps(record_to_json(RECORD)).replace("0.011", "1e400").encode(),
 ]
 
 
 @pytest.mark.parametrize("line", BROKEN)
-def test_a_broken_line_that_is_not_torn_names_file_and_line(tmp_path: Path, line: bytes) -> None:
+def test_a_line_that_is_no_record_is_named_and_the_others_are_read(
+    tmp_path: Path, line: bytes
+) -> None:
     path = write(tmp_path, numbered(0), numbered(1))
     path.write_bytes(path.read_bytes() + line + b"\n")
-    with pytest.raises(InputError, match="line 3: ") as caught:
-        store.load(tmp_path, no_warning)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    with path.open("a") as file:
+        file.write(store.line_of(numbered(2)) + "\n")
+    heard: list[str] = []
+    assert store.load(tmp_path, heard.append) == [numbered(0), numbered(1), numbered(2)]
+    (said,) = heard
+    assert said.startswith(f"{path}, line 3: is no record (")
+    assert said.isprintable()
+
+
+def test_many_lines_that_are_no_records_are_counted_once_and_the_first_are_named(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, numbered(0))
+    path.write_bytes(path.read_bytes() + b"hello\n" * 7)
+    heard: list[str] = []
+    assert store.load(tmp_path, heard.append) == [numbered(0)]
+    (said,) = heard
+    assert said.startswith(f"{path}: 7 lines are no records, left out: line 2: is no record (")
+    assert "line 6: " in said
+    assert "line 7: " not in said
+
+
+def test_a_folder_whose_every_line_is_no_record_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "records-0.jsonl").write_text('hello\n{"schema": 1}\n')
+    for required in (True, False):  # nothing is added to what is no store
+        with pytest.raises(InputError, match=r"no line of its .* is a record; .*: line 1: "):
+            store.load(tmp_path, no_warning, required=required)
+
+
+def _changed(**values: object) -> dict[str, Any]:
+    return {**json.loads(store.line_of(RECORD)), **values}
+
+
+TABLE = json.loads(store.line_of(RECORD))
+STEP = TABLE["quantities"]["step_s"]
+WRONG = [  # a record with one wrong value, the field that is named, and what was expected there
+    (_changed(workload={**TABLE["workload"], "batch_per_replica": "evil"}),
+     "workload.batch_per_replica: Expected `int`, got `str`"),
+    (_changed(workload={**TABLE["workload"], "batch_per_replica": 0}),
+     "workload.batch_per_replica: Expected `int` >= 1"),
+    (_changed(workload={**TABLE["workload"], "params": 5}),
+     "workload.params: Expected `object`, got `int`"),
+    (_changed(workload={**TABLE["workload"], "params": {"layers": None}}), "workload.params[...]"),
+    (_changed(workload={**TABLE["workload"], "plan": {"data": 0}}), "workload.plan: .*data"),
+    (_changed(workload={**TABLE["workload"], "plan": {"dta": 1}}), "workload.plan: .*dta"),
+    (_changed(env=[]), "env: Expected `object`, got `array`"),
+    (_changed(env={"round": "x"}), "env.round: expected `int`, got 'x'"),
+    (_changed(env={"round": True}), "env.round: expected `int`"),
+    (_changed(platform=None), "platform: Expected `str`, got `null`"),
+    (_changed(status="fine"), "unknown status 'fine'"),
+    (_changed(quantities={"step_s": {**STEP, "columns": {"run": [0]}}}),
+     "'step_s'.columns.'run': 1 values of 2 samples"),
+    (_changed(quantities={"step_s": {**STEP, "columns": {"run": [0, "x"]}}}), "expected `int`"),
+    (_changed(quantities={"step_s": {"value": 10**200}}), "'step_s'.value: .* too large"),
+    (_changed(quantities={"step_s": {"samples": [1e200]}}),
+     "quantities[...].samples[0]: Expected `float` <="),
+    (_changed(quantities={"step_s": {"value": -1}}), "'step_s': less than 0 s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "says"), WRONG)
+def test_a_record_of_wrong_types_names_the_field_and_what_was_expected(
+    table: dict[str, Any], says: str
+) -> None:
+    pattern = ".*".join(map(re.escape, says.split(".*")))
+    with pytest.raises(ValueError, match=pattern):
+        record_from_json(table)
+    with pytest.raises(ValueError, match=pattern):
+        record_from_json(json.dumps(table).encode())
+
+
+def test_keys_that_nobody_knows_do_not_make_a_record_a_fault() -> None:
+    table = _changed(later={"a": [1]}, env={"round": 3, "mine": {"b": None}})
+    assert record_from_json(table) == replace(RECORD, env={"round": 3, "mine": {"b": None}})
+
+
+def test_a_faulty_round_does_not_keep_a_folder_from_being_added_to(tmp_path: Path) -> None:
+    path = write(tmp_path, numbered(0))
+    path.write_text(path.read_text() + json.dumps(_changed(env={"round": "x"})) + "\n")
+    write(tmp_path, numbered(1))
+    heard: list[str] = []
+    done = store.done_keys(store.load(tmp_path, heard.append))
+    assert {round_ for *_, round_ in done} == {0, 1}
+    assert len(heard) == 1
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
@@ -317,6 +417,56 @@ def test_a_second_sweep_into_a_folder_is_refused_by_the_pid_of_the_first(tmp_pat
     with store.exclusive(tmp_path):
         pass
     assert store.load(tmp_path, no_warning, required=False) == []
+
+
+def test_a_folder_that_vanishes_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    with store.exclusive(folder), store.open_writer(folder) as writer:
+        writer.append(RECORD)
+        shutil.rmtree(folder)
+        with pytest.raises(store.StoreError, match=r"was removed while records were written to it"):
+            writer.append(RECORD)
+    with store.open_writer(folder) as writer:
+        shutil.rmtree(folder)
+        with pytest.raises(store.StoreError, match="cannot make the file"):
+            writer.append(RECORD)
+    with store.open_writer(folder) as writer:
+        writer.append(RECORD)
+        folder.rename(tmp_path / "moved")  # what was written is still there
+        writer.append(RECORD)
+    assert store.load(tmp_path / "moved", no_warning) == [RECORD, RECORD]
+
+
+def test_a_lock_that_cannot_be_taken_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    for folder in (tmp_path, tmp_path / "new"):
+        with (
+            pytest.raises(store.StoreError, match="cannot lock: No locks available"),
+            store.exclusive(folder),
+        ):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_of_a_file_is_on_the_disk_with_its_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with store.open_writer(tmp_path) as writer:
+        writer.append(RECORD)
+        assert synced == [str(writer.path), str(tmp_path)]
+        writer.append(RECORD)
+        assert synced[2:] == [str(writer.path)]
 
 
 def test_which_cells_are_done() -> None:

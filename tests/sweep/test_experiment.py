@@ -54,12 +54,65 @@ def test_the_example_has_its_twelve_cells_in_order() -> None:
     assert {(cell.backend, cell.options.device) for cell in found} == {("torch", "cpu")}
 
 
-def test_a_family_without_axes_takes_its_published_ranges() -> None:
-    # layers 4..128, nodes 32..8192, inputs 2000..8000, outputs 200..1000, batch 64..16384
-    found = cells(
-        'name = "e"\nsample = {method = "random", count = 9720}\n[[networks]]\nfamily="fc"'
+FC = ("layers", "nodes", "inputs", "outputs")
+
+
+def test_what_is_left_out_is_the_default_of_the_command_line() -> None:
+    (cell,) = cells('name = "e"\n[[networks]]\nfamily = "fc"')
+    assert cell.workload == make_workload(read_model("fc"))
+    six = cells(
+        EXAMPLE, batch=[1, 2, 4], dtype=["float32", "bfloat16"], networks=[{"family": "fc"}]
     )
+    assert len(six) == 6
+    assert six.text == "6 cells: 3 batches x 2 types"
+
+
+def test_all_is_the_published_range_of_an_axis() -> None:
+    # layers 4..128, nodes 32..8192, inputs 2000..8000, outputs 200..1000, batch 64..16384
+    network = {"family": "fc", **dict.fromkeys(FC, "all")}
+    found = cells(EXAMPLE, batch="all", networks=[network])
     assert len(found) == 6 * 9 * 4 * 5 * 9 == 9720
+    assert len(cells(EXAMPLE, batch="all", networks=[{"family": "fc"}])) == 9  # 64..16384 x2
+    kinds = cells(EXAMPLE, networks=[{"family": "transformer", "layers": 1, "kind": "all"}])
+    assert {cell.workload.params["kind"] for cell in kinds} == {"encoder", "decoder"}
+    with pytest.raises(InputError, match=r"networks\[0\]: batch has no range for 'all'"):
+        cells(EXAMPLE, batch="all", networks=[{"model": "resnet50"}])
+    with pytest.raises(InputError, match=r"networks\[0\]: heads has no range for 'all'"):
+        cells(EXAMPLE, networks=[{"family": "transformer", "heads": "all"}])
+
+
+def test_cells_say_which_axes_they_are_of() -> None:
+    assert cells(EXAMPLE).text == "12 cells: 2 values of nodes x 3 values of layers x 2 batches"
+    left = "8 cells of 12: 2 values of nodes x 3 values of layers x 2 batches"
+    assert cells(EXAMPLE, where="layers != 8").text == left
+    one, two = {"family": "fc"}, {"family": "rnn"}
+    assert cells(EXAMPLE, networks=[one, two]).text == "4 cells: 2 networks x 2 batches"
+    assert cells(EXAMPLE, batch=64, networks=[one]).text == "1 cell: 1 network"
+    mixed = cells(EXAMPLE, batch=64, networks=[one, {"family": "fc", "layers": [4, 8, 16]}, two])
+    assert mixed.text == "4 cells of 5: 2 networks + 3 values of layers"  # fc of 4 layers twice
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"device": "gpu"}, "e.toml: unknown device 'gpu'; torch has cpu, cuda, mps, or with"),
+        ({"device": "cuda:one"}, "unknown device 'cuda:one'; torch has"),
+        ({"stack": "jax", "device": "mps"}, "unknown device 'mps'; jax has cpu, cuda, tpu"),
+        ({"try_all": "yes"}, "try_all: Input should be a valid boolean, not 'yes'"),
+        ({"measure": 0}, "measure: Input should be a valid boolean"),
+        ({"slurm": {"exclusive": "no"}}, "exclusive: Input should be a valid boolean, not 'no'"),
+        ({"dtype": "float33"}, "e.toml: unknown dtype 'float33'; did you mean 'float32'?"),
+    ],
+)
+def test_words_of_no_meaning_are_refused_with_their_place(
+    change: dict[str, Any], said: str
+) -> None:
+    table = {**tomllib.loads(EXAMPLE), **change}
+    if "stack" in change:
+        del table["backend"]
+    with pytest.raises(InputError) as error:
+        check_experiment(table, "e.toml")
+    assert said in str(error.value)
 
 
 def test_equal_cells_are_one() -> None:

@@ -6,8 +6,8 @@ heading a section of the report, with its chart. A chart that is of no analysis 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from steptime.core import registry
@@ -62,7 +62,8 @@ class Analysis:
     `table` makes the answer from `Data` and `settings`; without rows there is none. `says` puts a
     table in words, line by line. Under the heading `section` both stand in the report, if there are
     rows, with the `chart`: `module:function` of what draws the table. It takes `least` to `folders`
-    folders at once.
+    folders at once. `fails` has the words of `--fail-on`, and which lists of the table's summary
+    each of them wants empty.
     """
 
     about: str
@@ -73,6 +74,7 @@ class Analysis:
     settings: Sequence[Setting] = ()
     folders: int = 1
     least: int = 1
+    fails: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def answer(self, data: Data, **settings: Any) -> Table:
         """Return the table of `data`, settings that are not given at their defaults.

@@ -45,7 +45,7 @@ WITH ops AS (
     SELECT * REPLACE (coalesce(op_kind, scope) AS op_kind, coalesce(strategy, '') AS strategy),
         {by}, method || method_options || coalesce(env ->> 'source_sha256', '') AS way
     FROM records
-    WHERE scope <> '' AND (env ->> 'duplicate_of') IS NULL
+    WHERE scope <> '' AND coalesce(env ->> 'duplicate_of', '') = ''
         AND NOT (origin = 'published' AND lower(coalesce(op_kind, scope)) IN {containers})
         AND ($1::VARCHAR IS NULL OR workload_key = $1::VARCHAR)
     QUALIFY taken_at IS NOT DISTINCT FROM max(taken_at) OVER (PARTITION BY {cell}, side)

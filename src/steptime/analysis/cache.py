@@ -10,19 +10,22 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from steptime import __version__, store
 from steptime.analysis import flat
-from steptime.analysis.lines import Lines, Piece, copied, stamp_of
+from steptime.analysis.lines import Lines, Piece, checked, stamp_of
 from steptime.analysis.row import ESTIMATE
+from steptime.core.errors import InputError
 from steptime.core.files import own_caches, replacing
 from steptime.core.progress import tell
 from steptime.core.record import Record
@@ -31,34 +34,40 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Warn = Callable[[str], None]
-Part = tuple[Path, dict[str, flat.Kinds]]
+Part = tuple[Path, dict[str, flat.Kinds], store.Faults]
 FORMAT = (
     f"{__version__} {store.MARKED} {hashlib.sha256(flat.select('', 0).encode()).hexdigest()[:16]}"
 )
-FOLDER = ".cache"
+FOLDER, MAKING = ".cache", "making-"
 LEAST_BYTES = 1 << 20  # a smaller file is read as it stands,
 MOST_BYTES = 64 << 20  # unless all such of a folder are more than this
-LONGEST_BYTES = 16 << 20  # of a line; a longer one is read by way of Python
+BUFFER_BYTES = 16 << 20  # of lines that the database reads at once
 RANK = 1 << 40  # lines of a file
 AT_ONCE = 100_000  # lines whose samples are in memory
-MEMORY = "1200MB"
-THREADS = 2  # that read pieces of files at once
+MEMORY = "25%"  # of the machine's, for a database
 IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Flat rows for SQL: the statement that gives them, the kinds of names in their maps, files.
+    """Flat rows for SQL: the statement that gives them, their number, kinds of names, files.
 
     `state` has a hash of each file, `marks` by rank where lines of a large one begin.
     """
 
     sql: str
+    number: int
     params: flat.Kinds
     others: flat.Kinds
     files: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
     marks: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+def threads() -> int:
+    """Return how many threads may work on records at once: one on each CPU that is allowed."""
+    allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def connected(scratch: Path) -> DuckDBPyConnection:
@@ -79,6 +88,7 @@ def rows_of(
 
     `warn` gets a line for each torn last line. Raises `InputError` as `store.load` does.
     """
+    said: list[str] = []
     paths = files_of(folder)
     small = {path for path in paths if path.stat().st_size < LEAST_BYTES}
     if sum(path.stat().st_size for path in small) > MOST_BYTES:
@@ -88,12 +98,18 @@ def rows_of(
         found = list(group)
         if is_small:
             name, files = f"{table}_{len(parts)}", [path for _, path in found]
-            parts.append(_table(connection, name, files, found[0][0], scratch, warn))
+            parts.append(_table(connection, name, files, found[0][0], scratch, said.append))
         else:
-            held = _held([path for _, path in found], scratch, warn)
+            held = _held([path for _, path in found], scratch, said.append)
             parts.append(_parquets(*held, [rank for rank, _ in found]))
+    number = sum(part.number for part in parts)
+    if paths and not number:
+        raise InputError("; ".join([f"{folder}: {store.NONE}", *said[:1]]))
+    for line in said:
+        warn(line)
     return Rows(
         " UNION ALL BY NAME ".join(part.sql for part in parts),
+        number,
         flat.merged([part.params for part in parts]),
         flat.merged([part.others for part in parts]),
         tuple(file for part in parts for file in part.files),
@@ -113,7 +129,11 @@ def rows_of_records(
     """Return the rows of records that are at hand."""
     path = scratch / f"{table}.jsonl"
     path.write_text("".join(f"{store.line_of(record)}\n" for record in records), encoding="utf-8")
-    return _table(connection, table, [path], 0, scratch, lambda _: None)
+    return _table(connection, table, [path], 0, scratch, _refuse)
+
+
+def _refuse(fault: str) -> None:
+    raise InputError(fault)
 
 
 def _table(
@@ -125,16 +145,20 @@ def _table(
     warn: Warn,
 ) -> Rows:
     rows, lines = f"FROM {name}", [Lines(path) for path in paths]
-    pieces = [piece for one in lines for piece in one.pieces()]
-    source = copied(pieces, scratch / f"{name}.copy")
-    if not _is_filled(connection, name, source, sum(one.number for one in lines)):
-        _fill(connection, name, paths, scratch)
-    for one in lines:
+    faults = [store.Faults(path) for path in paths]
+    pieces = [(piece, of) for one, of in zip(lines, faults, strict=True) for piece in one.pieces()]
+    source = scratch / f"{name}.checked"
+    _read(connection, name, source, checked(pieces, source))
+    source.unlink()
+    for one, of in zip(lines, faults, strict=True):
         if one.torn:
             store.warn_of_torn(warn, one.path, *one.torn)
+        of.tell(warn)
+    number = sum(one.number for one in lines) - sum(of.number for of in faults)
     sql = f"SELECT *, {rank * RANK} + line AS place, estimated(samples, run) AS estimate {rows}"
     kinds = (flat.kinds(connection, rows, one) for one in ("params", "others"))
-    return Rows(sql, next(kinds), next(kinds), state=tuple(one.hash for one in lines))
+    hashes = tuple(one.hash for one in lines)
+    return Rows(sql, number, next(kinds), next(kinds), state=hashes)
 
 
 def _parquets(folder: Path, held: Sequence[dict[str, Any]], ranks: Sequence[int]) -> Rows:
@@ -144,6 +168,7 @@ def _parquets(folder: Path, held: Sequence[dict[str, Any]], ranks: Sequence[int]
     place = f"[{', '.join(str(rank * RANK) for _, rank in found)}][file_index::BIGINT + 1] + line"
     return Rows(
         f"SELECT *, {place} AS place FROM read_parquet([{', '.join(map(flat.text, files))}])",
+        sum(known["number"] for known in held),
         flat.merged([known["params"] for known in held]),
         flat.merged([known["others"] for known in held]),
         files,
@@ -152,33 +177,10 @@ def _parquets(folder: Path, held: Sequence[dict[str, Any]], ranks: Sequence[int]
     )
 
 
-def _is_filled(connection: DuckDBPyConnection, table: str, source: Path, number: int) -> bool:
-    """Fill a table with so many lines, and tell whether all of them are records."""
-    import duckdb
-
-    try:
-        _read(connection, table, source, LONGEST_BYTES)
-    except duckdb.Error:
-        return False
-    told = connection.execute(f"SELECT count(*), bool_and(is_plain) FROM {table}").fetchall()
-    return bool(told[0] in ((number, True), (0, None)))
-
-
 def _read(connection: DuckDBPyConnection, table: str, source: Path, longest: int) -> None:
-    select = flat.select(str(source), longest)
-    connection.execute(f"CREATE OR REPLACE TABLE {table} AS {select}")
-
-
-def _fill(connection: DuckDBPyConnection, table: str, paths: Iterable[Path], scratch: Path) -> None:
-    """Fill a table with files by way of Python, which knows what is a record."""
-    plain, longest = scratch / "plain.jsonl", LONGEST_BYTES
-    with plain.open("wb") as file:
-        for path in paths:
-            for record in store.load_file(path, lambda _: None):
-                line = f"{store.line_of(record)}\n".encode()
-                longest = max(longest, len(line))
-                file.write(line)
-    _read(connection, table, plain, longest)
+    """Fill a table with a file of checked lines."""
+    select = flat.select(str(source), max(longest + 1, BUFFER_BYTES))
+    connection.execute(f"CREATE TABLE {table} AS {select}")
 
 
 def _held(
@@ -195,6 +197,7 @@ def _held(
             for path, told in zip(paths, known, strict=True):
                 if told["torn"]:
                     store.warn_of_torn(warn, path, *told["torn"])
+                store.Faults(path, *told["faults"]).tell(warn)
             return folder, known
     raise store.StoreError(f"{paths[0]}: no folder, not even a temporary one, takes its cache")
 
@@ -272,19 +275,21 @@ def _alone(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
+            for left in folder.glob(f"{MAKING}*"):  # by a command that was killed
+                rmtree(left, ignore_errors=True)
         yield
 
 
 def _made(paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
     """Return what is known of the Parquets of files, those made that do not fit."""
-    pool = ThreadPoolExecutor(THREADS)
-    with TemporaryDirectory(dir=folder, prefix="making-") as name:
+    pool = ThreadPoolExecutor(threads())
+    with TemporaryDirectory(dir=folder, prefix=MAKING) as name:
         scratch = Path(name)
 
         def begun(path: Path) -> Callable[[], dict[str, Any]]:
             lines = Lines(path)
             parts = [(pool.submit(_of_piece, one, scratch), one) for one in lines.pieces()]
-            return lambda: _of_file(lines, parts, folder, scratch)
+            return lambda: _of_file(lines, parts, folder)
 
         try:
             found = [_fitting(path, folder) or begun(path) for path in paths]
@@ -294,7 +299,7 @@ def _made(paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
 
 
 def _of_file(
-    lines: Lines, pieces: Sequence[tuple[Future[Part | None], Piece]], folder: Path, scratch: Path
+    lines: Lines, pieces: Sequence[tuple[Future[Part], Piece]], folder: Path
 ) -> dict[str, Any]:
     """Return what is known of the Parquets of a file, once all of its pieces are made."""
     for future, piece in pieces:
@@ -302,34 +307,40 @@ def _of_file(
             wait([future], 0.5)
             tell(f"{lines.path.name}, MB into the cache", piece.start // 10**6, lines.end // 10**6)
     made = [future.result() for future, _ in pieces]
-    parts = [part for part in made if part]
-    if not made or None in made:  # there is no line, or `store.load` alone can judge some
-        with connected(scratch) as connection:
-            _fill(connection, "lines", [lines.path], scratch)
-            parts = [_written(connection, 0, scratch / "whole.parquet")]
+    faults = store.Faults(lines.path)
+    for part in made:
+        faults.merge(part[2])
     parquets: dict[str, Any] = {}
-    for number, (path, _) in enumerate(parts):
+    for number, (path, *_) in enumerate(made):
         name = f"{lines.path.name}{f'.{number}' if number else ''}.parquet"
         parquets[name] = stamp_of(path.replace(folder / name))
-    about = {"format": FORMAT, "stamp": lines.stamp, "hash": lines.hash, "torn": lines.torn}
-    kinds = {n: flat.merged([of[n] for _, of in parts]) for n in ("params", "others")}
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "stamp": lines.stamp,
+        "hash": lines.hash,
+        "torn": lines.torn,
+    }
+    about |= {"number": lines.number - faults.number, "faults": [faults.number, faults.first]}
+    kinds = {n: flat.merged([of[n] for _, of, _ in made]) for n in ("params", "others")}
     told = {**about, "marks": lines.marks, "parquets": parquets, **kinds}
     _write(folder / f"{lines.path.name}.json", told)
     return told
 
 
-def _of_piece(piece: Piece, scratch: Path) -> Part | None:
-    """Return what becomes of the lines of a piece, if all of them are records for DuckDB."""
-    source = copied([piece], scratch / f"{piece.before}-{piece.path.name}")
+def _of_piece(piece: Piece, scratch: Path) -> Part:
+    """Return what becomes of the lines of a piece, and what is wrong with those that are none."""
+    source, faults = scratch / f"{piece.before}-{piece.path.name}", store.Faults(piece.path)
+    longest = checked([(piece, faults)], source)
     with connected(scratch) as connection:
         connection.execute("SET threads = 1")  # other pieces have the other cores
-        is_filled = _is_filled(connection, "lines", source, piece.number)
+        _read(connection, "lines", source, longest)
         source.unlink()
-        to = source.with_suffix(".parquet")
-        return _written(connection, piece.before, to) if is_filled else None
+        return *_written(connection, piece.before, source.with_suffix(".parquet")), faults
 
 
-def _written(connection: DuckDBPyConnection, before: int, to: Path) -> Part:
+def _written(
+    connection: DuckDBPyConnection, before: int, to: Path
+) -> tuple[Path, dict[str, flat.Kinds]]:
     """Write the table `lines`, which others are `before`; return where, and its kinds."""
     _add_estimates(connection)
     connection.execute(
@@ -344,7 +355,7 @@ def _add_estimates(connection: DuckDBPyConnection) -> None:
     from steptime.analysis.statistics import of_arrays
 
     connection.execute(f"CREATE TABLE estimates (estimate {flat.ESTIMATED})")
-    ((number,),) = connection.execute("SELECT count(*) FROM lines").fetchall()
+    ((number,),) = connection.execute("SELECT coalesce(max(line), 0) FROM lines").fetchall()
     told = ", ".join(f"{name} := nullif({name}, 'nan')" for name in ESTIMATE)
     for start in range(0, number, AT_ONCE):
         held = connection.execute(

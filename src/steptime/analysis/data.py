@@ -244,7 +244,7 @@ class Data:
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
         self._told  # noqa: B018  # asked once, not by each
-        self._tables.named("SELECT FROM results")
+        self._tables.named("SELECT 1 FROM results")
         found, tables = copy(self), copy(self._tables)
         tables.connection = tables.connection.cursor()
         vars(found)["_tables"] = tables

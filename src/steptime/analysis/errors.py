@@ -33,7 +33,8 @@ def error_table(data: Data) -> Table:
 
 def _says(table: Table) -> list[str]:
     if not table.rows:
-        return ["nothing here is both measured and predicted"]
+        hint = "steptime predict --in DIR predicts every step in a folder"
+        return [f"nothing here is both measured and predicted; {hint}"]
     worst = max(table.rows, key=lambda row: float(row["median_error_share"]))
     what = f"{worst['predicted_by']} for {worst['family']} on {worst['platform']}"
     error = f"The largest median error is {percent(worst['median_error_share'])}"

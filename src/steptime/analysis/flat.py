@@ -7,12 +7,12 @@ for the rows that a statement asks them of.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from steptime.analysis.row import COLUMNS, ESTIMATE, PARAM_PREFIX, Row, by_run
-from steptime.core.record import ORIGINS, PROFILER, SCHEMA, STATUSES
+from steptime.core.record import PROFILER
 from steptime.core.units import QUANTITIES
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types t
 LINE = {  # of a record: the type of each of its keys
     **dict.fromkeys(("origin", "platform", "scope", "status", "cause", "note"), "VARCHAR"),
     **dict.fromkeys(("taken_at", "workload_key"), "VARCHAR"),
-    "schema": "BIGINT",
     "method": "STRUCT(name VARCHAR, version VARCHAR, options JSON)",
     "workload": "STRUCT(model VARCHAR, params MAP(VARCHAR, JSON), batch_per_replica BIGINT, "
     "dtype VARCHAR, phase VARCHAR, optimizer VARCHAR, plan JSON, file VARCHAR)",
@@ -55,6 +54,14 @@ _SPEEDS = """
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
         CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
+
+
+def rate(value: str) -> str:
+    """Return the SQL of a text as a rate, None where it is none that a device may have."""
+    number = f"TRY_CAST({value} AS DOUBLE)"
+    return f"CASE WHEN {number} BETWEEN 1 AND 1e30 THEN {number} END"
+
+
 _COMPILED = "if(coalesce(o->>'compile', 'false') IN ('false', '0', '', 'null'), '', '-compile')"
 _FLAT = f"""
     SELECT line, origin, method.name || {_COMPILED} AS method,
@@ -102,8 +109,8 @@ _FLAT = f"""
         coalesce(nullif(env->>'date', ''), nullif(taken_at[:10], '')) AS date,
         env->>'batch_source' AS batch_source, env->>'source_file' AS source_file,
         nullif(env->>'duplicate_of', '') AS duplicate_of,
-        TRY_CAST(o->>'peak_flop_per_s' AS DOUBLE) AS peak_flop_per_s,
-        TRY_CAST(o->>'memory_bytes_per_s' AS DOUBLE) AS memory_bytes_per_s,
+        {rate("o->>'peak_flop_per_s'")} AS peak_flop_per_s,
+        {rate("o->>'memory_bytes_per_s'")} AS memory_bytes_per_s,
         CAST(w.plan AS VARCHAR) AS plan, samples, if(samples IS NULL, NULL, run) AS run,
         CAST(w.params AS MAP(VARCHAR, VARCHAR)) AS params,
         map_from_entries([{{'key': e.key, 'value': if(len(e.value.samples) > 0,
@@ -114,27 +121,16 @@ _FLAT = f"""
             for e in q if e.key NOT IN ({_NAMED})]) AS others,
         map_from_entries([{{'key': e.key, 'value': {{'samples': e.value.samples, 'run':
             coalesce(nullif(e.value.columns.run, []), [0 for _ in e.value.samples])}}}}
-            for e in q if e.key <> 'step_s' AND len(e.value.samples) > 0]) AS sampled,
-        coalesce(schema = {SCHEMA} AND origin IN {ORIGINS} AND status IN {STATUSES}
-            AND method.name IS NOT NULL AND method.version IS NOT NULL AND platform IS NOT NULL
-            AND json_type(o) = 'OBJECT' AND json_type(w.plan) = 'OBJECT' AND replicas > 0
-            AND w.model IS NOT NULL AND w.params IS NOT NULL AND w.batch_per_replica IS NOT NULL
-            AND w.dtype IS NOT NULL AND w.phase IS NOT NULL AND w.optimizer IS NOT NULL
-            AND workload_key IS NOT NULL AND quantities IS NOT NULL AND json_type(env) = 'OBJECT'
-            AND NOT contains(CAST(env AS VARCHAR) || CAST(o AS VARCHAR), 'NaN')
-            AND NOT contains(CAST(env AS VARCHAR) || CAST(o AS VARCHAR), 'Infinity')
-            AND coalesce(list_bool_and([isfinite(coalesce(CAST(e.value.value AS DOUBLE), 0))
-                AND isfinite(coalesce(list_sum(e.value.samples), 0)) for e in q]), true), false)
-            AS is_plain
+            for e in q if e.key <> 'step_s' AND len(e.value.samples) > 0]) AS sampled
     FROM (SELECT *, list_median(speeds) AS middle FROM speeds)
+    WHERE origin IS NOT NULL
 """
 
 
 def select(path: str, longest: int) -> str:
-    """Return the statement that makes flat rows of a file of records, line by line.
+    """Return the statement that makes flat rows of a file of checked records, line by line.
 
-    A row that is not `is_plain` is of a line that only `store.load` can judge. No line may be
-    longer than `longest` bytes.
+    `{}` has a number, and is no row. No line may be longer than `longest` bytes.
     """
     types = ", ".join(f"'{name}': '{kind}'" for name, kind in LINE.items())
     lines = (
@@ -268,14 +264,24 @@ def merged(every: Sequence[Kinds]) -> Kinds:
     return names
 
 
+def quantity_columns(others: Kinds) -> dict[str, str]:
+    """Return the column of each quantity that is not one of every table."""
+    return _columns(others, (*COLUMNS, "folder"), "quantity_")
+
+
 def param_columns(params: Kinds, others: Kinds) -> dict[str, str]:
-    """Return the column of each hyperparameter; SQL knows no case, so neither does a clash."""
-    used = {one.lower() for one in (*COLUMNS, *others)}
+    """Return the column of each hyperparameter."""
+    return _columns(params, (*COLUMNS, "folder", *quantity_columns(others).values()), PARAM_PREFIX)
+
+
+def _columns(names: Iterable[str], taken: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return a column for each name; SQL knows no case, and no name that is empty."""
+    used = {one.lower() for one in taken}
     columns: dict[str, str] = {}
-    for one in params:
+    for one in names:
         column = one
-        while column.lower() in used:
-            column = PARAM_PREFIX + column
+        while not column or column.lower() in used:
+            column = prefix + column
         used.add(column.lower())
         columns[one] = column
     return columns
@@ -298,11 +304,12 @@ def columns_of(params: Kinds, others: Kinds) -> dict[str, str]:
         one: _MADE.get(one) or (f"numbers[{text(one)}]" if one in QUANTITIES else one)
         for one in COLUMNS
     }
-    told |= {one: typed(f"others[{text(one)}]", found) for one, found in others.items()}
-    named = param_columns(params, others)
-    return told | {
-        column: typed(f"params[{text(one)}]", params[one]) for one, column in named.items()
-    }
+    for held, kinds, named in (
+        ("others", others, quantity_columns(others)),
+        ("params", params, param_columns(params, others)),
+    ):
+        told |= {column: typed(f"{held}[{text(one)}]", kinds[one]) for one, column in named.items()}
+    return told
 
 
 def typed(value: str, found: Sequence[str]) -> str:

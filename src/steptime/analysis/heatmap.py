@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row
@@ -19,7 +20,10 @@ MEANT = {  # words for what is most often drawn
     "memory": "peak_memory_bytes",
     "error": "error_fraction",
 }
-MADE = {"error_fraction": "1 / ratio - 1"}  # of columns of `results`
+MADE = {  # of columns of `results`
+    "error_fraction": "1 / ratio - 1",
+    "peak_fraction": "coalesce(peak_fraction, predicted_flop_per_s / nullif(peak_flop_per_s, 0))",
+}
 NUMBERS = ("BIGINT", "INTEGER", "DOUBLE", "HUGEINT")
 MOST_STEPS = 60  # of an axis; more numbers share steps
 ASKED = "WITH asked AS (FROM {table} WHERE {where}) "
@@ -77,13 +81,13 @@ def heatmap(
     if len({*axes, over}) < 3:
         raise InputError("heatmap: --x, --y and --over take columns that differ")
     steps = [_steps(asked, str(name)) for name in axes]
-    number = f'"{value}"' if value in asked.columns else MADE[value]
+    number = MADE.get(value) or flat.name(value)
     places = [str(one["platform"]) for one in asked.rows(PLACES.format(number))]
     if len(places) > 1 and "platform" not in (*axes, over):
         if over:
             raise InputError(f"--over {over} needs --only platform=NAME: {', '.join(places)}")
         over = "platform"
-    names = {"x": steps[0], "y": steps[1], "over": f'"{over}"' if over else "NULL"}
+    names = {"x": steps[0], "y": steps[1], "over": flat.name(over) if over else "NULL"}
     rows = asked.rows(CELLS.format(each=EACH.format(**names, value=number)))
     for row in rows:
         row["shown"] = None if row["value"] is None else shown(value, row["value"])
@@ -96,7 +100,7 @@ def heatmap(
     ]
     more = ("networks", "failed", "status", "cause")
     summary = {**told, "only": list(only or ()), **_summary(rows)}
-    summary["binned"] = [n for n, s in zip(axes, steps, strict=True) if s != f'"{n}"']
+    summary["binned"] = [n for n, s in zip(axes, steps, strict=True) if s != flat.name(str(n))]
     keys = [Column(key, key) for key in (rows[0] if rows else ("x", "y"))]
     shown_columns += [Column(key, key, spare=True) for key in more]
     source = data.source_of(*ORIGINS, on=places)
@@ -121,7 +125,7 @@ def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:
         if not equals:
             raise InputError(f"--only '{text}': is NAME=VALUE")
         one_of("column", name, columns, "--only")
-        said.append(f'CAST("{name}" AS VARCHAR) = ?')
+        said.append(f"CAST({flat.name(name)} AS VARCHAR) = ?")
         values.append(wanted)
     found = _Asked(data, table, columns, " AND ".join(said), values)
     if not any(text.startswith("origin=") for text in only) and {
@@ -137,8 +141,8 @@ def _axes(asked: _Asked, *given: str | None) -> list[str | None]:
     every = (*asked.data.hyperparameters, "batch")
     while None in axes:
         names = [name for name in every if name in asked.columns and name not in (*axes, *given)]
-        beside = " AND ".join(f'"{name}" IS NOT NULL' for name in axes if name) or "true"
-        counts = (f'count(DISTINCT "{name}") FILTER ({beside}) AS "{name}"' for name in names)
+        beside = " AND ".join(f"{flat.name(name)} IS NOT NULL" for name in axes if name) or "true"
+        counts = [f"count(DISTINCT {n}) FILTER ({beside}) AS {n}" for n in map(flat.name, names)]
         found = asked.rows(COUNTS.format(", ".join(counts)))[0] if names else {}
         most = max(names, key=lambda name: int(found[name]), default="")
         if found.get(most, 0) < 2:
@@ -149,7 +153,7 @@ def _axes(asked: _Asked, *given: str | None) -> list[str | None]:
 
 def _steps(asked: _Asked, name: str) -> str:
     """Return the SQL of a column, numbers at equal ratios where there are too many to draw."""
-    column = f'"{name}"'
+    column = flat.name(name)
     if asked.columns[name] not in NUMBERS:
         return column
     counts = f"count(DISTINCT {column}) AS n, min({column}) AS low, max({column}) AS high"
@@ -182,7 +186,8 @@ def _says(table: Table) -> list[str]:
     if not table.rows:
         axes = " and ".join(said[side] for side in "xy" if said[side])
         over = axes if said["y"] and said["x"] else "two hyperparameters that vary"
-        return [f"no {said['value']} is known here over {over}"]
+        hint = "; steptime predict --in DIR may tell it" if said["value"] in MADE else ""
+        return [f"no {said['value']} is known here over {over}{hint}"]
     ends = " to ".join(shown(said["value"], said[end]) for end in ("lowest", "highest"))
     lines = []
     if said["cells"]:

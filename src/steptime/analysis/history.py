@@ -131,11 +131,16 @@ def history_table(data: Data, margin: str) -> Table:
                 ends = {f"{n}_fraction": math.expm1(getattr(of, n)) for n in ("low", "high")}
                 before = held[index - 1]["folder"]
                 changes.append({**one, **ends, "before": before, "after": row["folder"]})
+    gone = sorted(
+        {held[-1]["name"] for held in series.values() if held[-1]["folder"] != folders[-1]}
+    )
     summary = {
         "folders": folders,
         "networks": len(series),
         "margin_fraction": math.expm1(at_least),
         "changes": changes,
+        "slower": [one["name"] for one in changes if one["changed_fraction"] > 0],
+        "vanished": gone,
         "events": _events(changes, len(series), told),
     }
     shown = columns("name=network", "?platform", "folder", "?taken_at=date", "step_s=step",
@@ -181,6 +186,9 @@ def sentences(table: Table) -> list[str]:
         f"{one['after']}" + (f": {', '.join(one['differ'])}" if one["differ"] else "")
         for one in found["events"]
     ]
+    if gone := found["vanished"]:
+        more = f" and {len(gone) - 4:,} more" if len(gone) > 4 else ""
+        said.append(f"not in the newest folder, {folders[-1]}: {'; '.join(gone[:4])}{more}")
     over = f"{counted(found['networks'], 'network')} over {counted(len(folders), 'folder')} by date"
     none = f"no change beyond noise and {percent(found['margin_fraction'])}; {over}"
     if len(folders) == 1:
@@ -200,4 +208,9 @@ ANALYSIS = Analysis(
     chart="steptime.plots.history:chart",
     settings=(Setting("margin", "Smaller changes count as none.", "3%", str, "SHARE"),),
     folders=10_000,
+    fails={
+        "slower": ("slower", "vanished"),
+        "changed": ("changes", "vanished"),
+        "vanished": ("vanished",),
+    },
 )

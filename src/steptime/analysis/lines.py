@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from steptime import store
+from steptime.core.errors import InputError
+from steptime.core.record import line_from_json, with_key
 
 BLOCK = 1 << 22
 PIECE = 1 << 26  # bytes of lines that are read at once, by one of several threads
@@ -32,18 +36,28 @@ class Piece:
     end: int
 
 
-def copied(pieces: Iterable[Piece], to: Path) -> Path:
-    """Copy lines to where nobody appends to them, each with its end; return `to`."""
+def checked(pieces: Iterable[tuple[Piece, store.Faults]], to: Path) -> int:
+    """Write the records of lines to a file as the database takes them; return the longest line.
+
+    A line that is no record is among the faults of its file, and `{}` in its place. Raises
+    `InputError` for a newer schema.
+    """
+    encode, longest = msgspec.json.Encoder().encode, 2
     with to.open("wb") as part:
-        for piece in pieces:
-            block = b"\n"
+        for piece, faults in pieces:
             with piece.path.open("rb") as file:
                 file.seek(piece.start)
-                for block in _blocks(file, piece.end - piece.start):
-                    part.write(block)
-            if not block.endswith(b"\n"):
-                part.write(b"\n")
-    return to
+                for number, line in enumerate(islice(file, piece.number), piece.before + 1):
+                    try:
+                        told = encode(with_key(line_from_json(line)))
+                    except InputError as error:
+                        raise InputError(f"{piece.path}, line {number}: {error}") from error
+                    except ValueError as error:
+                        faults.add(number, error)
+                        told = b"{}"
+                    longest = max(longest, len(told))
+                    part.write(told + b"\n")
+    return longest
 
 
 class Lines:
@@ -80,6 +94,8 @@ class Lines:
     def pieces(self) -> list[Piece]:
         """Return the lines in pieces of about the same size: one, or an even number of them."""
         starts = [mark for mark in self.marks if mark < self.end]
+        if not starts:
+            return [Piece(self.path, 0, 0, 0, 0)]
         number = min(len(starts), -(-self.end // PIECE))
         number += number % 2 if number > 1 else 0
         at = sorted({len(starts) * one // number for one in range(number)})

@@ -14,7 +14,10 @@ from steptime.core.units import counted
 FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
 PARTS = ("forward_s", "backward_s", "update_s")
 OF_STEP = ("mean", "low", "high", "min", "p5", "p95", "interval")
-SHOWN = ("accuracy", "loss", "comm_s", "first_step_s", "peak_memory_bytes", "energy_j", "power_w")
+SHOWN = (
+    *("accuracy", "loss", "comm_s", "first_step_s", "peak_memory_bytes", "planned_memory_bytes"),
+    *("energy_j", "power_w"),
+)
 
 
 def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> dict[str, Any]:
@@ -84,6 +87,8 @@ def _remarks(record: Record, told: Row) -> list[str]:
         remarks.append("the network learned nothing: its accuracy is that of guessing")
     if told["step_s_interval"] == WITHIN:
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
+    elif told["step_s_low"] is None:
+        remarks.append("two runs are too few for an interval: --runs 3 or more gives one")
     if told["samples_disturbed"] > told["samples_n"] / 4:
         others = "other work"
         if record.workload.plan.data > 1:

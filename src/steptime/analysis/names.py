@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from steptime.analysis import flat
@@ -18,6 +19,7 @@ from steptime.analysis.row import (
     said,
     telling_of,
 )
+from steptime.core.workload import Plan
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -33,6 +35,7 @@ HASHES = {
 }
 TOLD = (*OF_NETWORK, *OF_WAY)
 OF_PLAN = {f"{way}-parallel": way for way in WAYS}  # settings by the names that plans have for them
+OTHER_WAYS = {one.name for one in fields(Plan)} - {"data"}
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
 
 
@@ -97,8 +100,8 @@ def _bases(
     )
     told = connection.execute("SELECT DISTINCT keys FROM networks").fetchall()
     names = {keys: [n for n in _names(keys) if n not in free] for (keys,) in told}
-    every = dict.fromkeys(name for some in names.values() for name in some)
-    settings_ = (f", {_setting(name)} AS {flat.name(f'set {name}')}" for name in every)
+    every = list(dict.fromkeys(name for some in names.values() for name in some))
+    settings_ = (f", {_setting(name)} AS set_{at}" for at, name in enumerate(every))
     of = flat.listed(
         connection.execute(
             f"SELECT id, within, family, keys, {'NULL' if 'batch' in free else 'batch'} AS batch, "
@@ -116,7 +119,7 @@ def _bases(
         known = dict.fromkeys(
             n for keys in {of["keys"][at]: 0 for at in places} for n in names[keys]
         )
-        settings = {n: [of[f"set {n}"][at] for at in places] for n in known}
+        settings = {n: [of[f"set_{every.index(n)}"][at] for at in places] for n in known}
         batch = [of["batch"][at] for at in places]
         found = names_of(of["family"][places[0]], settings, batch)
         for at, name in zip(places, found, strict=True):
@@ -133,10 +136,9 @@ def _names(keys: str) -> list[str]:
 
 def _setting(name: str) -> str:
     """Return the SQL of a setting as JSON, None where a network has none."""
-    path = flat.text(f'$."{OF_PLAN.get(name, name)}"')
-    told = [f"params[{flat.text(name)}]"]
-    if name != "data":
-        told.insert(0, f"CAST(json_extract(plan, {path}) AS VARCHAR)")
+    told, of_plan = [f"params[{flat.text(name)}]"], OF_PLAN.get(name, name)
+    if of_plan in OTHER_WAYS:
+        told.insert(0, f"CAST(json_extract(plan, '$.{of_plan}') AS VARCHAR)")
     if name in ("dtype", "phase", "optimizer"):
         told.insert(1, f"CAST(to_json({name}) AS VARCHAR)")
     if name == "replicas":

@@ -206,4 +206,10 @@ ANALYSIS = Analysis(
         Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
     ),
     folders=1000,
+    fails={
+        "slow": ("slow",),
+        "slower": ("slow",),
+        "changed": ("slow", "fast", "not_measured"),
+        "vanished": ("not_measured",),
+    },
 )

@@ -56,6 +56,7 @@ class Pairing:
     column: str = ""
     free: Collection[str] = ()
     but: str = "not with these options {}"
+    margin: float | None = None  # below which no difference counts
 
     @property
     def levels(self) -> list[str]:
@@ -80,7 +81,7 @@ class Pairing:
         ratio = of["value"][b] / of["value"][a]
         sampled = np.isfinite(of["e_value"][a]) & np.isfinite(of["e_value"][b])
         left, right = (self.sides.estimate(side[sampled]) for side in (a, b))
-        found = compared(left, right, ratio[sampled])
+        found = compared(left, right, ratio[sampled], self.sides.quantity, self.margin)
         told = {name: np.full(len(a), np.nan) for name in ("low", "high", "p_value")}
         for name, column in told.items():
             column[sampled] = found[name]

@@ -47,10 +47,14 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     return Pairing(sides, "a", words, but="not {} for this stack")
 
 
-def two_folders(data: Data, quantity: str = "step_s") -> Pairing:
-    """Return the records of the second folder beside those of the first, on the same platforms."""
+def two_folders(data: Data, quantity: str = "step_s", margin: float | None = None) -> Pairing:
+    """Return the records of the second folder beside those of the first, on the same platforms.
+
+    What differs by less than `margin`, a share, is the same.
+    """
     sides = Sides(data, quantity, "folder_rank::VARCHAR", cell_of(data, "folder", ()))
-    return Pairing(sides, "0", {"0": "in the first folder", "1": "in the second folder"})
+    words = {"0": "in the first folder", "1": "in the second folder"}
+    return Pairing(sides, "0", words, margin=margin)
 
 
 def by_column(

@@ -15,6 +15,7 @@ from steptime.analysis.data import Data
 from steptime.analysis.row import Row
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_folder, replacing
+from steptime.core.printers import APOSTROPHE, FORMULA
 from steptime.store import StoreError
 
 if TYPE_CHECKING:
@@ -67,11 +68,24 @@ def export(data: Data, path: Path, sql: str = "FROM records") -> int:
 def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> None:
     import duckdb
 
-    target = str(path).replace("'", "''")
+    rows, to = "FROM answer", f"{flat.text(str(path))} ({FORMATS[ending]}, USE_TMP_FILE false)"
+    if ending == ".csv":
+        kinds = connection.execute("SELECT column_name, column_type FROM (DESCRIBE answer)")
+        rows = f"SELECT {', '.join(_harmless(*one) for one in kinds.fetchall())} FROM answer"  # noqa: S608  # quoted names
     try:
-        connection.execute(f"COPY answer TO '{target}' ({FORMATS[ending]}, USE_TMP_FILE false)")
+        connection.execute(f"COPY ({rows}) TO {to}")
     except duckdb.IOException as error:
         raise StoreError(f"{path}: cannot write: {_first_lines(error)}") from error
+
+
+def _harmless(column: str, kind: str) -> str:
+    """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
+    cell = flat.name(column)
+    if kind != "VARCHAR":
+        return cell
+    begins = " OR ".join(f"starts_with({cell}, {flat.text(one)})" for one in FORMULA)
+    is_formula = f"({begins}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
+    return f"if({is_formula}, concat({flat.text(APOSTROPHE)}, {cell}), {cell}) AS {cell}"
 
 
 @contextmanager

@@ -38,7 +38,7 @@ NETWORKS = """
 s AS NOT MATERIALIZED (SELECT {results}, workload_key FROM results),
 p AS (SELECT DISTINCT ON (workload_key, platform) * FROM s WHERE flop > 0),
 r AS (SELECT {records}, workload_key FROM records WHERE {published} AND origin = 'published'
-      AND status = 'ok' AND {own} AND env NOT LIKE '%"duplicate_of": "%'),
+      AND status = 'ok' AND {own} AND coalesce(env ->> 'duplicate_of', '') = ''),
 points AS (
   SELECT coalesce(p.label, r.model || coalesce(', batch ' || r.batch, '')) AS name, {of_r},
     coalesce(r.intensity, p.intensity) AS intensity,
@@ -58,8 +58,7 @@ points AS (
     coalesce(r.intensity, p.own_flop / nullif(p.traffic_bytes, 0)) AS intensity,
     coalesce(r.speed, r.flop / r.step_s, p.own_flop / r.step_s) AS flop_per_s, r.share,
     p.own_flop / p.step_s AS predicted_flop_per_s,
-    CAST(p.method_options ->> 'peak_flop_per_s' AS DOUBLE) AS peak,
-    CAST(p.method_options ->> 'memory_bytes_per_s' AS DOUBLE) AS rate
+    {peak} AS peak, {rate} AS rate
   FROM r FULL JOIN p USING (workload_key, platform, scope))"""
 UNDER = """,
 roofs AS (SELECT unnest(?) AS platform, unnest(?) AS dtype, unnest(?) AS top, unnest(?) AS side),
@@ -85,7 +84,8 @@ SELECT platform, dtype, any_value(top) AS peak_flop_per_s, any_value(side) AS me
 ROWS = """
 SELECT name, model, family, platform, dtype, batch, origin, method, more.*, intensity, flop_per_s,
   predicted_flop_per_s, roof_flop_per_s, top AS peak_flop_per_s, side AS memory_bytes_per_s,
-  flop_per_s / top AS peak_fraction, flop_per_s / roof_flop_per_s AS roof_fraction,
+  coalesce(flop_per_s, predicted_flop_per_s) / top AS peak_fraction,
+  coalesce(flop_per_s, predicted_flop_per_s) / roof_flop_per_s AS roof_fraction,
   CASE WHEN intensity >= top / side THEN 'compute' WHEN intensity < top / side THEN 'memory' END
     AS bound FROM drawn
 WHERE (flop_per_s IS NOT NULL OR (intensity IS NOT NULL AND predicted_flop_per_s IS NOT NULL))
@@ -199,6 +199,8 @@ def _points(data: Data, ops: bool, names: Sequence[str]) -> str:
         return ", ".join([*told, f"{others} AS more"])
 
     return (OPS if ops else NETWORKS).format(
+        peak=flat.rate("p.method_options ->> 'peak_flop_per_s'"),
+        rate=flat.rate("p.method_options ->> 'memory_bytes_per_s'"),
         published="published" in data.origins,  # a join of nothing costs nothing
         own=OWN,
         told=", ".join((*FACTS, "more")),

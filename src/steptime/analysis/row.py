@@ -54,8 +54,14 @@ UNKNOWN = "unknown"
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
-MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction")  # ends of quantities
+MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction", "shares")  # ends of quantities
+WASTE = ("infeed", "time_share", "uncertainty", "jitter", "std")  # that less is better of, still
 Texts = Mapping[str, Sequence[str | None]]  # settings: of each a column, JSON, None if absent
+
+
+def more_is_better(quantity: str) -> bool:
+    """Return whether more of a quantity is better: of a rate or accuracy it is, of seconds not."""
+    return quantity.endswith(MORE_IS_BETTER) and not any(one in quantity for one in WASTE)
 
 
 def facts_of(row: Mapping[str, Any]) -> Row:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from steptime.analysis import regression
+from steptime.analysis import flat, regression
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
-from steptime.analysis.row import MORE_IS_BETTER, Row, grouped
+from steptime.analysis.row import Row, grouped, more_is_better
 from steptime.analysis.sensitivity_words import says
 from steptime.analysis.warmup import Floats
 from steptime.core.errors import InputError, one_of, unknown
@@ -105,7 +105,7 @@ def _networks(
     if table is None or of in data.hyperparameters:
         raise unknown("quantity", of, sorted({*tables["results"], *tables["records"]}), "--of")
     way = "predicted_by" if of.startswith("predicted_") else "method"
-    value, where = f'TRY_CAST("{of}" AS DOUBLE)', "true"
+    value, where = f"TRY_CAST({flat.name(of)} AS DOUBLE)", "true"
     if table == "records":
         value, where = f"CASE WHEN status = 'ok' THEN {value} END", "coalesce(scope, '') = ''"
     else:  # a prediction that does not fit failed
@@ -140,7 +140,7 @@ def _networks(
             family,
         )
     )
-    ratio = "a / b" if of.endswith(MORE_IS_BETTER) else "b / a"
+    ratio = "a / b" if more_is_better(of) else "b / a"
     for row in places:
         if platform not in (None, row["platform"]):
             continue
@@ -150,7 +150,7 @@ def _networks(
         told = (*data.hyperparameters, *(NETWORK if against else STEP), *["dtype"] * several)
         always = {*data.hyperparameters, "batch", *wanted, *varying[row["family"]]}
         shown = (name for name in dict.fromkeys(told) if name in always and name in tables[table])
-        names = ", ".join(f'"{name}"' for name in shown)
+        names = ", ".join(map(flat.name, shown))
         place = {name: row[name] for name in PLACE}
         if not against:
             found = alone(row["family"], names)

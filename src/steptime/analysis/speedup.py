@@ -18,7 +18,7 @@ from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held
-from steptime.analysis.row import HOW, MORE_IS_BETTER, Row
+from steptime.analysis.row import HOW, Row, more_is_better
 from steptime.analysis.sides import APART, Columns, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.statistics import rank_correlation
@@ -71,7 +71,7 @@ def speedup_table(
     free = (by, "dtype") if any_dtype else (by,)
     where = f"origin = {flat.text(origin)} AND scope = '' AND status = 'ok'"
     sides = Sides(data, quantity, level, cell_of(data, by, free), where, APART.get(by, (by,)))
-    worst_is_least = quantity.endswith(MORE_IS_BETTER)
+    worst_is_least = more_is_better(quantity)
     first = against or worst_of(sides, worst_is_least)
     ups = speedups(data, sides, first, by, worst_is_least) if first else None
     summary: Row = {"by_column": by, "against": first, "quantity": quantity}

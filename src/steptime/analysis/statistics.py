@@ -20,6 +20,7 @@ from steptime.core.errors import InputError
 MISS = 0.05  # an interval is to miss the truth as seldom as this
 SEED = 20151115
 LEAST_FOR_CORRELATION = 8  # samples
+LEAST_RUNS = 3  # of which an interval is given: with one degree of freedom, t is 12.7
 AT_ONCE = 50_000  # cells: more would take more memory, and no less time
 
 WITHIN, BETWEEN = "within-run", "between-runs"
@@ -35,10 +36,11 @@ def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, 
     """Return the step time [s] of each cell of runs [samples of s] with its 95 % interval.
 
     Several runs: the geometric mean of the medians of the runs, and a t-interval over their
-    logarithms, whose standard error is `error`. One run: its median, and a bootstrap interval; none
-    for a single sample. Warm-up is left out (`find_warm_up`); where no steady state is found
-    (`steady` is 0) the interval is widened by the `drift` that is left. NaN is unknown. Raises
-    `InputError` for no samples, or a time that is not positive.
+    logarithms, whose standard error is `error`; no interval of two runs, where t is 12.7. One run:
+    its median, and a bootstrap interval; none for a single sample. Warm-up is left out
+    (`find_warm_up`); where no steady state is found (`steady` is 0) the interval is widened by the
+    `drift` that is left. NaN is unknown. Raises `InputError` for no samples, or a time that is not
+    positive.
     """
     parts = [_estimates(cells[at : at + AT_ONCE]) for at in range(0, max(len(cells), 1), AT_ONCE)]
     return {name: np.concatenate([part[name] for part in parts]) for name in ESTIMATE}
@@ -111,7 +113,8 @@ def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str,
         centre[cell], error[cell] = ordered.mean(), ordered.std(ddof=1) / math.sqrt(len(ordered))
     for size in np.unique(sizes[several]):
         held = several[sizes[several] == size]
-        reach = two_sided_t(MISS, int(size) - 1) * error[held]
+        t = two_sided_t(MISS, int(size) - 1) if size >= LEAST_RUNS else math.nan
+        reach = t * error[held]
         ends[0][held], ends[1][held] = centre[held] - reach, centre[held] + reach
     return {
         "value": unit_s * np.exp(centre),

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from weakref import finalize
 
 from steptime import store
 from steptime.analysis import cache, flat, results_sql
 from steptime.core.record import Record
+from steptime.core.scratch import temporary
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
+_ASKED = """
+    SELECT tree->>'$..table_name', tree->>'$..column_names[*]', tree->>'$..class'
+    FROM (SELECT json_serialize_sql(?::VARCHAR) AS tree)
+"""
 
 
 class Tables:
@@ -31,7 +34,7 @@ class Tables:
     def __init__(
         self, folders: Sequence[Source], warn: Callable[[str], None], model: str = ""
     ) -> None:
-        scratch = Path(mkdtemp(prefix="steptime-"))
+        scratch = temporary()
         self.connection = cache.connected(scratch)
         finalize(self, _end, self.connection, scratch)
         rows = [
@@ -63,7 +66,8 @@ class Tables:
 
     def named(self, sql: str) -> None:
         """See to it that a statement over `results` finds them, and names where it asks for any."""
-        if "results" not in sql.lower():
+        ((tables, columns, kinds),) = self.connection.execute(_ASKED, [sql]).fetchall()
+        if "results" not in tables:
             return
         if not self._has_results:
             self._store()
@@ -72,8 +76,7 @@ class Tables:
             else:
                 results_sql.add(self.connection, self._typed)
             self._has_results, self._is_named = True, bool(self._stored)
-        words = set(re.findall(r"[a-z]+|\*", sql.lower()))
-        if not self._is_named and ("select" not in words or words & {"name", "label", "*"}):
+        if not self._is_named and ("STAR" in kinds or {"name", "label"} & {*columns}):
             self._is_named = True
             results_sql.add_names(self.connection, self._typed)
 

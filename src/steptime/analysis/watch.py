@@ -1,6 +1,5 @@
 """What became slower or faster from one folder to another, beyond noise and beyond a margin."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,60 +9,50 @@ from numpy.typing import NDArray
 from steptime.analysis.pairing import Pairing
 from steptime.analysis.row import Row
 from steptime.analysis.sides import Columns
-from steptime.analysis.verdict import control_false_discovery
-from steptime.analysis.warmup import Floats
+from steptime.analysis.verdict import MARGIN, screen_words
 from steptime.core.units import counted, percent
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {
-    "slower": ("regressions",),
+    "slower": ("regressions", "vanished"),
     "faster": ("improvements",),
-    "changed": ("regressions", "improvements"),
+    "changed": ("regressions", "improvements", "vanished"),
+    "vanished": ("vanished",),
 }
-LEAST = 8  # pairs of single runs, from which their noise from run to run is estimated
 TOLD = ("name", "scope", "family", "op_kind", "platform", "ratio", "ratio_low", "ratio_high",
         "p_value", "interval")  # fmt: skip
-HALF = 2 * 0.6745  # deviations that hold half of a normal distribution
 
 
-def watch(found: Pairing, margin: float) -> Row:
-    """Return what changed by more than `margin`, largest first, and how many did what.
+def watch(found: Pairing) -> Row:
+    """Return what changed by more than the margin, largest first, and how many did what.
 
-    A change is believed where the false discovery rate over all pairs allows it. A single run does
-    not show how runs differ, so single runs are held against the spread of all their ratios, too
-    (its densest half). A network that ran and now fails is a regression without a ratio.
+    A regression is what is worse, whichever way that is for the quantity. A network that ran and
+    now fails is one without a ratio; what the second folder lacks has `vanished`.
     """
     told = {n: column[found.columns["sampled"]] for n, column in found.columns.items()}
-    told["p_value"] = _p_values(told)
     places = np.flatnonzero(found.columns["sampled"])
-    ratio, up, down = told["ratio"], 1 + margin, 1 / (1 + margin)
-    beyond = np.abs(np.log(ratio)) > math.log1p(margin)
-    believed = beyond & control_false_discovery(np.nan_to_num(told["p_value"], nan=1.0))
-    inside = (told["low"] >= down) & (told["high"] <= up)
-    words = np.where(inside, "same", "unsure").astype(object)
-    words[believed] = np.where(ratio[believed] > 1, "slower", "faster")
+    words, size = told["verdict"], np.abs(np.log(told["ratio"]))
     changed = {}
-    for word, sign in (("slower", -1), ("faster", 1)):
+    for word in ("slower", "faster"):
         mine = np.flatnonzero(words == word)
-        mine = mine[np.argsort(sign * ratio[mine], kind="stable")]
-        rows = found.rows(places[mine])
-        changed[word] = [
-            {name: row.get(name) for name in TOLD} | {"p_value": float(p)}
-            for row, p in zip(rows, told["p_value"][mine], strict=True)
-        ]
+        mine = mine[np.argsort(-size[mine], kind="stable")]
+        changed[word] = [_told(row) for row in found.rows(places[mine])]
     failed = [
-        {name: row.get(name) for name in TOLD} | {"reason": row["reason"]}
+        _told(row) | {"reason": row["reason"]}
         for row in found.unpaired_rows(np.flatnonzero(found.unpaired["is_lost"]))
     ]
     of_words = {word: int((words == word).sum()) for word in ("slower", "faster", "same", "unsure")}
     alone, is_a = ~found.unpaired["is_both"], found.unpaired["is_a"]
+    gone = found.unpaired_rows(np.flatnonzero(alone & is_a))
     return {
-        "margin": margin,
+        "margin": MARGIN if found.margin is None else found.margin,
+        "quantity": found.sides.quantity,
         "regressions": [*failed, *changed["slower"]],
         "improvements": changed["faster"],
+        "vanished": [_told(row) | {"reason": row["reason"]} for row in gone],
         "verdicts": of_words
         | {
             "failed": len(failed),
-            "vanished": int((alone & is_a).sum()),
+            "vanished": len(gone),
             "new": int((alone & ~is_a).sum()),
         },
         "groups": _groups(found, told, words),
@@ -71,21 +60,8 @@ def watch(found: Pairing, margin: float) -> Row:
     }
 
 
-def _p_values(told: Mapping[str, Floats]) -> Floats:
-    """Return the probability of no difference, for single runs with the noise from run to run."""
-    p_values, single = told["p_value"].copy(), np.flatnonzero(told["single"])
-    single = single[np.isfinite(p_values[single])]
-    if len(single) < LEAST:
-        return p_values
-    logs = np.log(told["ratio"][single])
-    ordered = np.sort(logs)
-    half = (len(logs) + 1) // 2
-    widths = ordered[half:] - ordered[: len(logs) - half]
-    spread = max(float(widths.min()) / HALF, 1e-9)
-    from scipy.special import erfc
-
-    p_values[single] = np.maximum(p_values[single], erfc(np.abs(logs) / spread / math.sqrt(2)))
-    return p_values
+def _told(row: Mapping[str, Any]) -> Row:
+    return {name: row.get(name) for name in TOLD}
 
 
 def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
@@ -107,21 +83,28 @@ def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
     """Return a line for each regression, the largest first, then the groups, then the summary."""
+    quantity, word_of = found["quantity"], screen_words(found["quantity"])
+    worse = word_of["slower"]
+    what = "the time" if quantity == "step_s" else quantity
     said = [
         f"{_name(row)}: {row['reason']}"
         if row["ratio"] is None
-        else f"{_name(row)}: {percent(row['ratio'] - 1)} slower ({_between(row)})"
+        else f"{_name(row)}: {_by(row, worse, quantity)}"
         for row in found["regressions"]
     ]
     said += [
-        f"{one['by']} {one['group']}: {one['slower']} of {counted(one['pairs'], 'pair')} slower, "
-        f"{one['geometric_mean_ratio']:.3g} times the time in the mean"
+        f"{one['by']} {one['group']}: {one['slower']} of {counted(one['pairs'], 'pair')} {worse}, "
+        f"{one['geometric_mean_ratio']:.3g} times {what} in the mean"
         for one in found["groups"]
         if one["slower"]
     ]
     if found["unlike"]:
         said.append(f"not like with like: {'; '.join(found['unlike'][:4])}")
-    counts = ", ".join(f"{number} {word}" for word, number in found["verdicts"].items() if number)
+    counts = ", ".join(
+        f"{number} {word_of.get(word, word)}"
+        for word, number in found["verdicts"].items()
+        if number
+    )
     return [*said, f"beyond {percent(found['margin'])} and noise: {counts or 'nothing to compare'}"]
 
 
@@ -129,5 +112,9 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{row['name']} {row['scope']}".rstrip()
 
 
-def _between(row: Mapping[str, Any]) -> str:
-    return f"{percent(row['ratio_low'] - 1)} to {percent(row['ratio_high'] - 1)}"
+def _by(row: Mapping[str, Any], worse: str, quantity: str) -> str:
+    """Return by how much it is worse: `20 % slower (18 % to 22 %)`, `worse, loss +9 % (...)`."""
+    between = " to ".join(percent(row[f"ratio_{end}"] - 1) for end in ("low", "high"))
+    if quantity.endswith("_s") and row["ratio"] > 1:
+        return f"{percent(row['ratio'] - 1)} {worse} ({between})"
+    return f"{worse}, {quantity} {percent(row['ratio'] - 1, '+')} ({between})"

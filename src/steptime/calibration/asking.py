@@ -1,9 +1,8 @@
 """What is predicted for the rows of published tables: a function a kind of question."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -20,14 +19,17 @@ from steptime.predict.collectives import EXCHANGES
 from steptime.predict.kernel import Interval
 from steptime.predict.method import Method
 from steptime.serving.answer import Request as Service
-from steptime.serving.answer import answered, memory_of
-from steptime.serving.load import ROUNDS, Demand, served
+from steptime.serving.answer import loaded, memory_of, times_of
+from steptime.serving.load import ROUNDS, Demand
 from steptime.serving.phases import Phases
 
 SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "shard")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 PARALLEL = ("tensor", "pipeline", "data", "expert")
-SERVED = (*PARALLEL, "batch", "input", "output")
+UNDER = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
+MIXED = {
+    name: f"{name}-mixed" for name in ("bfloat16", "float16")
+}  # as tables of trainings mean it
 COLLECTIVES = ("all_reduce", *EXCHANGES)
 SIZES = ("micro_batch", "batch", "length", "gradients")
 MOST_RUN = 20_000  # requests that an event loop runs for a row
@@ -51,8 +53,9 @@ def step(asked: Question, method: str | Method) -> Told:
     plan = split_of({**split, "sequence": sequence, "recompute": recompute})
     sizes = {name: _whole(asked, name) for name in SIZES if numbers.get(name) not in (None, "")}
     stack = texts.get("stack") or stack_at(texts["software"], texts["date"])
+    dtype = MIXED.get(texts["dtype"], texts["dtype"])
     shape, planner = _planner(
-        texts["model"], _site(asked), texts["dtype"], stack, devices, method,
+        texts["model"], _site(asked), dtype, stack, devices, method,
         sizes.get("length"), sizes.get("gradients"),
     )  # fmt: skip
     micro = sizes.get("micro_batch", 1)
@@ -138,63 +141,33 @@ def serve(asked: Question, method: str | Method) -> Told:
     Of a static `batch`, or of a number of requests at once, the `concurrency`.
     """
     texts, numbers = asked.texts, asked.numbers
-    sizes: dict[str, Any] = {
-        name: _whole(asked, name) for name in SERVED if numbers.get(name) not in (None, "")
-    }
+
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {n: _whole(asked, n) for n in names if numbers.get(n) not in (None, "", 0)}
+
     stack = texts.get("stack") or stack_at(texts["software"], texts["date"])
-    split = tuple(sizes.pop(name, 1) for name in PARALLEL)
-    batch, tokens, output = (sizes.get(name, 1) for name in ("batch", "input", "output"))
-    if numbers.get("prefill_replicas"):
-        return _apart(asked, stack, method, dict(zip(PARALLEL, split, strict=True)))
-    model, weights = texts["model"], texts.get("weights") or None
-    how = (model, _site(asked), texts["dtype"], weights, stack, method)
-    phases, steps, devices = _phases(*how, tokens + output, *split), output - 1, prod(split[:3])
-    if numbers.get("concurrency"):
-        requests = _whole(asked, "concurrency")
-        ttft_s, tpot_s = served(phases, requests, tokens, output)
-    else:
-        ttft_s = phases.prefill(batch, tokens).seconds + phases.constant("prompt_s")
-        tpot_s = phases.decode(batch, tokens + output / 2).seconds
-    request_s = ttft_s + steps * tpot_s
-    rate = batch * output / devices / request_s
-    form = "served" if numbers.get("concurrency") else phases.form
-    values = {
-        "ttft_s": phases.within(ttft_s, form),
-        "tpot_s": phases.within(tpot_s),
-        "request_s": phases.within(request_s),
-        "tokens_per_s_per_device": phases.within(rate),
-    }
-    fits = not memory_of(phases, batch, tokens + output, tokens)["over_bytes"]
+    model, site, split = texts["model"], _site(asked), given(PARALLEL)
+    demand, sizes = Demand(**given(UNDER)), given(("batch", "input", "output"))
+    demand = replace(demand, count=min(ROUNDS * demand.concurrency, MOST_RUN))
+    formats: Any = {name: texts.get(name) or None for name in ("dtype", "weights")}  # may be empty
+    how: Any = {**formats, **split, "stack": stack, "method": method}
+    sizes = {"input": 1, "output": 1, **sizes, **given(("replicas",))}
+    one = Service(model, site, **sizes, **how, demand=demand)
+    phases = _phases(model, site, one.length, **how)
+    load = loaded(one, demand.load(one.input, one.output), phases) if demand.concurrency else None
+    times = times_of(one, phases, load)
+    devices = one.devices if load is None else load["devices"]
+    rate = (
+        one.batch * one.output / times["request_s"].value if load is None else load["tokens_per_s"]
+    )
+    values = {**times, "tokens_per_s_per_device": phases.within(rate / devices)}
+    fits = not memory_of(phases, one.batch, one.length, one.input)["over_bytes"]
     return Told(values, devices, stack, fits, form=phases.form)
 
 
-def _apart(asked: Question, stack: str, method: str | Method, split: Mapping[str, Any]) -> Told:
-    """Return the same of servers that read prompts, and others that decode, run by events."""
-    names = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
-    under: dict[str, Any] = {n: _whole(asked, n) for n in names if asked.numbers.get(n)}
-    how: dict[str, Any] = {n: asked.texts[n] for n in ("dtype", "weights") if asked.texts.get(n)}
-    tokens, output, replicas = (_whole(asked, n) for n in ("input", "output", "replicas"))
-    under["count"] = min(ROUNDS * under.get("concurrency", 0), MOST_RUN)
-    told = answered(
-        Service(asked.texts["model"], _site(asked), 1, tokens, output, replicas=replicas,
-                stack=stack, method=method, demand=Demand(**under), **split, **how)
-    )  # fmt: skip
-    ends = {name: told["bounds"][name] for name in ("ttft_s", "tpot_s", "request_s")}
-    return Told(
-        {name: Interval(told[name], *within) for name, within in ends.items()},
-        told["devices"], stack, told["fits"],
-    )  # fmt: skip
-
-
 @lru_cache(maxsize=512)
-def _phases(
-    model: str, site: Site, dtype: str, weights: str | None, stack: str, method: str | Method,
-    length: int, *split: int,
-) -> Phases:  # fmt: skip
-    parallel: Any = dict(zip(PARALLEL, split, strict=True))
-    how: Any = {"dtype": dtype or None, "weights": weights or None}  # cells may be empty
-    one = Service(model, site, 1, length - 1, 1, stack=stack, method=method, **parallel, **how)
-    return one.phases()
+def _phases(model: str, site: Site, length: int, **how: Any) -> Phases:
+    return Service(model, site, 1, length - 1, 1, **how).phases()
 
 
 KINDS: Mapping[str, Callable[[Question, str | Method], Told]] = {

@@ -16,6 +16,7 @@ from steptime.ops.training import training_graph
 from steptime.predict.described import KINDS
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
+from steptime.predict.price import peak_flop_per_s
 
 Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()
@@ -56,7 +57,7 @@ class Case:
     group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
     are the seconds that others predicted. `place` is where the case stands. Cases that do not
     calibrate are only predicted. What is `repeated` goes round `copies` of its weights. Raises
-    `InputError` where nothing runs.
+    `InputError` where nothing runs, and where no peak of the device is known for its type.
     """
 
     kernels: tuple[Kernel, ...]
@@ -75,6 +76,12 @@ class Case:
     def __post_init__(self) -> None:
         if not self.kernels:
             raise InputError("no kernel runs: it is a view, or its gradient is passed on as it is")
+        if self.workload:
+            types = {self.workload.dtype}
+        else:
+            types = {one.dtype for one in self.kernels if one.products} or {self.kernels[0].dtype}
+        for dtype in types:
+            peak_flop_per_s(self.device, dtype)
 
     @property
     def alone(self) -> bool:
@@ -85,6 +92,17 @@ class Case:
     def described(self) -> str:
         """The name of a network of which only sums are known, "" for other cases."""
         return self.family if self.kernels[0].kind in KINDS else ""
+
+
+Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause
+
+
+def leave_out(unasked: Unasked | None, place: str, error: InputError) -> None:
+    """Note the row at a place with the cause; without a list of them raise `InputError`."""
+    message = str(error).removeprefix(f"{place}: ")
+    if unasked is None:
+        raise InputError(f"{place}: {message}") from None
+    unasked.append((place, str(error.__cause__ or message)))
 
 
 def called(kind: str) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from steptime.calibration.cases import Case
+from steptime.core.graph import PASSES, PLACE
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import form_of, price, reached
 from steptime.predict.calibrated.product import product, weights_at_hand
 from steptime.predict.described import alike
-from steptime.predict.host import alike as steps_alike
-from steptime.predict.host import calls_of, left_over, spent
+from steptime.predict.host import Host, behind_host, calls_of, left_over, longer, spent
 from steptime.predict.kernel import Interval, Kernel, Settings
 from steptime.predict.sums import numbers_of, with_numbers
 
@@ -79,10 +79,11 @@ class Columns:
         return self._timed(self._running(constants), constants)
 
     def _running(self, constants: Constants) -> Floats:
-        """Return the seconds of the kernels of each case."""
-        total: Floats = np.zeros(len(self.cases))
+        """Return the seconds of the kernels of each case, pass by pass."""
+        total: Floats = np.zeros((len(PASSES), len(self.cases)))
         for block, one in self._priced(constants):
-            total += np.bincount(block.case, block.often * one.value, len(self.cases))
+            into = total[PLACE[block.kernel.pass_]]
+            into += np.bincount(block.case, block.often * one.value, len(self.cases))
         return total
 
     def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
@@ -91,25 +92,28 @@ class Columns:
         What kernels share adds up, what is their own adds as squares (`schedule.total`), as do the
         errors of device and host where an op is measured alone.
         """
-        value, below, above, below2, above2 = sums = np.zeros((5, len(self.cases)))
+        passes = self._running(constants)
+        value = passes.sum(axis=0)
+        below, above, below2, above2 = sums = np.zeros((4, len(self.cases)))
         for block, one in self._priced(constants):
             down = block.often * (one.value - one.low)
             up = block.often * (one.high - one.value)
             alone = 1 - one.shared**2
             parts = (
-                *(block.often * one.value, one.shared * down, one.shared * up),
+                *(one.shared * down, one.shared * up),
                 *(alone * down**2, alone * up**2),
             )
             for i, part in enumerate(parts):
                 sums[i] += np.bincount(block.case, part, len(self.cases))
         low = value - np.sqrt(below**2 + below2)
         high = value + np.sqrt(above**2 + above2)
-        middle = self._timed(value, constants)
+        middle = self._timed(passes, constants)
         ends = []
         for end, (device_s, sign) in enumerate(((low, -1), (high, 1))):
             moved = widened(constants, end)
-            both = self._timed(device_s, moved)
-            apart = self._timed(device_s, constants) - middle, self._timed(value, moved) - middle
+            parts = passes * (device_s / value)
+            both = self._timed(parts, moved)
+            apart = self._timed(parts, constants) - middle, self._timed(passes, moved) - middle
             ends.append(np.where(self._isolated, middle + sign * np.hypot(*apart), both))
         return middle, ends[0], ends[1]
 
@@ -123,26 +127,30 @@ class Columns:
             found: Any = price(block.kernel, device, np.maximum, alone, rests)
             known = products.get(f"{block.kernel.kind} {block.kernel.dtype}")
             if known and len(block.kernel.products) == 1:
-                longer = left_over(known, products_alike, *block.kernel.products[0]) ** alone
-                found = Interval(*(longer * one for one in found[:3]), *found[3:])
+                factor = left_over(known, products_alike, *block.kernel.products[0]) ** alone
+                found = Interval(*(factor * one for one in found[:3]), *found[3:])
             yield block, found
 
-    def _timed(self, device_s: Floats, constants: Constants) -> Floats:
-        """Return what is measured of cases whose kernels take `device_s`."""
-        total = device_s.copy()
+    def _timed(self, passes: Floats, constants: Constants) -> Floats:
+        """Return what is measured of cases whose kernels take these seconds, pass by pass."""
+        device_s: Floats = passes.sum(axis=0)
+        total = device_s
         if self._isolated.any() and "launch.isolated_s" in constants:  # a CPU is its own host
             factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
             between = between_events_s(device_s, factors, constants)
             total = np.where(self._isolated, between, device_s)
         if self._steps and "host.factor" in constants:
-            base = self._awaited * constants["host.step_s"] * constants["host.factor"]
-            own, host_s = total[self._steps], self._host_s(constants)
-            known = self.device.calibration
-            factor = left_over(known.get("steps", ()), steps_alike, host_s, own)
+            parts, known = list(passes[:, self._steps]), self.device.calibration
+            host = self._host(constants)
+            behind = [
+                sum(behind_host(parts, host._replace(waits=waits), np.maximum))
+                for waits in (False, True)
+            ]
+            factor = longer(parts, host._replace(steps=known.get("steps", ())))
             if networks := known.get("networks"):
                 named = [sum(w * alike(a, b) for b, w in networks.items()) for a in self._names]
                 factor = np.where(np.array(self._names) != "", np.exp(named), factor)
-            total[self._steps] = np.maximum(own + base, host_s) * factor
+            total[self._steps] = np.where(self._awaited, behind[1], behind[0]) * factor
         elif self._steps:
             total[self._steps] += constants["launch.step_s"]
         return total
@@ -153,32 +161,34 @@ class Columns:
         by_form = [form_of(one.kernels[0], self.device) is product for one in self.cases]
         places = np.flatnonzero(self._alone & single & by_form)
         running = self._running(constants)
-        longer = self._timed(running * 1.001, constants) / self._timed(running, constants)
-        return places.tolist(), np.log(longer[places]) / np.log(1.001)
+        more = self._timed(running * 1.001, constants) / self._timed(running, constants)
+        return places.tolist(), np.log(more[places]) / np.log(1.001)
 
     def behind_host(self, constants: Constants) -> tuple[list[int], Floats, Floats]:
         """Return which cases are steps behind a host, and what host and device take for them."""
         if not self._steps or "host.factor" not in constants:
             return [], np.empty(0), np.empty(0)
-        return self._steps, self._host_s(constants), self._running(constants)[self._steps]
+        device_s = self._running(constants).sum(axis=0)[self._steps]
+        host_s: Any = self._host(constants).issued_s[-1]
+        return self._steps, host_s, device_s
 
-    def _host_s(self, constants: Constants) -> Floats:
-        """Return the seconds of the host of each step, which runs ahead into the next one."""
+    def _host(self, constants: Constants) -> Host:
+        """Return the host of all steps side by side: its times are arrays."""
         if self._spent is None:
             self._spent = _spent([self.cases[i] for i in self._steps], constants)
         names, times = self._spent
-        found: Floats = times @ np.array([constants[name] for name in names])
-        return found * constants.get("host.factor", 1.0)
+        factor = constants["host.factor"]
+        seconds = factor * (times @ np.array([constants[name] for name in names]))
+        issued: Any = tuple(np.cumsum(seconds, axis=0))
+        return Host(issued, factor * constants["host.step_s"])
 
 
 def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Floats]:
-    """Return constants of the host, and how often each step spends them [cases, constants]."""
-    totals = [
-        sum((Counter(part) for part in spent(calls_of(case.kernels), named).values()), Counter())
-        for case in cases
-    ]
-    names = sorted({name for one in totals for name in one})
-    return names, np.array([[one[name] for name in names] for one in totals])
+    """Return constants of the host, and how often each pass spends them [passes, cases, names]."""
+    found = [spent(calls_of(case.kernels), named) for case in cases]
+    names = sorted({name for one in found for part in one.values() for name in part})
+    counts = [[[one[part].get(name, 0.0) for name in names] for one in found] for part in PASSES]
+    return names, np.array(counts)
 
 
 def products_alike(*sizes: Any) -> Any:

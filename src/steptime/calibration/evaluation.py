@@ -1,5 +1,6 @@
 """An evaluation: methods side by side on the same cases, groups of them, and the worst ones."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from steptime.calibration.evaluate import (
     regime,
     score,
 )
+from steptime.core import units
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
 from steptime.core.table import Table, columns, picked
@@ -33,6 +35,7 @@ HEADS = columns(
     "method", "cases", "mape=MAPE", "median", "p90", "max", "bias", "factor", "balanced",
     "coverage", "width", "spread=MAPE of draws", "?constants", "?points",
 )  # fmt: skip
+LEFT_OUT = columns("cause", "rows", "example")
 OF_CASE = columns(
     "place", "kind", "device", "measured_s=measured", "predicted_s=predicted", "ratio:.2f=p / m",
     "ops=slowest ops",
@@ -43,7 +46,9 @@ OF_CASE = columns(
 class Evaluation:
     """What an evaluation found: a row a method over all cases, rows of groups, the worst cases.
 
-    `scored` are the cases with what the method that was asked for predicts.
+    `scored` are the cases with what the method that was asked for predicts, `compared_cases` how
+    many of them all methods predict: on these methods stand side by side. `unasked` are the rows
+    that no prediction could be asked for, by cause, with the place of one of them.
     """
 
     method: str
@@ -52,6 +57,8 @@ class Evaluation:
     groups: tuple[Mapping[str, Any], ...] = field(repr=False)
     worst: tuple[Mapping[str, Any], ...] = field(repr=False)
     scored: tuple[Scored, ...] = field(repr=False)
+    compared_cases: int
+    unasked: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     @property
     def tables(self) -> list[Table]:
@@ -60,6 +67,7 @@ class Evaluation:
         every = (
             (HEADS, map(shown, self.rows), "Errors of predictions"),
             ((*columns(*self.by), *HEADS), map(shown, self.groups), f"By {', '.join(self.by)}"),
+            (LEFT_OUT, self.unasked, "Rows that cannot be asked"),
             (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
         return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
@@ -67,8 +75,9 @@ class Evaluation:
     @property
     def document(self) -> dict[str, Any]:
         """The evaluation as one JSON document."""
-        lists = {name: list(getattr(self, name)) for name in ("by", "rows", "groups", "worst")}
-        return {"method": self.method, **lists}
+        names = ("by", "rows", "groups", "worst", "unasked")
+        lists = {name: list(getattr(self, name)) for name in names}
+        return {"method": self.method, **lists, "compared_cases": self.compared_cases}
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row a case; needs pandas."""
@@ -106,13 +115,17 @@ def evaluate(
     by: Sequence[str] = (),
     draws: int = DRAWS,
     worst: int = WORST,
+    unasked: Sequence[tuple[str, str]] = (),
 ) -> Evaluation:
     """Return how far a method is off on cases, beside other methods and published rivals.
 
     `method` is a method of the house, or a price of one's own, called `name`. With `points` each
     device is calibrated with so many of its cases, in `draws` draws, and scored on the others.
-    Raises `InputError` where there is no case.
+    `unasked` are rows that are no cases. Raises `InputError` where there is no case.
     """
+    if not cases and unasked:
+        place, cause = unasked[0]
+        raise InputError(f"none of {len(unasked):,} rows can be asked; {place}: {cause}")
     if not cases:
         raise InputError("no case to evaluate: no row fits the mapping")
     grouped([], by)
@@ -133,11 +146,17 @@ def evaluate(
             some = [part[key] for part in parts if key in part]
             groups.append(dict(zip(by, key, strict=True)) | _of_draws(label, some) | told)
         groups.sort(key=lambda row: [str(row[one]) for one in by])
-    rows += [
-        _row(other, made, _constants(cost_model(other), cases))
-        for other in BESIDE
-        if other != name and (made := score(cases, cost_model(other)))
-    ]
+    others = {
+        one: made for one in BESIDE if one != name and (made := score(cases, cost_model(one)))
+    }
+    every = [{id(one.case) for one in some} for some in (own, *others.values())]
+    of_all = set.intersection(*every)
+    if 0 < len(of_all) < len(own):
+        shared = [one for one in own if id(one.case) in of_all]
+        rows.append(_row(f"{name}, the cases of all", shared, _constants(method, cases)))
+    for other, made in others.items():
+        if shared := [one for one in made if id(one.case) in of_all]:
+            rows.append(_row(other, shared, _constants(cost_model(other), cases)))
     rows += _rivals(cases, name, own)
     far = sorted(own, key=lambda one: -abs(one.off))[:worst]
     return Evaluation(
@@ -147,7 +166,19 @@ def evaluate(
         tuple(groups),
         tuple({**case_row(one), "ops": _ops(one, method)} for one in far),
         tuple(own),
+        len(of_all),
+        tuple(_by_cause(unasked)),
     )
+
+
+def _by_cause(unasked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return a row for each cause, the commonest first."""
+    causes = Counter(cause for _, cause in unasked)
+    first = {cause: place for place, cause in reversed(unasked)}
+    return [
+        {"cause": cause, "rows": number, "example": first[cause]}
+        for cause, number in causes.most_common()
+    ]
 
 
 def _row(label: str, scored: Sequence[Scored], constants: float | None = None) -> dict[str, Any]:
@@ -214,25 +245,20 @@ def _said(op: Mapping[str, Any]) -> str:
     return f"{often}{op['kind']} {size}: {seconds(op['step_s'])}, {limit}"
 
 
-def percent(value: float | None, form: str = ".1%") -> str | None:
-    """Return a share as people read it: `5.1%`; None for one that is not known."""
-    return None if value is None else format(value, form)
+def percent(value: float | None) -> str | None:
+    """Return a share as people read it: `5.1 %`; None for one that is not known."""
+    return None if value is None else units.percent(value)
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with shares in percent, as people read them."""
     low_high = row["spread"]
-    forms = {
-        **dict.fromkeys(("mape", "median", "p90", "max", "balanced"), ".1%"),
-        "bias": "+.2f",
-        "factor": ".2f",
-        "coverage": ".0%",
-        "width": ".0%",
-        "constants": "g",
-    }
+    shares = ("mape", "median", "p90", "max", "balanced", "coverage", "width")
+    forms = {"bias": "+.2f", "factor": ".2f", "constants": "g"}
     return {
         **row,
-        **{name: percent(row[name], form) for name, form in forms.items()},
+        **{name: percent(row[name]) for name in shares},
+        **{n: None if row[n] is None else format(row[n], form) for n, form in forms.items()},
         "spread": low_high and f"{percent(low_high[0])} .. {percent(low_high[1])}",
         "points": row["points"] or None,
     }

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from steptime import catalog
-from steptime.build import make_workload, read_model, read_table, validated
-from steptime.calibration.cases import COPIES, Case, Condition, op_kernels
+from steptime.build import make_workload, read_model, validated
+from steptime.calibration.cases import Case, Unasked, leave_out, op_kernels
+from steptime.calibration.mapping_keys import Keys, OpOf, Parts, Rows, Size
 from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
@@ -32,89 +33,9 @@ from steptime.ops.table import ShapeError
 from steptime.predict.described import NAME, described
 from steptime.predict.kernel import Kernel
 
-Size = int | str
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Row = Mapping[str, Any]
 Unbuilt = dict[str, list[str]]  # why networks are not built, for each row, by their text
-
-
-class OpOf(BaseModel):
-    """An op of a row: its kind, the shapes of its inputs, attributes, pass, and how often it runs.
-
-    `gradients` are the places of the inputs whose gradients a backward pass makes, all by default.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-    kind: str = ""
-    shapes: tuple[tuple[Size, ...], ...] = ()
-    attrs: dict[str, bool | Size | float | tuple[Size, ...]] = {}
-    pass_: Literal["forward", "backward", "both"] = Field(default="forward", alias="pass")
-    gradients: tuple[int, ...] | None = None
-    dtype: str = ""
-    count: Size = 1
-    where: str = ""
-
-
-class Parts(BaseModel):
-    """A second table that lists the ops of a row's network: those with the same value `by`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    file: str
-    by: str
-    ops: tuple[OpOf, ...] = Field(min_length=1)
-
-
-class Described(BaseModel):
-    """A network of which only sums are known: formulas of what one example takes, and how it ran.
-
-    Multiply-adds and elements of activations of an example, parameters; whether attention is
-    `plain` or `fused` (a text; "" for none), whether channels lie last, and whether it is compiled.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    macs: str
-    activations: str
-    parameters: str
-    attention: str = ""
-    channels_last: str = "False"
-    compiled: str = "False"
-
-
-class Rows(OpOf):
-    """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`.
-
-    A `model` that cannot be built is the one that is `described` beside it. Its images lie as
-    `channels_last` says, else as they do in the stack.
-    """
-
-    file: str = ""
-    device: str = "{device}"
-    seconds: str = "seconds"
-    unit: Literal["s", "ms", "us", "ns"] = "s"
-    condition: Condition = "isolated"
-    group: str = ""
-    family: str = ""
-    ops: tuple[OpOf, ...] = ()
-    parts: Parts | None = None
-    model: str = ""
-    described: Described | None = None
-    batch: str = ""
-    phase: str = "train"
-    optimizer: str = "sgd"
-    stack: str = ""
-    channels_last: str = ""
-    rivals: dict[str, str] = {}
-    calibrates: bool = True
-    copies: int = Field(COPIES, ge=1)
-
-
-class Keys(Rows):
-    """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`."""
-
-    name: str = ""
-    source: str = ""
-    words: dict[str, dict[str, str]] = {}
-    rows: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,14 +45,6 @@ class Table:
     rows: tuple[Rows, ...]
     words: Words
     where: str
-
-
-def read_mapping(path: Path) -> Table:
-    """Return the mapping of a TOML file; raises `InputError` with all faults on one line."""
-    table = read_table(str(path), "mapping")
-    if not isinstance(table, dict):
-        raise InputError(f"{path}: a mapping is a table, not {shorten(table)}")
-    return mapping(table, str(path))
 
 
 def mapping(table: Mapping[str, Any], where: str = "mapping") -> Table:
@@ -160,12 +73,30 @@ def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
     return validated(table, model, where)
 
 
-def plain_cases(path: Path, device: Device | None = None) -> list[Case]:
-    """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say."""
+def plain_cases(
+    path: Path, device: Device | None = None, unasked: Unasked | None = None
+) -> list[Case]:
+    """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say.
+
+    Rows that are none go to the list `unasked`; without one the first of them is an `InputError`.
+    """
     rows = list(table_rows(path))
     if rows and "seconds" not in rows[0][1]:
         raise InputError(f"{path}: no column 'seconds'; --map MAP.toml says what columns mean")
-    return [plain_case(row, f"{path.name}:{line}", device) for line, row in rows]
+    return listed(((f"{path.name}:{line}", row) for line, row in rows), device, unasked)
+
+
+def listed(
+    rows: Iterable[tuple[str, Row]], device: Device | None, unasked: Unasked | None
+) -> list[Case]:
+    """Return the cases of rows with their places, as `plain_cases` does."""
+    found = []
+    for place, row in rows:
+        try:
+            found.append(plain_case(row, place, device))
+        except InputError as error:
+            leave_out(unasked, place, error)
+    return found
 
 
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
@@ -190,7 +121,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     try:
         case = _case(rows, row, None, place, device)
     except InputError as error:
-        raise InputError(f"{place}: {error}") from None
+        raise InputError(f"{place}: {error}") from error.__cause__
     if case is None:
         raise InputError(f"{place}: 'seconds' is empty")
     return case
@@ -204,12 +135,13 @@ def cases_of(
     said: Table,
     most: int | None = None,
     warn: Callable[[str], object] = warnings.warn,
+    unasked: Unasked | None = None,
 ) -> Iterator[Case]:
     """Yield the cases of a table, of rows, or of the files of a folder that the mapping names.
 
     At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. `warn`
-    is told how many networks are known by their sums alone, and why. Raises `InputError`, naming
-    the line, for a row that is not what the mapping says.
+    is told how many networks are known by their sums alone, and why. Rows that are not what the
+    mapping says go to `unasked`; without that list the first is an `InputError`, naming the line.
     """
     unbuilt: Unbuilt = {}
     folder = table if isinstance(table, Path) and table.is_dir() else None
@@ -226,7 +158,8 @@ def cases_of(
             try:
                 case = _case(entries[i], row, parts[i], f"{name}{line}", unbuilt=unbuilt)
             except InputError as error:
-                raise InputError(f"{place}{line}: {error}") from None
+                leave_out(unasked, f"{place}{line}", error)
+                continue
             if case is not None:
                 yield case
     every = [reason for each in unbuilt.values() for reason in each]
@@ -375,15 +308,18 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
             return described(**named | attrs)
         one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=op.gradients)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).replace(f"{NAME}()", "it").partition("outputs() ")
-        raise InputError(f"{kind} of {shorten(shapes)}: {reason[2] or reason[0]}") from None
-    return one * _size(op.count, row)
+        said = str(error).replace(f"{NAME}()", "it").partition("outputs() ")
+        reason = f"{kind}: {said[2] or said[0]}"
+        of_shapes = f"{kind} of {shorten(shapes)}: {said[2] or said[0]}"
+        raise InputError(of_shapes) from InputError(reason)
+    return one * _size(op.count, row, below=2**20)
 
 
-def _size(said: Size, row: Row) -> int:
+def _size(said: Size, row: Row, below: int = 2**63) -> int:
     value = said if isinstance(said, int) else formula(said)(row)
-    if not isinstance(value, int | float) or not 0 <= value < 2**63 or value != int(value):
-        raise InputError(f"{said} is a whole number below 2^63, not {shorten(value)}")
+    if not isinstance(value, int | float) or not 0 <= value < below or value != int(value):
+        most = f"2^{below.bit_length() - 1}"
+        raise InputError(f"{said} is a whole number below {most}, not {shorten(value)}")
     return int(value)
 
 

@@ -178,7 +178,7 @@ def _left(rows: Sequence[tuple[Question, Told]], points: int, draws: int) -> lis
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     said = {"spread": None, "constants": None, "points": None, "before": None, **row}
-    shares = {"before": percent(said["before"]), "fits": percent(row["fits"], ".0%")}
+    shares = {"before": percent(said["before"]), "fits": percent(row["fits"])}
     return {**shown(said), **shares}
 
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from steptime import catalog
 from steptime.build import build_step
-from steptime.calibration.cases import SETTINGS, Case
+from steptime.calibration.cases import SETTINGS, Case, Unasked
 from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.core.workload import Workload
@@ -16,13 +16,16 @@ from steptime.predict.lower import lower
 from steptime.stacks import stack_of
 
 
-def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[Case]:
+def recorded(
+    records: Iterable[Record], warn: Callable[[str], object], unasked: Unasked | None = None
+) -> list[Case]:
     """Return the measured and published steps of one device as cases.
 
-    What cannot be predicted is told to `warn`, once for each reason: a platform that no device file
-    describes, several replicas.
+    What cannot be predicted (a platform that no device file describes, several replicas) goes to
+    the list `unasked`; without one it is told to `warn`, once for each reason.
     """
-    found, left_out = [], Counter[str]()
+    found: list[Case] = []
+    left_out: Unasked = [] if unasked is None else unasked
     for record in records:
         quantity = record.quantities.get("step_s")
         if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
@@ -30,20 +33,18 @@ def recorded(records: Iterable[Record], warn: Callable[[str], object]) -> list[C
         of, stack = record.workload, stack_of(record)
         stack = "" if stack == catalog.DEFAULT_STACK else stack
         seconds = median(quantity.samples) if quantity.samples else quantity.value
+        at = f"{of.label}, batch {of.batch_per_replica}"
         alone = of.plan.data == 1 == record.method.options.get("devices", 1)
         try:
             device = catalog.device(catalog.platform_of(record.platform) or record.platform)
-            kernels = step_kernels(of, stack) if alone else ()
+            if not alone:
+                left_out.append((at, "steps of several replicas are not evaluated"))
+            elif seconds:
+                case = Case(step_kernels(of, stack), device, seconds, of.model, "step", of.label)
+                found.append(replace(case, workload=of, stack=stack, place=at))
         except InputError as error:
-            left_out[str(error)] += 1
-            continue
-        if not alone:
-            left_out["steps of several replicas are not evaluated"] += 1
-        elif seconds:
-            at = f"{of.label}, batch {of.batch_per_replica}"
-            one = Case(kernels, device, seconds, of.model, "step", of.label, of, stack, place=at)
-            found.append(one)
-    for reason, count in left_out.items():
+            left_out.append((at, str(error)))
+    for reason, count in Counter(cause for _, cause in left_out if unasked is None).items():
         warn(f"{count:,} records left out: {reason}")
     return found
 

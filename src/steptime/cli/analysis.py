@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, argument, option, picture
-from steptime.core.errors import InputError
+from steptime.cli.command import UNSUCCESSFUL, command, note
+from steptime.cli.options import File, Text, argument, option, optional, picture
+from steptime.core.errors import InputError, one_of
 from steptime.core.table import Answer, JsonRows
 
 MOST_SHOWN = 1000  # rows that people read
@@ -28,7 +28,9 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         from steptime.plots.files import save
 
         found = given.pop("folder")
-        out = given.pop("out", None)
+        out, fail_on = given.pop("out", None), given.pop("fail_on", None)
+        if fail_on is not None:
+            one_of("--fail-on", fail_on, analysis.fails)
         folders = [found] if isinstance(found, Path) else found or []
         if len(folders) > analysis.folders:
             raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
@@ -42,11 +44,16 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         rows = table.rows if isinstance(table.rows, JsonRows) else list(table.rows)
         document = {"summary": table.summary, "says": says, "rows": rows} if table.summary else rows
         notes = [*says, *([str(out)] if out else [])]
-        return Answer(document, [table] if table.rows else [], notes)
+        failed_on = analysis.fails[fail_on] if fail_on else ()
+        code = UNSUCCESSFUL if any(table.summary[name] for name in failed_on) else 0
+        return Answer(document, [table] if table.rows else [], notes, code=code)
 
     folder = options.Folder if analysis.folders == 1 else Folders if analysis.least else Perhaps
     given = inspect.Parameter.empty if analysis.least else None
     drawn = {"out": (File, picture("Draw it, too"))} if analysis.chart else {}
+    if analysis.fails:
+        words = ", ".join(analysis.fails)
+        drawn["fail_on"] = (Text, optional("--fail-on WORD", f"Exit with 3 on {words}."))
     told = {one.name: (_annotated(one), one.default) for one in analysis.settings}
     every = {"whole": (bool, False), "folder": (folder, given), **told, **drawn}
     answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect

@@ -2,21 +2,28 @@
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from platform import node
 from time import monotonic
 from typing import Any
 
-from steptime import catalog
+from steptime import __version__, catalog
+from steptime.calibration import log
+from steptime.calibration.log import Answers
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, Text, number, optional, whole
 from steptime.cli.probe import check_ceilings, take_probe
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, InterruptError
+from steptime.core.files import check_writable
 from steptime.core.hardware import device_from_table
 from steptime.core.table import Answer, Table, columns
 from steptime.core.toml_files import read_toml
-from steptime.core.units import duration, percent, seconds
+from steptime.core.units import counted, duration, percent, seconds
+from steptime.measure import registry
 from steptime.measure.contract import Options
+from steptime.measure.doctor import driver_of
 
 POINTS = 60
 LEAST = 40  # points, before errors that fall no more end it
@@ -64,12 +71,9 @@ def measured(
     """
     from steptime.calibration.session import Session
     from steptime.launch.local import Worker, WorkerDiedError
-    from steptime.measure.doctor import driver_of
 
     began = monotonic()
-    probing_s = max(1.0, PROBE_SHARE * limit_s, min(PROBE_S, limit_s / 2))
-    note(f"measuring ceilings ({duration(probing_s)}), then points ...")
-    table = take_probe(backend, chosen, probing_s)
+    kept, table, earlier = _begun(backend, chosen, limit_s)
 
     with Worker(backend, chosen) as worker:
 
@@ -88,6 +92,7 @@ def measured(
         found = device_from_table(table, table["name"])
         types = DTYPES[:1] if found.is_own_host else DTYPES
         session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
+        session.keep, session.earlier = partial(log.keep, kept), earlier
         table["calibration"] = {
             **session.run(),
             "stack": catalog.DEFAULT_STACK,
@@ -100,11 +105,37 @@ def measured(
     if session.interrupted:
         with suppress(InputError):  # it is new
             before = catalog.device(table["name"]).calibration.get("measured_points", 0)
-    if before <= table["calibration"]["measured_points"]:
-        path = catalog.write_user_device(table, table["name"])
-    if session.interrupted:
+    points = table["calibration"]["measured_points"]
+    if before > points:
+        kept.unlink()
         raise KeyboardInterrupt
+    path = catalog.write_user_device(table, table["name"])
+    kept.unlink()
+    if session.interrupted:
+        raise InterruptError(f"{counted(points, 'point')} kept in {path}")
     return table, path
+
+
+def _begun(backend: str, chosen: Options, limit_s: float) -> tuple[Path, dict[str, Any], Answers]:
+    """Return where points are kept as they are measured, the ceilings, and what a kill has left.
+
+    Raises `InputError` where no device file could be written at the end.
+    """
+    folder = catalog.user_folder("devices")
+    check_writable(folder)
+    kept = folder / f".calibrating-{backend}-{chosen.device}-{chosen.threads or 'all'}.jsonl"
+    of = {"steptime": __version__, "version": registry.version(backend), "host": node()}
+    of |= driver_of(chosen.device)
+    table, earlier = log.resume(kept, of)
+    if table is not None:
+        points = counted(sum(map(len, earlier.values())), "point")
+        note(f"going on after {points} of a calibration that was killed ...")
+        return kept, table, earlier
+    probing_s = max(1.0, PROBE_SHARE * limit_s, min(PROBE_S, limit_s / 2))
+    note(f"measuring ceilings ({duration(probing_s)}), then points ...")
+    table = take_probe(backend, chosen, probing_s)
+    log.begin(kept, of, table)
+    return kept, table, earlier
 
 
 def points_s(limit_s: float, spent_s: float) -> float:
@@ -120,7 +151,11 @@ def _from_records(path: Path, mapping: Path | None, of: str | None, points: int)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     rows = [] if mapping else _rows(path)
-    cases = [] if rows else cases_in(path, mapping, warn=note)
+    unasked: list[tuple[str, str]] = []
+    cases = [] if rows else cases_in(path, mapping, warn=note, unasked=unasked)
+    for cause, count in Counter(cause for _, cause in unasked).most_common():
+        first = next(place for place, one in unasked if one == cause)
+        note(f"{count:,} rows left out: {cause} ({first})")
     devices = [asked.texts["device"] for asked, _ in rows] + [case.device.name for case in cases]
     names = sorted({*devices})
     if not names:
@@ -150,6 +185,8 @@ def _from_records(path: Path, mapping: Path | None, of: str | None, points: int)
         raise InputError(f"{path}: {name} is no device by name; choose its file: --of {name}.toml")
     if name in catalog.device_names(own=False):
         table["name"] = f"{name}-calibrated"
+    if table["name"] in catalog.device_names():
+        note(f"{table['name']} was calibrated before: that is replaced")
     written = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
     under = f" --stack {made['stack']}" if rows else ""
     said = f"written to {written}; use --device {table['name']}{under}"

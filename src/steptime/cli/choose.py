@@ -3,6 +3,7 @@
 from typing import Any
 
 from steptime import catalog
+from steptime.analysis.row import grouped
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.grid import names
@@ -12,12 +13,14 @@ from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
 from steptime.predict import DEFAULT
+from steptime.predict.assumed import assumed_text
 from steptime.predict.choose import SORTS, choices, ordered
 from steptime.predict.prices import cheapest, offers
 from steptime.predict.step_model import StepModel
 
 SAMPLES = 1_000_000
 SHOWN = 40  # devices that people see
+PHONES = "Qualcomm"  # whose GPUs are those of telephones
 NAMED = 5  # of those that a note counts
 
 
@@ -27,11 +30,12 @@ def choose(
     devices: str = option(
         "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
-    batch: Text = optional("N", "Examples a step. Default: the best that fits, of 1, 2, 4, ..."),
+    batch: Text = optional("N", "Examples a step, on every device. Default: the network's."),
     samples: int = whole("N", "Examples of an epoch.", SAMPLES),
     epochs: float = number("N", "Epochs.", 1.0, most=1e6),
     prices: options.Prices = None,
     sort: str = option("NAME", "time, cost or energy.", "time"),
+    top: int = whole("N", "Devices that are shown, best first.", 1000),
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
@@ -49,12 +53,11 @@ def choose(
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
     asked_model = StepModel(workload, asked[0], method=method, options=given)
-    size = None if batch is None else workload.batch_per_replica
-    found = choices(asked_model, asked, samples, epochs, cheapest(priced), size)
+    found = choices(asked_model, asked, samples, epochs, cheapest(priced))
     if all(row["status"] == "unsupported" for row in found):
         raise InputError(found[0]["note"])
     keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
-    rows = ordered(found, sort)
+    rows = ordered(found, sort)[:top]
     for row in rows:
         row |= {key: getattr(row["offer"], name, None) for key, name in keys.items()}
     document = {
@@ -76,7 +79,9 @@ def _devices(text: str) -> list[Device]:
     word = text.strip().lower()
     if word == "all" or word in KINDS:
         every = [one for one in catalog.devices(note) if not one.only_by_name]
-        return [one for one in every if word in ("all", one.kind)]
+        phones = word == "all"  # their GPUs are asked for by kind or by name
+        chosen = [one for one in every if word in ("all", one.kind)]
+        return [one for one in chosen if not (phones and one.maker == PHONES)]
     return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
 
 
@@ -100,8 +105,9 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 _COLUMNS = columns(
-    "device", "batch", "step_s=step", "?low_s=from", "?high_s=to", "examples_per_s=speed",
-    "train_h=training", "cost", "energy", "?needed_bytes=memory", "?mark=",
+    "device", "batch", "?micro=micro-batch", "step_s[low_s,high_s]=step",
+    "examples_per_s=speed", "train_h=training", "cost", "energy", "?needed_bytes=memory",
+    "?best_batch=best batch", "?best_examples_per_s=its speed", "?mark=",
 )  # fmt: skip
 
 
@@ -113,7 +119,10 @@ def _table(document: dict[str, Any]) -> Table:
             kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
             said = f"at most {kwh}" if energy is None else kwh
         mark = "extrapolated" if row["extrapolates"] else ""
-        rows.append(row | {"train_h": row["train_s"] / 3600, "energy": said, "mark": mark})
+        micro = row["micro_batch"] if row["micro_batch"] < row["batch"] else None
+        rows.append(
+            row | {"micro": micro, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark}
+        )
     steps = of_steps(_COLUMNS, rows)
     heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
     epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
@@ -122,7 +131,13 @@ def _table(document: dict[str, Any]) -> Table:
         f"({document['method']}): {epochs} of {document['samples']:,} examples, by "
         f"{document['sort']}"
     )
-    below = []
+    alike = grouped(fitting, lambda row: assumed_text(row["assumed"]))
+    said = [
+        text + (f" ({', '.join(row['device'] for row in some)})" if len(alike) > 1 else "")
+        for text, some in alike.items()
+        if text
+    ]
+    below = [f"assumed: {'; '.join(said)}"] if said else []
     if any(row["cost"] is not None for row in rows):
         below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
     return Table(heads, rows, title, below, most=SHOWN)

@@ -2,6 +2,7 @@
 
 import inspect
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -9,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from time import monotonic
+from types import FrameType
 from typing import Annotated, Any
 
+import typer
 from typer.models import OptionInfo
 
 from steptime.cli.options import named, option
-from steptime.core.errors import one_of
+from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, text, write_csv
 from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
@@ -53,9 +56,10 @@ def command(
             for name, group in groups.items():
                 kind = group.annotation
                 given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
-            with listening(patience()), _sign_of_life(long):
-                answer = function(**given)
-            show(answer, "json" if as_json else form)
+            with _interruptible():
+                with listening(patience()), _sign_of_life(long):
+                    answer = function(**given)
+                show(answer, "json" if as_json else form)
             return answer.code
 
         more = {"form": (Format, "text")} if tabular else {}
@@ -85,6 +89,32 @@ def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parame
                 read: Any = told.parser
                 told.parser = read and partial(read, where=names[0])
         yield one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise `typer.Abort` for whatever ends a command after Ctrl-C: libraries have their own."""
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler  # and so in the main thread
+    if is_ours:
+        signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    except BaseException as error:
+        if pressed or isinstance(error, KeyboardInterrupt):
+            kept = str(error) if isinstance(error, InterruptError) else ""
+            raise typer.Abort(kept) from error
+        raise
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -118,21 +148,25 @@ def show(answer: Answer, form: str) -> None:
         return
     for line in answer.before:
         note(line)
-    # a file or a pipe must not lose columns
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = terminal_width()
     _print("".join(text(table, width) for table in answer.tables) + answer.text)
     for line in answer.notes:
         note(line)
 
 
+def terminal_width() -> int | None:
+    """Return the columns of the terminal; None for a file or a pipe, which must not lose any."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def _print(printed: str) -> None:
-    sys.stdout.write(printed)
+    sys.stdout.write("\n".join(map(one_line, printed.split("\n"))))
     sys.stdout.flush()
 
 
 def note(line: str) -> None:
     """Print one line for people on stderr."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(one_line(line) + "\n")
     sys.stderr.flush()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
 from steptime.analysis.data import Data
+from steptime.analysis.verdict import screen_words
 from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import Text, argument, flag, option, optional, refuse
@@ -36,7 +37,9 @@ def compare(
     against: Text = optional("VALUE", "With --by: the level the others face."),
     any_dtype: bool = flag("With --platforms or --by: pair types with other types."),
     quantity: str = option("NAME", "step_s, peak_memory_bytes, ...", "step_s"),
-    fail_on: Text = optional("WORD", "Of two folders: exit with 3 on slower, faster or changed."),
+    fail_on: Text = optional(
+        "WORD", "Of two folders: exit with 3 on slower, faster, changed or vanished."
+    ),
     margin: Text = optional("SHARE", "Smaller changes count as none. Default: 5%."),
 ) -> Answer:
     """Compare predictions, folders, or the levels of any column.
@@ -65,7 +68,7 @@ def compare(
         found = pairs.by_column(data, by, quantity, against=against, any_dtype=any_dtype)
         sides = [found.against, ", ".join(found.levels)]
     elif two:
-        found = pairs.two_folders(data, quantity)
+        found = pairs.two_folders(data, quantity, at_least)
         sides = [str(folder) for folder in folders]
     elif platforms:
         sides = [name.strip() for name in platforms.split(",")]
@@ -88,7 +91,7 @@ def compare(
         "unpaired": found.unpaired_rows(alone),
         "errors": found.summary(),
     }
-    notes, code = _verdict(document, data, found, at_least, fail_on) if two or by else ([], 0)
+    notes, code = _verdict(document, data, found, fail_on) if two or by else ([], 0)
     notes = notes if by or fail_on or margin else []
     seen = {name: column[shown] for name, column in found.columns.items()}
     judged = any(seen["verdict"])
@@ -104,11 +107,11 @@ def compare(
 
 
 def _verdict(
-    document: dict[str, Any], data: Any, found: Any, margin: float, fail_on: str | None
+    document: dict[str, Any], data: Any, found: Any, fail_on: str | None
 ) -> tuple[list[str], int]:
     """Add what changed between two folders, or which nodes are slow; return it in words, a code."""
     if not document["by"]:
-        seen = watch.watch(found, margin)
+        seen = watch.watch(found)
         document |= seen
         failed = fail_on and any(seen[key] for key in watch.FAIL_ON[fail_on])
         return watch.sentences(seen), UNSUCCESSFUL if failed else 0
@@ -131,7 +134,8 @@ def _notes(document: dict[str, Any], seen: Mapping[str, Any], judged: bool) -> l
     notes = []
     mean, count = summary["geometric_mean_ratio"], summary["pairs"]
     if document["by"]:
-        notes += [_of_level(row) for row in document["levels"]]
+        said = screen_words(document["quantity"])
+        notes += [_of_level(row, said) for row in document["levels"]]
     elif not judged and document["a"] != "predicted":
         notes.append(f"b / a is {mean:.3g} in the geometric mean ({count} pairs)")
     elif not judged:
@@ -147,11 +151,11 @@ def _notes(document: dict[str, Any], seen: Mapping[str, Any], judged: bool) -> l
     return notes
 
 
-def _of_level(row: dict[str, Any]) -> str:
+def _of_level(row: dict[str, Any], said: Mapping[str, str]) -> str:
     """Return the line on a level: its ratio in the mean, and how many pairs have which verdict."""
     if not row["pairs"]:
         return f"{row['level']}: no pair"
-    words = [f"{row[w]} {w}" for w in ("faster", "slower", "same", "unsure") if row[w]]
+    words = [f"{row[w]} {said.get(w, w)}" for w in ("faster", "slower", "same", "unsure") if row[w]]
     mean = f"b / a is {row['geometric_mean_ratio']:.3g} in the geometric mean"
     return f"{row['level']}: {mean} ({'; '.join([counted(row['pairs'], 'pair'), *words])})"
 
@@ -159,7 +163,8 @@ def _of_level(row: dict[str, Any]) -> str:
 def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> Table:
     quantity, by = document["quantity"], document["by"]
     level = [f"level={by}"] if by and len(document["levels"]) > 1 else []
-    verdict = ["verdict=verdict on b"] if judged else []
+    verdict = ["verdict_shown=verdict on b"] if judged else []
+    plain = ["verdict=verdict on b"] if judged else []
     differs = ["?differ=a | b"] if differ else []
     said = ["name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differs]
     pairs, row = document["pairs"], partial(_row, quantity=quantity)
@@ -169,7 +174,7 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
         replace(pairs, row=row) if isinstance(pairs, JsonRows) else [*map(row, pairs)],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
-        full=columns(*said, "a", "b", "ratio", "ratio_low", "ratio_high", *verdict),
+        full=columns(*said, "a", "b", "ratio", "ratio_low", "ratio_high", *plain),
     )
 
 
@@ -187,4 +192,6 @@ def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
     }
     name = row["name"] + (f" {row['scope']}" if row["scope"] else "")
     differ = ", ".join(row["differ"])
-    return {**row, **either, **said, "name": name, "differ": differ, "interval": interval}
+    verdict = screen_words(quantity).get(row["verdict"], row["verdict"])
+    shown = {"name": name, "differ": differ, "interval": interval, "verdict_shown": verdict}
+    return {**row, **either, **said, **shown}

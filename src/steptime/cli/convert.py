@@ -53,7 +53,7 @@ def convert(
             raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
         code = type(code)(code.where, code.name, given or code.inputs)
         is_last = out is None or out.suffix.lower() == ".pt2"
-        path, static = file_of(code, out if is_last else None)
+        path, static = file_of(code, (out or code.beside) if is_last else None)
         model, out = str(path), path if is_last else out
     if out is None:
         raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")
@@ -62,7 +62,7 @@ def convert(
         raise unknown("ending of the new file", ending, TARGETS, "-o")
     write, phases = TARGETS[ending]
     phase = phases[0] if phase is None else phase
-    workload = make_workload(read_model(model, allow_unknown), batch, dtype, phase)
+    workload = make_workload(read_model(model, allow_unknown, trusted=True), batch, dtype, phase)
     if workload.phase not in phases:
         raise InputError(f"-o: {ending} says a network that infers: --phase infer")
     graph = build(workload)

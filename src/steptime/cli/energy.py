@@ -145,7 +145,9 @@ def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | N
             return request_of_configuration(table, network, places), None
     if nets is not None:
         raise InputError("--nets is for the netfile of a configuration; this is a network")
-    workload = make_workload(replace(read_model(network), batch=None), 1, phase="infer")
+    workload = make_workload(
+        replace(read_model(network, trusted=True), batch=None), 1, phase="infer"
+    )
     graph = build(workload)
     return request_of_graph(workload.label, graph), graph
 

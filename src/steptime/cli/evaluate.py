@@ -5,10 +5,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.cli.command import command, note
-from steptime.cli.options import File, Text, argument, option, optional, picture, refuse, whole
+from steptime.cli.options import (
+    File,
+    Text,
+    argument,
+    flag,
+    option,
+    optional,
+    picture,
+    price_of,
+    refuse,
+    whole,
+)
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
-from steptime.predict import cost_model
+from steptime.predict import DEFAULT, cost_model
 
 UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
 
@@ -24,7 +35,7 @@ def evaluate(
         ),
     ],
     method: str = option(
-        "M", "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.", "calibrated"
+        "M", "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.", DEFAULT
     ),
     mapping: File = optional("--map --mapping MAP.toml", "What the columns of a table mean."),
     calibrate_with: int | None = whole(
@@ -38,6 +49,7 @@ def evaluate(
     ),
     rows: int | None = whole("N", "With --map: score N rows of each kind on each device."),
     worst: int = whole("K", "Show the K cases that are missed by most.", 5, least=0),
+    strict: bool = flag("Refuse the table at the first row that cannot be asked."),
     out: File = picture("A picture"),
 ) -> Answer:
     """Hold predictions against what was measured.
@@ -50,11 +62,15 @@ def evaluate(
     from steptime.calibration.evaluate import grouped
     from steptime.calibration.published import lacking, tables_in
 
-    chosen, name = _method(method)
+    name, price = method, price_of(method)
+    chosen = price or cost_model(method)
     names = [word.strip() for word in by.split(",")] if by else []
     tables, others = ({}, []) if mapping else tables_in(paths)
     if tables:
-        refuse({"--rows": rows}, "published steps are scored as they are: leave out {}")
+        refuse(
+            {"--rows": rows, "--strict": strict},
+            "published steps are scored as they are: leave out {}",
+        )
         if calibrate_with and name != "calibrated":
             raise InputError("--calibrate-with: published steps calibrate --method calibrated")
         how = {"worst": worst, "points": calibrate_with, "draws": draws}
@@ -70,9 +86,18 @@ def evaluate(
     grouped([], names)  # refuses unknown groups before anything is read
     if not mapping and (said := lacking(path)):
         raise InputError(said)
-    found = cases(path, mapping, most=rows, warn=note)
-    made = evaluation.evaluate(found, chosen, name, calibrate_with, names, draws, worst)
+    unasked: list[tuple[str, str]] | None = None if strict else []
+    found = cases(path, mapping, most=rows, warn=note, unasked=unasked)
+    made = evaluation.evaluate(
+        found, chosen, name, calibrate_with, names, draws, worst, unasked or ()
+    )
     notes = []
+    if unasked:
+        every = len(found) + len(unasked)
+        notes.append(f"note: {len(unasked):,} of {every:,} rows cannot be asked; --strict refuses")
+    if made.compared_cases < len(made.scored):
+        count = f"{made.compared_cases:,} of {len(found):,} cases"
+        notes.append(f"note: methods are compared on the {count} that all of them predict")
     if out is not None:
         notes.append(_drawn([evaluation.case_row(one) for one in made.scored], name, out))
     least = min(row["factor"] for row in made.rows if "(published)" not in row["method"])
@@ -113,22 +138,3 @@ def _published(tables: Any, method: str, by: list[str], how: Any, out: Path | No
     if not times:
         raise InputError("--out: none of these rows says a time")
     return Answer(found.document, found.tables, [_drawn(times, method, out)])
-
-
-def _method(text: str) -> tuple[Any, str]:
-    """Return a method and its name: one of the house, or the price that a file defines."""
-    file, colon, name = text.rpartition(":")
-    if not (colon and file.endswith(".py")):
-        return cost_model(text), text
-    import runpy
-
-    if not Path(file).is_file():
-        raise InputError(f"--method {shorten(text)}: there is no file {shorten(file)}")
-    try:
-        found = runpy.run_path(file).get(name)
-    except Exception as error:  # whatever a user's file raises
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InputError(f"--method {shorten(text)}: {reason}") from error
-    if not callable(found):
-        raise InputError(f"--method {shorten(text)}: {file} defines no function {shorten(name)}")
-    return found, text

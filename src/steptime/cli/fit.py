@@ -7,14 +7,16 @@ from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
 from steptime.predict import DEFAULT
-from steptime.predict.choose import KNEE, doubling, knee, largest_batch
-from steptime.predict.memory import memory_parts
+from steptime.predict.assumed import assumed_of, assumed_text
+from steptime.predict.choose import KNEE, doubling, helps, knee, largest_batch
+from steptime.predict.memory import worst_moment
 from steptime.predict.step_model import StepModel
 
 _COLUMNS = columns(
-    "batch", "step_s=step", "low_s=from", "high_s=to", "examples_per_s=speed",
+    "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",
     "needed_bytes=memory", "what=",
 )  # fmt: skip
+BESIDE = ("blocks", "workspace", "context")  # what a device holds beside tensors
 
 
 @command()
@@ -33,7 +35,7 @@ def fit(
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     given = options.pairs(option_, "option")
     asked = StepModel(workload, options.one_device(device), method=method, options=given)
-    has, own = asked.device.memory_bytes, workload.batch_per_replica
+    has, own = asked.device.usable_bytes, workload.batch_per_replica
     made = asked.predict()
     notes = list(made.remarks)
     if asked.device.kind == "gpu" and made.needs.context_bytes is None:
@@ -51,20 +53,29 @@ def fit(
         fitting = [row for row in rows if row["batch"] in tried]
         best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
         notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
-    parts = memory_parts(asked.graph(), asked.stack, made.peak_memory_bytes)
+    worst = worst_moment(asked.graph(), asked.stack)
+    parts = dict(worst.parts)
+    for name in BESIDE:
+        parts[name] = getattr(made.needs, f"{name}_bytes") or 0
     document = {
         "model": workload.label,
         "device": asked.device.name,
         "method": method,
         **picked(workload, "phase dtype optimizer"),
         "batch": own,
+        "assumed": assumed_of(asked),
         "fits": None if has is None else made.fits,
         "largest_batch": largest,
         "best_batch": best,
         "memory_bytes": has,
+        "usable_bytes": has,
         "peak_memory_bytes": made.peak_memory_bytes,
         "needed_bytes": made.needs.total_bytes,
-        **{f"{name}_bytes": value for name, value in parts.items()},
+        "worst_moment": worst.name,
+        "parts": {name: value for name, value in parts.items() if value},
+        "helps": helps(asked),
+        **{f"{name}_bytes": value for name, value in worst.parts.items()},
+        "other_bytes": 0,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         "rows": rows,
         "notes": notes,
@@ -90,21 +101,20 @@ def _tables(document: dict[str, Any]) -> list[Table]:
     said = {True: "yes", False: "no", None: "unknown"}[document["fits"]]
     largest, best = document["largest_batch"], document["best_batch"]
     step = next((row["step_s"] for row in document["rows"] if row["batch"] == best), None)
-    names = (
-        *("weights", "state", "inputs", "gradients", "activations", "other"),
-        *("blocks", "workspace", "context"),
-    )
-    parts = ", ".join(
-        f"{name} {size(document[f'{name}_bytes'])}" for name in names if document[f"{name}_bytes"]
-    )
+    parts = ", ".join(f"{name} {size(value)}" for name, value in document["parts"].items())
+    over = "" if document["fits"] is not False else f", out of memory by {size(needs - has)}"
+    saving = [f"{row['change']} saves {size(row['saves_bytes'])}" for row in document["helps"]]
     of = "" if has is None else f" of {size(has)}"
     title = (
         f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "
         f"on {document['device']} ({document['method']})"
     )
     short = [
-        ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}"),
+        ("assumed", assumed_text(document["assumed"])),
+        ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}{over}"),
+        ("  most", document["worst_moment"]),
         ("  that is", parts),
+        ("  what helps", "; ".join(saving)),
         ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
         ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from steptime.cli.command import note, unmodelled
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
+from steptime.core.progress import tell
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 10_000_000
 SHOWN_ROWS = 40
+TOLD_CELLS = 10_000  # told of together
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Axes:
     batches: tuple[int, ...] | None
     workers: tuple[int, ...]
     link: Link | None
+
+    @property
+    def cells(self) -> int:
+        """The number of cells."""
+        of_network = len(self.places) * len(self.batches or (1,)) * len(self.workers)
+        return len(self.models) * of_network
 
 
 def axes(
@@ -56,9 +64,8 @@ def axes(
     _checked([":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device")
     if max(found.workers) > 1 and found.link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
-    cells = len(found.models) * len(found.places) * len(found.batches or (1,))
-    if cells * len(found.workers) > MOST_CELLS:
-        raise InputError(f"a grid of {cells * len(found.workers)} cells; at most {MOST_CELLS}")
+    if found.cells > MOST_CELLS:
+        raise InputError(f"a grid of {found.cells} cells; at most {MOST_CELLS}")
     return found
 
 
@@ -125,12 +132,17 @@ def answer(
         for dtype in dict.fromkeys(dtype for _, dtype in found.places)
     )
     missing = _unmodelled(found, workload_of)
-    kept = [] if whole and out is None else list(cells)  # a document takes them one by one
+    kept, number = [], 0
+    for number, cell in enumerate([] if whole and out is None else cells, start=1):
+        if out is not None or number <= SHOWN_ROWS:
+            kept.append(cell)
+        if number % TOLD_CELLS == 0:
+            tell("cells", number, found.cells)
     if out is not None:
         write_whole(Path(out), FORMATS[Path(out).suffix](kept))
         note(f"{len(kept)} cells in {out}")
     document = {"cells": (cell._asdict() for cell in kept or cells), "unmodelled": missing}
-    tables = [_table(kept, found, first, method)] if kept and out is None else []
+    tables = [_table(kept, number, found, first, method)] if kept and out is None else []
     return Answer(document, tables, unmodelled(missing))
 
 
@@ -183,19 +195,19 @@ FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {
 }
 
 
-def _table(cells: Sequence[Cell], found: Axes, first: Workload, method: str) -> Table:
+def _table(cells: Sequence[Cell], number: int, found: Axes, first: Workload, method: str) -> Table:
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
     dtypes = ["dtype"] if any(dtype for _, dtype in found.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
     rows = [{**row._asdict(), "memory": _memory(row)} for row in cells[:SHOWN_ROWS]]
     heads = columns(
-        "model", "device", *dtypes, "batch", "?workers=replicas", "step_s=step", "?low_s=from",
-        "?high_s=to", "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
+        "model", "device", *dtypes, "batch", "?workers=replicas", "step_s[low_s,high_s]=step",
+        "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
-    more = len(cells) - len(rows)
+    more = number - len(rows)
     below = [f"... and {more:,} more; --json has all"] if more else []
     return Table(
-        of_steps(heads, rows), rows, f"{len(cells)} cells, {first.phase}, {dtype}({method})", below
+        of_steps(heads, rows), rows, f"{number} cells, {first.phase}, {dtype}({method})", below
     )
 
 

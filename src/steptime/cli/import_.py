@@ -20,13 +20,15 @@ LONGEST_REASON = 300  # characters
 def import_(
     paths: Annotated[list[Path], argument("PATH", "Files, folders, .tar or .tar.gz archives.")],
     out: Path = option("-o --out DIR", "Folder of records."),
-    mapping: File = optional("FILE", "A .toml file: what the columns of CSV files mean."),
+    mapping: File = optional(
+        "--mapping --map FILE", "A .toml file: what the columns of CSV files mean."
+    ),
 ) -> Answer:
     """Read other people's results into a folder of records.
 
     The format is found by what is in a file. What is not read is listed with the reason.
     """
-    from steptime.readers.csv_mapping import read_mapping
+    from steptime.calibration.mapped import read_mapping
 
     found = read_path(*paths, mapping=read_mapping(mapping) if mapping else None)
     if not found.records:

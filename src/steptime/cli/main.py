@@ -1,6 +1,7 @@
 """The command `steptime`: finds the command, turns errors into one line and an exit code.
 
-Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 1 anything else.
+Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 130 Ctrl-C;
+1 anything else.
 """
 
 import errno
@@ -9,17 +10,24 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
-from typer._click.shell_completion import CompletionItem
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from steptime import __version__
 from steptime.analysis.analyses import ANALYSES, Analysis, analysis
 from steptime.cli.command import note
 from steptime.core import registry
-from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, nearest, shorten
+from steptime.core.errors import (
+    SHOWN_CHARACTERS,
+    InputError,
+    OutsideError,
+    nearest,
+    one_line,
+    shorten,
+)
 
 COMMANDS = {  # name: the function, or the analysis, that answers it
     "list": "steptime.cli.list:list_",
@@ -100,12 +108,12 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, _about(name)) for name in names()])
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands, or options, that begin so."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         found = [name for name in names() if name.startswith(incomplete)]
-        return [CompletionItem(name, help=_about(name)) for name in found]
+        return [SimpleNamespace(value=name, type="plain", help=_about(name)) for name in found]
 
 
 def _about(name: str) -> str:
@@ -189,10 +197,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         typed = error.errno == errno.ENAMETOOLONG
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2 if typed else 1)
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as stopped:
+        return _fail("; ".join(filter(None, ("interrupted", str(stopped)))), INTERRUPTED)
     if code == INTERRUPTED:
-        return _fail("interrupted; everything finished so far is kept", 1)
+        return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
@@ -224,8 +232,7 @@ def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
 
 def _fail(text: str, code: int) -> int:
     """Print one line; a word that is longer than any path people read is cut."""
-    line = "".join(c if c.isprintable() else "?" for c in text)
-    line = _LONG_WORD.sub(lambda word: word[0][:SHOWN_CHARACTERS] + "...", line)
+    line = _LONG_WORD.sub(lambda word: word[0][:SHOWN_CHARACTERS] + "...", one_line(text))
     note(f"steptime: {line}")
     return code
 

@@ -109,6 +109,19 @@ LOW_DTYPE = "bfloat16 (default), float16; float8 or float4 for the layers' produ
 Optimizer = Annotated[str, option("--optimizer NAME", "sgd, momentum, rmsprop or adam.")]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
+Tf32 = Annotated[
+    str | None,
+    option(
+        "WHEN",
+        "Products of float32 as TF32: on, off, or auto, as the software does (convolutions).",
+        parser=lambda text, where: one_of(where, text, ("auto", "on", "off")),
+    ),
+]
+ChannelsLast = Annotated[bool, option("--channels-last", "Images lie with their channels last.")]
+Host = Annotated[
+    str | None,
+    option("NAME", "The host that issues kernels: fast, slow, or a device calibrated on it."),
+]
 Prices = Annotated[
     Path | None,
     option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
@@ -140,6 +153,18 @@ class Nodes:
         return sites(devices, self.per_node, inside, link, self.links_per_node, *more)
 
 
+def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, str]:
+    """Return the options of a method, of `--option` and of those that have their own names.
+
+    Raises `InputError` for one that is said twice.
+    """
+    found = pairs(texts, "option")
+    for name, value in given_of(named_).items():
+        refuse({f"--option {name}": name in found}, f"{{}} says what {named(name)} says")
+        found[name] = "yes" if value is True else str(value)
+    return found
+
+
 def named(parameter: str) -> str:
     """Return the name of the option that a parameter has, where it is not given another one."""
     return f"--{parameter.strip('_').replace('_', '-')}"
@@ -147,8 +172,12 @@ def named(parameter: str) -> str:
 
 def given(group: object) -> dict[str, Any]:
     """Return the options of a group that were not left out."""
-    every = vars(group).items()
-    return {name: one for name, one in every if one is not None and one is not False}
+    return given_of(vars(group))
+
+
+def given_of(every: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a table that were not left out."""
+    return {name: one for name, one in every.items() if one is not None and one is not False}
 
 
 def words_of(every: Mapping[str, Any]) -> list[str]:
@@ -193,7 +222,8 @@ def workload_of(
     """Return the workload that the shared options name; raises `InputError`."""
     from steptime.build import make_workload, read_model
 
-    return make_workload(read_model(model, allow_unknown), batch, dtype, phase, optimizer)
+    choice = read_model(model, allow_unknown, trusted=True)
+    return make_workload(choice, batch, dtype, phase, optimizer)
 
 
 def over_replicas(
@@ -246,3 +276,22 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
     if not registry.compiles(backend, compiled):
         raise InputError(f"--compile is for torch: {backend} decides by itself; leave it out")
     return backend, compiled
+
+
+def price_of(text: str) -> Any:
+    """Return the price that a `FILE.py:NAME` typed as a method defines, None for another text."""
+    file, colon, name = text.rpartition(":")
+    if not (colon and file.endswith(".py")):
+        return None
+    import runpy
+
+    if not Path(file).is_file():
+        raise InputError(f"--method {shorten(text)}: there is no file {shorten(file)}")
+    try:
+        found = runpy.run_path(file).get(name)
+    except Exception as error:  # whatever a user's file raises
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InputError(f"--method {shorten(text)}: {reason}") from error
+    if not callable(found):
+        raise InputError(f"--method {shorten(text)}: {file} defines no function {shorten(name)}")
+    return found

@@ -72,7 +72,11 @@ class How:
     """The options of a training, by the fields of `Request`."""
 
     micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
-    dtype: Text = optional("NAME", options.LOW_DTYPE)
+    dtype: Text = optional(
+        "NAME",
+        "bfloat16-mixed (default; states in float32), float16-mixed; float8 or float4 for the "
+        "layers' products; bfloat16, float16, float32 for all. Of other networks: float32.",
+    )
     optimizer: Text = optional(
         "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
     )
@@ -156,7 +160,7 @@ def plan(
     request = Request(
         models[0], site, batches[0], length=lengths[0], split=chosen,
         devices=tuple(numbers_), order=order, options=options.pairs(option_, "option"),
-        limits=limits, trace=trace, others=tuple(others), **vars(how),
+        limits=limits, trace=trace, others=tuple(others), trusted=True, **vars(how),
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out}, "{} is of one plan: leave out --page")
@@ -199,7 +203,7 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
         said = f"{len(asked)} searches (models x devices x numbers x lengths x batches)"
         raise InputError(f"--page: {said}, at most {MOST_SEARCHES}")
     for model in {one.model: None for one in asked}:
-        family_of(read_model(model))
+        family_of(read_model(model, trusted=True))
     for one in asked:  # what is misspelt is no search that finds nothing
         cluster_of(one.site, one.devices[0])
     told = write_plans(asked, words, page)
@@ -265,6 +269,9 @@ def tables(told: dict[str, Any]) -> list[Table]:
         if key != "compute_s" and parts[key] > 0:
             share = f" ({percent(told['bubble'])} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
+    if told["adds"]:
+        more = (f"{one['name']} {seconds(one['seconds'])}" for one in told["adds"])
+        rows.append(("  of these, not in predict", ", ".join(more)))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
     shares = [
         f"{word} {percent(mfu[key])}"

@@ -12,10 +12,13 @@ from steptime.cli.options import File, Text, argument, flag, number, optional, w
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
+from steptime.core.hardware import Device
 from steptime.core.table import Answer, Table, columns, facts, picked
-from steptime.core.units import seconds, shown
+from steptime.core.units import interval, rate, seconds, shown
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
+from steptime.predict.assumed import assumed_of, assumed_text
+from steptime.predict.method import priced_by
 from steptime.predict.power import run_energy, step_energy
 from steptime.predict.records import record_method
 from steptime.predict.step_model import StepModel
@@ -32,6 +35,9 @@ def predict(
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
+    tf32: options.Tf32 = None,
+    channels_last: options.ChannelsLast = False,
+    host: options.Host = None,
     stack: Text = optional(
         "NAME,...", "What runs it (steptime list stacks); several side by side."
     ),
@@ -57,7 +63,7 @@ def predict(
     ),
 ) -> Answer:
     """Predict how long one step takes on a device."""
-    given = options.pairs(option_, "option")
+    given = options.software(option_, tf32=tf32, channels_last=channels_last, host=host)
     stacks = [] if stack is None else grid.names(stack, "--stack")
     if stacks:
         options.refuse({"--option stack": "stack" in given}, "{} says what --stack says")
@@ -89,7 +95,9 @@ def predict(
         from steptime.build import make_workload, read_model
 
         axes = grid.axes(model, device, batch, replicas, link)
-        choice = cache(lambda name: read_model(name, allow_unknown))  # a file is read once
+        choice = cache(
+            lambda name: read_model(name, allow_unknown, trusted=True)
+        )  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
             return make_workload(choice(name), size, dtype, phase, optimizer)
@@ -99,7 +107,9 @@ def predict(
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     each = [given, *(_on_stack(name, given) for name in stacks[1:])]
-    asked = [StepModel(workload, options.one_device(device), method=method, options=one)
+    price = options.price_of(method)
+    chosen = method if price is None else priced_by(method, price)
+    asked = [StepModel(workload, options.one_device(device), method=chosen, options=one)
              for one in each]  # fmt: skip
     if trace:
         from steptime.predict.timeline import document as timeline
@@ -111,7 +121,7 @@ def predict(
     if len(stacks) > 1:
         return _side_by_side([_predicted(one) for one in asked], stacks)
     document = _predicted(asked[0], steps or 0, kwh_price, kwh_co2)
-    tables = [_totals(document, asked[0].device.source if sources else None)]
+    tables = [_totals(document, asked[0].device if sources else None)]
     if by_op:
         heads = columns(
             "name=op", "?kind", *(f"{part}_s={part}" for part in PASSES), "?parameters",
@@ -124,8 +134,8 @@ def predict(
 def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
     rows = [{"stack": name, **document} for name, document in zip(stacks, every, strict=True)]
     heads = columns(
-        "stack", "step_s=step", "?low_s=from", "?high_s=to",
-        *(f"{part}_s={part}" for part in PASSES), "peak_memory_bytes=peak memory",
+        "stack", "step_s[low_s,high_s]=step", *(f"{part}_s={part}" for part in PASSES),
+        "peak_memory_bytes=peak memory",
     )  # fmt: skip
     said = {row["stack"]: _notes(row) for row in rows}
     notes = [
@@ -142,7 +152,7 @@ def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
-    said = {"note": document["note"], document["device"]: document["device_note"]}
+    said = {"note": document["note"]}
     doubted = ", ".join(document["device_unverified"])
     said["not verified"] = f"{doubted} of {document['device']}" if doubted else ""
     return [f"{what}: {' '.join(text.split())}" for what, text in said.items() if text]
@@ -179,8 +189,10 @@ def _predicted(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict
         "method": asked.method.name,
         "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,
+        "tokens": asked.graph().tokens,
         **picked(workload, "phase dtype optimizer"),
         **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
+        "assumed": assumed_of(asked),
         "parameters": made.lowered.parameters,
         "flop": round(made.flop),
         "executed_flop": round(made.lowered.executed_flop),
@@ -188,6 +200,7 @@ def _predicted(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict
         "peak_memory_bytes": made.peak_memory_bytes,
         "needed_bytes": made.needs.total_bytes,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
+        "usable_bytes": asked.device.usable_bytes,
         **picked(energy, "utilisation energy_j"),
         **{f"energy_{name}": value for name, value in bounds},
         "run": None,
@@ -212,20 +225,22 @@ def _predicted(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict
     return {**document, "ops": ops}
 
 
-def _totals(document: dict[str, Any], source: str | None) -> Table:
+def _totals(document: dict[str, Any], device: Device | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
+        ("assumed", assumed_text(document["assumed"])),
         ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
-        ("speed", shown("examples_per_s", document["batch"] / step) if step else None),
+        ("speed", _speed(document)),
         ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
         ("peak memory", options.memory_shown(document)),
         ("energy", _energy(document)),
         *_run_rows(document["run"]),
     ]
-    if source is not None:
-        rows.append(("device data", " ".join(source.split())))
+    if device is not None:
+        told = (" ".join(text.split()) for text in (device.source, device.note) if text)
+        rows += [("device data", text) for text in told]
     title = _title(document)
     fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
     return facts(title + fits, "one step", rows)
@@ -238,22 +253,28 @@ def _title(document: dict[str, Any]) -> str:
     )
 
 
+def _speed(document: dict[str, Any]) -> str | None:
+    """Return examples a second, of a language model tokens and their length too."""
+    step, batch, tokens = (document[key] for key in ("step_s", "batch", "tokens"))
+    if not step:
+        return None
+    said = shown("examples_per_s", batch / step)
+    if tokens is None:
+        return said
+    return f"{said}, {rate(tokens / step)} tokens/s ({tokens // batch:,} tokens each)"
+
+
 def _step(document: dict[str, Any]) -> str:
-    """Return the seconds of a step, between what they lie or of what they are the bound."""
-    step, low, high = (document[key] for key in ("step_s", "low_s", "high_s"))
-    if low is not None and high is not None:
-        return f"{seconds(step)}, {seconds(low)} to {seconds(high)}"
-    return f"at least {seconds(step)}" if low == step else seconds(step)
+    """Return the seconds of a step with their interval, or of what they are the bound."""
+    return interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
 
 
 def _energy(document: dict[str, Any]) -> str:
     energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
     said = "unknown"
     if energy is not None:
-        said = shown("energy_j", energy)
-        if document["energy_low_j"] is not None:
-            bounds = (shown("energy_j", document[f"energy_{end}_j"]) for end in ("low", "high"))
-            said = f"{said} ({' to '.join(bounds)})"
+        ends = (document[f"energy_{end}_j"] for end in ("low", "high"))
+        said = interval("energy_j", energy, *ends)
     elif most is not None:
         said = f"at most {shown('energy_j', most)}"
     return f"{said} ({note})" if note else said

@@ -8,6 +8,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import flag, number, whole
 from steptime.core.errors import InputError
+from steptime.core.files import check_writable
 from steptime.core.hardware import GB, TFLOP
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import percent, seconds, shown
@@ -38,6 +39,7 @@ def probe(
     if processes is not None and not collectives:
         raise InputError("--processes needs --collectives")
     chosen = options.options_of(device, threads)
+    check_writable(catalog.user_folder("links" if collectives else "devices"))
     if collectives:
         return _link(backend, chosen, processes, budget)
     gone = ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from steptime.analysis.row import exchange_name
 from steptime.cli.command import note
+from steptime.core.errors import one_line
 from steptime.core.record import Record
 from steptime.core.units import duration, seconds
 
@@ -53,9 +54,10 @@ def reporter() -> Iterator[Report]:
             note(f"[{done}/{total}, {left} left] {line(record)}")
             return
         if record.status != "ok":
-            note(f"{ERASE}{line(record)}")
+            sys.stderr.write(ERASE)
+            note(line(record))
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(ERASE + bar(done, total, left, line(record), width))
+        sys.stderr.write(ERASE + one_line(bar(done, total, left, line(record), width)))
         sys.stderr.flush()
 
     try:

@@ -7,7 +7,7 @@ from steptime.analysis.data import Data
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import argument
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Column, Table
 from steptime.core.units import counted
 
 Sql = Annotated[str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")]
@@ -20,5 +20,6 @@ def query(sql: Sql, in_dir: options.In) -> Answer:
     One row is one record; times are in seconds.
     """
     found = sql_query.query(Data.load([in_dir], note), sql)
-    table = Table(columns(*(found[0] if found else ())), found, units=False)
+    heads = [Column(name, name) for name in (found[0] if found else ())]
+    table = Table(heads, found, units=False)
     return Answer(found, [table], [counted(len(found), "row")])

@@ -15,7 +15,7 @@ from steptime.core.hardware import Device
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.record import Record
 from steptime.core.table import Answer, facts
-from steptime.core.units import duration, percent, seconds, shown, si
+from steptime.core.units import duration, percent, seconds, shown, si, size
 from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS
 
 LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
@@ -193,7 +193,7 @@ def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]
         wanted = "tf32"
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
     for device in devices:
-        if device.name == record.platform:
+        if record.platform in (device.name, device.measured.get("platform")):
             peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(wanted)
     return peaks
 
@@ -210,7 +210,9 @@ def _answer(document: dict[str, Any]) -> Answer:
         ("step, median", seconds(step["median"])),
         (
             "  95 % interval",
-            f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})",
+            "unknown"
+            if step["low"] is None
+            else f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})",
         ),
         ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
     ]
@@ -233,6 +235,8 @@ def _answer(document: dict[str, Any]) -> Answer:
         steps = f"after {env['training']['steps']:,} steps, {env['training']['epochs']:.3g} epochs"
         rows.append(("test accuracy", f"{100 * document['accuracy']:.2f} % {steps}"))
         rows.append(("  loss of the last step", f"{document['loss']:.4g}"))
+    if document["planned_memory_bytes"] is not None:
+        rows.append(("memory, as compiled", size(document["planned_memory_bytes"])))
     known = document["peak_memory_bytes"] is not None
     rows.append(("peak memory", options.memory_shown(document) if known else None))
     if document["energy_j"] is not None:

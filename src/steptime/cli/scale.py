@@ -12,10 +12,11 @@ from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
-from steptime.core.units import counted, seconds, size
+from steptime.core.units import counted, seconds
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import Mode, layer_rows
 from steptime.predict import DEFAULT
+from steptime.predict.assumed import assumed_of, assumed_text
 from steptime.predict.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.predict.parallel.scaling import (
     SCALINGS,
@@ -130,6 +131,7 @@ def scale(
         **joined,
         "method": method,
         "options": found.options,
+        "assumed": assumed_of(found),
         "batch": workload.batch_per_replica,
         **picked(workload, "dtype optimizer"),
         "scaling": scaling,
@@ -203,9 +205,8 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exc
     largest = max(row.batch_per_worker for row in rows)
     notes, needs = list(model.remarks(largest)), model.needs(largest)
     if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
-        has = size(model.device.memory_bytes or 0)
-        said = f"{size(needs.total_bytes)} (optimizer {model.workload.optimizer})"
-        notes.insert(0, f"batch {largest} needs {said}, {model.device.name} has {has}")
+        said = f"batch {largest} (optimizer {model.workload.optimizer})"
+        notes.insert(0, f"{said}: {needs.too_large(model.device)}")
     chosen, fabric = model.collective(how.collective), model.fabric
     if fabric is not None and parallel != "model":
         notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
@@ -242,7 +243,7 @@ def _table(document: Mapping[str, Any]) -> Table:
 
 _BEFORE = ("workers=replicas", "?global_batch=global batch")
 _EACH = "?batch_per_worker=per replica"
-_AFTER = ("step_s=step", "?low_s=from", "?high_s=to", "speedup=speed-up", "?efficiency",
+_AFTER = ("step_s[low_s,high_s]=step", "speedup=speed-up", "?efficiency",
           "samples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
           "cost")  # fmt: skip
 _COLUMNS: dict[str, tuple[Column, ...]] = {
@@ -271,7 +272,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    lines = []
+    lines = [f"assumed: {said}"] if (said := assumed_text(document["assumed"])) else []
     if document["stops_paying"] is not None:
         lines.append(
             f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "

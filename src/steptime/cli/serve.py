@@ -7,7 +7,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import File, Text, optional, whole
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import percent, seconds
+from steptime.core.units import percent, seconds, size
 from steptime.plans.answer import held
 from steptime.predict import DEFAULT
 from steptime.serving.answer import Request, answered
@@ -79,7 +79,7 @@ def serve(
     (site,) = nodes.sites([device])
     told = answered(Request(
         model, site, **options.given(how), demand=Demand.of(vars(load)),
-        options=options.pairs(option_, "option"),
+        options=options.pairs(option_, "option"), trusted=True,
     ))  # fmt: skip
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
     return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
@@ -96,6 +96,11 @@ def table(told: dict[str, Any]) -> Table:
         f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
         f"({told['method']}, {told['stack']})"
     )
+    near = told["nearest_that_fits"]
+    if not told["fits"]:
+        fits = f"nearest that fits: {near['change']}" if near else "no change fits"
+        over = size(told["memory"]["over_bytes"])
+        title = f"DOES NOT FIT, {over} too much per device; {fits}\n{title}"
     rows = []
     for key, word, phase in (
         ("ttft_s", "first token", "prefill"), ("tpot_s", "each token", "decode"),
@@ -116,9 +121,6 @@ def table(told: dict[str, Any]) -> Table:
         ("tokens", speed),
         ("memory", held(told["memory"], 3) + room),
     ]
-    near = told["nearest_that_fits"]
-    if not told["fits"]:
-        rows.append(("", f"nearest that fits: {near['change']}" if near else "no change fits"))
     cost = told["cost"]
     if cost is not None:
         paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens"

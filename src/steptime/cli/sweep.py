@@ -1,9 +1,11 @@
 """The command `sweep`: what a folder lacks of an experiment file, here or by a scheduler."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from steptime import catalog
 from steptime.analysis.row import grouped
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
@@ -82,7 +84,8 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     for stack, held in grouped(asked, lambda cell: cell.stack).items():
         workloads, told = [cell.workload for cell in held], stack_option(stack)
         found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
-    return written(out, DEFAULT, found)
+    answer = written(out, DEFAULT, found)
+    return replace(answer, before=[f"{experiment.name}: {cells.text}"])
 
 
 def request_of(
@@ -106,13 +109,15 @@ def request_of(
         cells=part,
         out=out,
         how=How(**picked(experiment, "budget_s time_limit_s parts runs try_all")),
-        predict_on=tuple(experiment.predict),
-        **picked(experiment, "name link by_op rounds"),
+        predict_on=[place_of(name) for name in experiment.predict],
+        link=catalog.link(experiment.link) if experiment.link else None,
+        **picked(experiment, "name by_op rounds"),
         must_fit=must_fit,
         retry=retry,
         force=force,
         whole=shard is None,
         remarks=remarks,
+        text=cells.text,
     )
 
 
@@ -166,6 +171,7 @@ def send(request: Request, scheduler: str) -> Answer:
     document = submit.send(request, note, scheduler)
     sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
     notes = [
+        f"{request.name}: {request.text}",
         f"{_began(document)}, {document['in_flight']} waiting or running, {sent}",
         *(f"! {remark}" for remark in document["remarks"]),
     ]
@@ -215,6 +221,6 @@ def _preview(request: Request, scheduler: str) -> Answer:
         document,
         [cells, jobs],
         too_large,
-        [f"{_began(document)}, {waiting}", *remarks],
+        [f"{request.name}: {request.text}", f"{_began(document)}, {waiting}", *remarks],
         "".join(job["script"] for job in document["jobs"]),
     )

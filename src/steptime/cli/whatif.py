@@ -14,13 +14,12 @@ from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.diagnosis import changes, networks
-from steptime.diagnosis.bound import method_for
 from steptime.diagnosis.changes import positive_number
 from steptime.diagnosis.whatif import best_of, cases, sweep, upgrades, what_if
 from steptime.plots.files import save
 from steptime.plots.heatmap import grid as heatmap
+from steptime.predict import DEFAULT
 
-METHOD = "The cost model. Default: calibrated, analytic on kinds of device that nobody measured."
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
 LARGEST = "largest"
 
@@ -48,13 +47,13 @@ def whatif(
     phase: options.Phase = "train",
     dtype: Text = optional("NAME", DTYPE),
     optimizer: options.Optimizer = "sgd",
-    method: Text = optional("NAME", METHOD),
+    method: options.Method = DEFAULT,
     option_: options.Settings = None,
     out: File = picture("Draw the map of two or three ranges"),
 ) -> Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
-    told = {"method": method_for(found, method), "dtype": networks.dtype_for(found, dtype)}
+    told = {"method": method, "dtype": networks.dtype_for(found, dtype)}
     axes = changes.read_changes(set_ or ())
     texts = (one for text in upgrade or () for one in text.split(","))
     single = [one for axis in changes.read_changes(texts, "--upgrade") for one in axis]

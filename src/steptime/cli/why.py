@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, Text, argument, number, optional, whole
-from steptime.cli.whatif import DTYPE, METHOD
+from steptime.cli.whatif import DTYPE
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
+from steptime.predict import DEFAULT
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Device
@@ -30,7 +31,7 @@ def why(
     phase: options.Phase = "train",
     dtype: Text = optional("NAME", DTYPE),
     optimizer: options.Optimizer = "sgd",
-    method: Text = optional("NAME", METHOD),
+    method: options.Method = DEFAULT,
     option_: options.Settings = None,
     replicas: int | None = whole("N", "Data-parallel replicas, one per device."),
     link: Text = optional("LINK", "What joins the replicas."),
@@ -66,7 +67,7 @@ def _answer(made: Diagnosis) -> Answer:
 
 
 def _of_folder(
-    folder: Path, name: str | None, device: Device | None, method: str | None, given: dict[str, str]
+    folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
 ) -> Answer:
     from steptime import store
     from steptime.core.progress import watched

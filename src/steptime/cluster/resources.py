@@ -9,6 +9,8 @@ from steptime import catalog
 from steptime.cluster.scheduler import Need, Scheduler
 from steptime.core.errors import InputError
 from steptime.core.hardware import Device
+from steptime.measure import registry
+from steptime.predict.memory import needs_of
 from steptime.sweep.cells import Cell, needed_bytes
 from steptime.sweep.resource_request import ResourceRequest
 
@@ -16,7 +18,10 @@ UNKNOWN = "unknown"
 TASK_BYTES = 35_000_000
 WORKER_BYTES = 310_000_000
 """Python, the framework and one tiny step: the peak (VmHWM) of a task and of a worker that has just
-started, on a CPU; PyTorch 2.13, x86-64 Linux, 2026-11-21. With CUDA it is more."""
+started, on a CPU; PyTorch 2.13, x86-64 Linux, 2026-11-21."""
+CUDA_BYTES = 1_262_000_000
+"""Of the host, that a process takes more with its first op on a GPU: 1,203.5 MiB, measured in
+github.com/pytorch/pytorch, issue 106511 (2023)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ def need_of(cell: Cell) -> Need:
     """Return what a cell needs of a cluster."""
     request = cell.request or ResourceRequest()
     cores = request.cpus or cell.options.threads or 1
-    return Need(request, cell.workload.plan.data, cores)
+    code = cell.workload.code if registry.backend(cell.backend).of_code else ""
+    return Need(request, cell.workload.plan.data, cores, code)
 
 
 def on_each_node(
@@ -81,29 +87,41 @@ def on_each_node(
 def memories(cell: Cell) -> tuple[Memory, ...]:
     """Return what a cell needs of the type of GPU that it asks for, if it does, and of its node.
 
-    A node holds Python, the framework and the data set of each process, and on a CPU the step.
+    A node holds Python and the framework of each process, on a CPU its step and on a GPU what CUDA
+    takes of the host. Files of data that are mapped are there once, packed ones in each process. On
+    a GPU context and workspaces of CUDA stand beside the tensors.
     """
     need = need_of(cell)
     gpu, processes = need.request.gpu[0], need.processes_per_node
     step, data = needed_bytes(cell, processes), cell.options.data
-    own = TASK_BYTES + processes * (WORKER_BYTES + (data_here(data)[0] if data else 0))
+    mapped, packed, _ = data_here(data) if data else (0, 0, "")
+    on_cpu = cell.options.device == "cpu"
+    each = WORKER_BYTES + packed + (CUDA_BYTES if cell.options.device.startswith("cuda") else 0)
+    own = TASK_BYTES + mapped + processes * each + (step if on_cpu else 0)
     has = need.request.memory_GB
-    own += step if cell.options.device == "cpu" else 0
     of_node = Memory("a node", own, None if has is None else has * 1e9)
     device = device_of(gpu) if gpu else None
-    of_gpu = Memory(gpu, step, device.memory_bytes if device else None)
+    if device and not on_cpu:
+        stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
+        step = needs_of(step, 0, device, stack, cell.workload.phase).total_bytes
+    of_gpu = Memory(gpu, step, device.usable_bytes if device else None)
     return (of_gpu, of_node) if gpu else (of_node,)
 
 
 @lru_cache
-def data_here(folder: str) -> tuple[int, str]:
-    """Return the bytes of a data set that this machine sees, 0 of none, and what is wrong."""
+def data_here(folder: str) -> tuple[int, int, str]:
+    """Return the bytes of the plain and of the packed files of a data set, and what is wrong.
+
+    They are those that this machine sees, 0 of none.
+    """
     from steptime.measure.data.dataset import find
 
     try:
-        return sum(path.stat().st_size for path in find(folder).files.values()), ""
+        sizes = {path: path.stat().st_size for path in find(folder).files.values()}
     except (InputError, OSError) as error:
-        return 0, str(error)
+        return 0, 0, str(error)
+    packed = sum(many for path, many in sizes.items() if path.suffix == ".gz")
+    return sum(sizes.values()) - packed, packed, ""
 
 
 def fits(cell: Cell) -> bool:
@@ -121,5 +139,5 @@ def unseen_data(cells: Iterable[Cell]) -> list[str]:
     return [
         f"{wrong} on this machine, for {count} cells; {hint}"
         for folder, count in Counter(one.options.data for one in asked).items()
-        if (wrong := data_here(folder)[1])
+        if (wrong := data_here(folder)[2])
     ]

@@ -36,11 +36,13 @@ class Need:
     """What all cells of a job need alike: resources, the processes of a cell, cores of each.
 
     On several nodes the scheduler's own launcher starts the processes, else the first the others.
+    `code` is what its native networks run, which the batch script says and no file of cells.
     """
 
     request: ResourceRequest
     replicas: int
     cores: int
+    code: str = ""
 
     @property
     def nodes(self) -> int:
@@ -178,7 +180,8 @@ def script_text(
         ),
         *(_or_end(f"{{ {line}\n}}", f"{RUN_FIRST_FAILED}: {line}") for line in request.run_first),
         f'echo "{READY}"',
-        f'exec {f"{launcher} " if need.nodes > 1 else ""}{task} "$(($1 + {index}))"',
+        f'exec {f"{launcher} " if need.nodes > 1 else ""}{task} "$(($1 + {index}))"'
+        + (f" {shlex.quote(need.code)}" if need.code else ""),
     ]
     return "\n".join(lines) + "\n"
 

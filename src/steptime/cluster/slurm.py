@@ -29,6 +29,7 @@ WAITING = {*_WORDS["waiting"]}
 OVER: dict[str, str] = _WORDS["over"]  # of a job that is over: the cause of what it left undone
 NO_JOBS = _WORDS["no_jobs"]
 PRINTED = tuple((pattern, cause) for pattern, cause in _WORDS["printed"])
+_BARE = re.compile(r"[\w@%+=:,./&|\[\]()*!^-]*", re.ASCII)  # what sbatch reads as it stands
 FACTS = _WORDS["facts"]  # what a record keeps of where its task ran
 
 
@@ -116,7 +117,13 @@ def cancel(jobs: Sequence[str]) -> None:
 
 
 def script(need: contract.Need, name: str, folder: str, python: str) -> str:
-    """Return the text of the batch script of array `name`."""
+    """Return the text of the batch script of array `name`.
+
+    Raises `InputError` for a folder that no line of sbatch's can name.
+    """
+    if not folder.isprintable() or "\\" in folder:  # after a backslash sbatch knows no %A
+        lack = "is no folder that sbatch can write logs to: no line break, no backslash"
+        raise InputError(f"{shorten(folder)} {lack}")
     cores = "" if need.request.exclusive else f" --cpus-per-task={need.cores}"
     return contract.script_text(
         need, name, folder, python,
@@ -134,7 +141,7 @@ def _flags(need: contract.Need, name: str, folder: str) -> list[str]:
     cores = need.cores * (1 if need.nodes > 1 else each)
     flags = {
         "job-name": name,
-        "output": f'"{folder.replace("%", "%%")}/logs/%A_%a.out"',
+        "output": f"{folder.replace('%', '%%')}/logs/%A_%a.out",
         "open-mode": "append",
         **picked(request, "partition account qos constraint nodelist"),
         "nodes": str(need.nodes),
@@ -145,11 +152,16 @@ def _flags(need: contract.Need, name: str, folder: str) -> list[str]:
         "time": request.time,
     }
     return [
-        *(f"--{key}={value}" for key, value in flags.items() if value),
+        *(f"--{key}={_quoted(value)}" for key, value in flags.items() if value),
         "--requeue" if request.requeues else "--no-requeue",
         *(["--exclusive"] if request.exclusive else []),
         *request.flags,
     ]
+
+
+def _quoted(value: str) -> str:
+    """Return a value as a line `#SBATCH` says it: sbatch reads quotes and backslashes there."""
+    return value if _BARE.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def nodes(request: ResourceRequest) -> list[contract.Node]:

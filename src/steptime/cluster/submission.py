@@ -18,7 +18,6 @@ import re
 import secrets
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -29,7 +28,7 @@ from typing import Any
 from steptime.cluster.resources import need_of
 from steptime.cluster.scheduler import Array, Need, TaskJob, TaskName, scheduler_of
 from steptime.core.errors import InputError, shorten
-from steptime.core.files import replacing
+from steptime.core.files import read_lines, replacing
 from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
@@ -210,6 +209,7 @@ def compose(
 def write(submission: Submission) -> None:
     """Write the folder of a submission."""
     folder = submission.folder
+    scripts = {first.job: submission.script(first.need) for first, *_ in submission.jobs}
     for part in ("logs", "progress"):
         (folder / part).mkdir(parents=True)
     lines = "".join(
@@ -224,9 +224,8 @@ def write(submission: Submission) -> None:
         for trial in task.trials
     )  # fmt: skip
     (folder / CELLS).write_text(lines, encoding="utf-8")
-    for first, *_ in submission.jobs:
-        text = submission.script(first.need)
-        (folder / f"job-{first.job}.sh").write_text(text, encoding="utf-8")
+    for job, text in scripts.items():
+        (folder / f"job-{job}.sh").write_text(text, encoding="utf-8")
     (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
 
 
@@ -312,22 +311,3 @@ def folders(out: Path) -> list[Path]:
 def submissions(out: Path) -> list[Submission]:
     """Return what was submitted beside the records in `out`; what has no plan was never sent."""
     return [read(path) for path in folders(out) if (path / PLAN).exists()]
-
-
-def append_line(path: Path, table: Mapping[str, Any]) -> None:
-    """Add one line to a file that only this process writes."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(table) + "\n")
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of such a file; an absent one has none, torn ones are passed over."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    tables = []
-    for line in lines:
-        with suppress(ValueError):
-            tables.append(json.loads(line))
-    return [table for table in tables if isinstance(table, dict)]

@@ -16,6 +16,7 @@ from steptime.cluster.scheduler import scheduler_of
 from steptime.cluster.status import Snapshot, Warn, collect, snapshot
 from steptime.cluster.submission import Submission, Trial
 from steptime.core.errors import InputError
+from steptime.core.files import append_line
 from steptime.core.record import DONE, now
 from steptime.core.table import picked
 from steptime.sweep.run import Request, predict
@@ -133,7 +134,7 @@ def submit(submission: Submission, warn: Warn) -> None:
             after = replace(array, after=before.get(task.job, ""))
             before[task.job] = job = scheduler_of(submission.scheduler).submit(after)
             line = {**picked(array, "first tasks"), "job": job, "at": now()}
-            files.append_line(submission.folder / files.SUBMITTED, line)
+            append_line(submission.folder / files.SUBMITTED, line)
         except InputError as error:
             refused[task.job] = f"{task.need.text}: {error}"
     if not before:

@@ -1,6 +1,8 @@
 """One task of a job: measures its cells one after another, and leaves a record of each.
 
-    python -m steptime.cluster.task SUBMISSION TASK
+    python -m steptime.cluster.task SUBMISSION TASK [FILE.py:NAME]
+
+The code is what its native networks run: a batch script says it, and no file of cells.
 
 A scheduler that starts the job again finds the task where it stopped: cells with a final record are
 passed over, and the one that was in flight when the node went down leaves a record that says so. A
@@ -24,8 +26,10 @@ from steptime.cluster.outcome import cause_of_output, failure_record, outputs
 from steptime.cluster.scheduler import Placement, scheduler_of
 from steptime.cluster.status import NODE_FAIL
 from steptime.cluster.submission import Submission, Task, Trial
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, one_line
+from steptime.core.files import append_line, read_lines
 from steptime.core.record import Record, now
+from steptime.importers import located
 from steptime.launch.local import Failure, StartError
 from steptime.sweep.run import attempt
 from steptime.sweep.workers import Workers
@@ -66,11 +70,12 @@ class Start:
 def main(arguments: Sequence[str]) -> int:
     """Run the task that the command line names; of several ranks, one of them."""
     submission, number = files.read(Path(arguments[0])), int(arguments[1])
+    task = _with_code(submission.tasks[number], *arguments[2:])
     scheduler = scheduler_of(submission.scheduler)
     signal.signal(signal.SIGTERM, _stop)
     scheduler.confine()
     workers = Workers()
-    start = Start(submission, submission.tasks[number], scheduler.placement(), workers)
+    start = Start(submission, task, scheduler.placement(), workers)
     try:
         (_lead if workers.rank.is_zero else _follow)(start)
     except StopError:
@@ -85,11 +90,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0  # what became of the cells is in their records
 
 
+def _with_code(task: Task, code: str = "") -> Task:
+    """Return the task whose native networks may run the code that the batch script says."""
+    trials = [
+        replace(one, cell=replace(one.cell, workload=replace(one.cell.workload, code=code)))
+        for one in task.trials
+    ]
+    return replace(task, trials=tuple(trials))
+
+
 def _lead(start: Start) -> None:
     """Measure the cells that are left of a task, and write what becomes of them."""
 
     def say(**table: Any) -> None:
-        files.append_line(start.progress, {**table, "at": now()})
+        append_line(start.progress, {**table, "at": now()})
 
     with store.open_writer(start.submission.out) as writer:
         trials = left(start, writer) if start.placement.restarts else start.task.trials
@@ -106,7 +120,7 @@ def _lead(start: Start) -> None:
 def _follow(start: Start) -> None:
     """Take part in the cells that rank 0 measures; it says which, and keeps the records."""
     end = time.monotonic() + FOLLOW_S
-    while not (lines := files.read_lines(start.progress)):
+    while not (lines := read_lines(start.progress)):
         if time.monotonic() > end:
             number = start.task.number
             raise InputError(f"rank 0 of task {number} did not begin within {FOLLOW_S:g} s")
@@ -115,7 +129,8 @@ def _follow(start: Start) -> None:
     for name in lines[0]["visits"]:
         record = _record(start, by_id[name], lambda: None)
         if record.status != "ok":
-            sys.stderr.write(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}\n")
+            said = f"rank {start.workers.rank.rank}: {record.cause}: {record.note}"
+            sys.stderr.write(one_line(said) + "\n")
 
 
 def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
@@ -126,7 +141,7 @@ def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
     except StartError as error:
         record = failure_record(trial, how, error.failure)
     except InputError as error:
-        file = trial.cell.workload.file
+        file = located(trial.cell.workload.file, trial.cell.workload.sha256)
         cause = MISSING_FILE if file and not Path(file).exists() else BAD_CONFIG
         record = failure_record(trial, how, Failure("failed", cause, str(error)))
     if workers.rank.size > 1:
@@ -146,7 +161,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
     in_flight: list[str] = []
     before: list[dict[str, Any]] = []
     for earlier in range(start.placement.restarts):
-        before = files.read_lines(submission.progress_file(start.task.number, earlier))
+        before = read_lines(submission.progress_file(start.task.number, earlier))
         in_flight = files.begun(before)[-1:]
         deaths += in_flight
     rest = []

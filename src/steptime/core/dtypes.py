@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from steptime.core.errors import unknown
 
-SIZE_BYTES = {
+SIZE_BYTES: dict[str, float] = {  # whole numbers, but of types of which several share a byte
     "float64": 8,
     "float32": 4,
     "bfloat16": 2,
@@ -12,6 +12,8 @@ SIZE_BYTES = {
     "int64": 8,
     "int32": 4,
     "int8": 1,
+    "int4": 0.5,
+    "int2": 0.25,
     "bool": 1,
 }
 

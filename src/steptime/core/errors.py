@@ -17,13 +17,24 @@ class OutsideError(Exception):
     """What is not the fault of input: a full disk, a silent scheduler. The command exits with 1."""
 
 
+class InterruptError(KeyboardInterrupt):
+    """Ctrl-C where something was kept; its message is the line that says what. Exits with 130."""
+
+
+def one_line(text: str) -> str:
+    """Return `text` with nothing that moves a terminal's cursor: no escape, no end of a line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\u00a0" else "?" for c in text)
+
+
 def shorten(value: object) -> str:
     """Return `value` as a user typed it, in quotes, on one line, at most 60 characters of it."""
     try:
         text = str(value) if isinstance(value, str | PurePath) else repr(value)
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
-    text = "".join(c if c.isprintable() else "?" for c in text)
+    text = one_line(text)
     if len(text) > SHOWN_CHARACTERS:
         text = text[:SHOWN_CHARACTERS] + "..."
     return f"'{text}'"
@@ -41,10 +52,19 @@ def nearest(value: str, known: Iterable[str]) -> str | None:
     return by_lower[min(found, key=len)] if found else None
 
 
-def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
-    """Return the error for an unknown name: what, where, and the nearest valid name."""
+def unknown(
+    what: str,
+    value: object,
+    known: Iterable[str],
+    where: str = "",
+    alike: Collection[str] | None = None,
+) -> InputError:
+    """Return the error for an unknown name: what, where, and the nearest valid name.
+
+    The nearest is one of those that are `alike`, if they are given.
+    """
     names = list(known)
-    close = nearest(str(value), names)
+    close = nearest(str(value), names if alike is None else alike)
     if close:
         hint = f"did you mean '{close}'?"
     elif not names:

@@ -1,11 +1,14 @@
-"""Files that are written whole, or not at all."""
+"""Files that are written whole or not at all, and those of lines that one process adds to."""
 
 import errno
+import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from steptime.core.errors import InputError, OutsideError
 
@@ -50,3 +53,31 @@ def check_folder(path: Path) -> None:
     """Raise `InputError` where no file can be at `path`."""
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder if it is absent; raises `InputError` where no file can be written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written to: {error.strerror}") from error
+
+
+def append_line(path: Path, table: Mapping[str, Any]) -> None:
+    """Add one line to a file that only this process writes."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(table) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of such a file; an absent one has none, torn ones are passed over."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    tables = []
+    for line in lines:
+        with suppress(ValueError):
+            tables.append(json.loads(line))
+    return [table for table in tables if isinstance(table, dict)]

@@ -1,35 +1,77 @@
 """Formulas of names, numbers and texts, as files of users say them: `2 * (m + 1)`, `op == "bmm"`.
 
-Arithmetic, comparisons, `and`, `or`, `not`, `in`, `a if b else c` and a few functions; nothing that
-reaches beyond the values given.
+Arithmetic of numbers, comparisons, `and`, `or`, `not`, `in`, `a if b else c` and a few functions;
+nothing that reaches beyond the values given, or takes more time or memory than a line does.
 """
 
 import ast
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 
 LONGEST = 500  # characters
+MOST_REPEATED = 10_000  # characters
+MOST_DIGITS = 300  # of a whole number, as of a float
 _NODES = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Name),
     *(ast.Constant, ast.Tuple, ast.Call, ast.Load, ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd),
-    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Eq, ast.NotEq, ast.Lt),
-    *(ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod),
 )
+
+
+def _number(operation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    """Return what an operation gives of two numbers: `"a" * 10**9` would fill the memory."""
+    for value in (one, other):
+        if isinstance(value, str | list | tuple | dict):
+            raise TypeError(f"{shorten(value)} is no number")
+    found = operation(one, other)
+    if isinstance(found, int) and found.bit_length() > _MOST_BITS:
+        raise OverflowError("a number above 10^300")
+    return found
+
+
+_MOST_BITS = (10**MOST_DIGITS).bit_length()
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_CALLED = {f".{kind.__name__}": partial(_number, one) for kind, one in _OPERATIONS.items()}
+
+
+class _OfNumbers(ast.NodeTransformer):
+    """Puts a call of `_number` where a formula has an operation; no cell has a name with a dot."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.Call:  # as ast calls it
+        self.generic_visit(node)
+        called = ast.Name(f".{type(node.op).__name__}", ast.Load())
+        return ast.Call(called, [node.left, node.right], [])
 
 
 def _item(text: object, place: int) -> int:
     """Return a whole number of a text of several: `item("8 512 64", 1)` is 512."""
     found = re.findall(r"\d+", str(text))
-    if place >= len(found):
+    if not 0 <= place < len(found):
         raise ValueError(f"{shorten(text)} has {len(found)} numbers, counted from 0")
     return int(found[place])
+
+
+def _repeat(text: str, times: int, end: str) -> str:
+    """Return a text so many times, and an end: `repeat("w", 2, "a")` is wwa."""
+    if times * len(text) > MOST_REPEATED:
+        raise ValueError(f"{shorten(text)} {shorten(times)} times is too long")
+    return text * times + end
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -38,7 +80,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "item": _item,
     "max": max,
     "min": min,
+    "repeat": _repeat,
 }
+
+
+_GLOBALS = {"__builtins__": {}, **FUNCTIONS, **_CALLED}
 
 
 @dataclass(frozen=True)
@@ -52,7 +98,7 @@ class Formula:
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """Return its value; raises `InputError` where it has none, such as a division by 0."""
         try:
-            return eval(self.code, {"__builtins__": {}, **FUNCTIONS}, values)  # noqa: S307  # checked
+            return eval(self.code, _GLOBALS, values)  # noqa: S307  # checked
         except NameError as error:
             raise unknown("name", error.name, values, f"formula {shorten(self.text)}") from None
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -82,7 +128,11 @@ def formula(text: str) -> Formula:
             if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
                 raise InputError(f"formula {shorten(text)}: functions are {', '.join(FUNCTIONS)}")
             called.add(node.func.id)
-    return Formula(text, frozenset(names - called), compile(tree, "<formula>", "eval"))
+    try:
+        code = compile(ast.fix_missing_locations(_OfNumbers().visit(tree)), "<formula>", "eval")
+    except RecursionError:
+        raise InputError(f"formula {shorten(text)}: nested too deeply") from None
+    return Formula(text, frozenset(names - called), code)
 
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -102,10 +152,12 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?
 
 
 def valued(cell: object) -> Any:
-    """Return a cell as formulas take it: a number where it is one, else text; `inf` is a text."""
+    """Return a cell as formulas take it: a number where it is a finite one, else text."""
     if not isinstance(cell, str):
         return cell
     text = cell.strip()
     if not _NUMBER.fullmatch(text):
         return text
-    return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+    if len(text) <= MOST_DIGITS and re.fullmatch(r"[-+]?\d+", text):
+        return int(text)
+    return number if math.isfinite(number := float(text)) else text

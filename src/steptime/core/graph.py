@@ -34,7 +34,7 @@ class TensorSpec(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes of all elements."""
-        return math.prod(self.shape) * SIZE_BYTES[self.dtype]
+        return math.ceil(math.prod(self.shape) * SIZE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,14 @@ class Graph:
     layers: tuple[Layer, ...] = ()
     unmodelled: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of a step: of the first input, where it holds numbers of tokens by example."""
+        first = self.tensors[self.inputs[0]] if self.inputs else None
+        if first is None or not first.dtype.startswith("int") or len(first.shape) != 2:
+            return None
+        return math.prod(first.shape)
 
     @cached_property
     def cases(self) -> Mapping[str, Case]:

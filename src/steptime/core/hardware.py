@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from steptime.core.checks import (
@@ -20,8 +21,10 @@ from steptime.core.checks import (
     table_of,
 )
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.toml_files import packaged
 
 GB = 1e9
+GIB = 2.0**30
 TFLOP = 1e12
 
 
@@ -37,7 +40,9 @@ class Device:
     What no method reads stands in `details` as the file says it, its numbers with their units in
     their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
     `cores`, `l2_bytes`, `process_nm`, `capped_flop_per_s` (of long products in bfloat16 within the
-    limit of power), `maker`, `architecture` and `memory_type` are taken from there. `only_by_name`
+    limit of power), `maker`, `architecture` and `memory_type` are taken from there, and
+    `usable_share`, the part of `memory_bytes` that a program can have (`usable_bytes`; None: as the
+    maker's other cards). `only_by_name`
     keeps figures of one paper out of what others mean by a word such as "k80". `calibration` is
     what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
     model, which the method `calibrated` fills in from priors and calibration.
@@ -67,6 +72,7 @@ class Device:
     maker: str | None = None
     architecture: str | None = None
     memory_type: str | None = None
+    usable_share: float | None = None
     vector_flop_per_s: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     only_by_name: bool = False
@@ -78,6 +84,22 @@ class Device:
         """Whether it issues its ops itself, so that nothing hides the time for that."""
         return self.kind == "cpu"
 
+    @property
+    def usable_bytes(self) -> float | None:
+        """Bytes that a program can have of its memory, None where that is unknown.
+
+        A maker's GB of memory is a GiB, of which the driver keeps some (`data/usable.toml`): an
+        A100 of 80 GB has 79.2 GiB, 85.04e9 bytes. Without a maker it is `memory_bytes`.
+        """
+        if self.memory_bytes is None:
+            return None
+        share = self.usable_share
+        if share is None:
+            kept = _makers().get(self.maker or "", {"other": GB / GIB})
+            kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
+            share = kept.get(kind, kept["other"]) * GIB / GB
+        return self.memory_bytes * share
+
     def vector_peak(self, dtype: str) -> float | None:
         """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.
 
@@ -85,6 +107,11 @@ class Device:
         """
         of_float32 = self.vector_flop_per_s.get("float32", self.peak_flop_per_s.get("float32"))
         return self.vector_flop_per_s.get(dtype, of_float32)
+
+
+@cache
+def _makers() -> Mapping[str, Mapping[str, float]]:
+    return packaged("usable.toml")
 
 
 @dataclass(frozen=True)
@@ -191,6 +218,7 @@ DETAILS = {  # number of [details]: (field, factor to SI, type)
     "l2_MiB": ("l2_bytes", 2.0**20, float),
     "last_cache_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
+    "usable_GiB": ("usable_bytes", GIB, float),
     "capped_bfloat16_TFLOP_per_s": ("capped_flop_per_s", TFLOP, float),
 }
 DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
@@ -260,7 +288,10 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
             dtype: positive(peak, TFLOP, f"{table_of_peaks}.{dtype}", where)
             for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table_of_peaks}.").items()
         }
-    return Device(**values, **_of_details(values.get("details", {}), where))
+    known = _of_details(values.get("details", {}), where)
+    if (usable := known.pop("usable_bytes", None)) and "memory_bytes" in values:
+        known["usable_share"] = usable / values["memory_bytes"]
+    return Device(**values, **known)
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:

@@ -10,10 +10,13 @@ from html import escape
 from itertools import zip_longest
 from typing import Any, TextIO
 
-from steptime.core.table import Column, JsonRows, Table
-from steptime.core.units import shown
+from steptime.core.errors import one_line
+from steptime.core.table import Column, JsonRows, Row, Table
+from steptime.core.units import interval
 
 Cells = list[list[str]]
+APOSTROPHE = "'"  # before what would be a formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
 PLAIN = (str, float, int, bool, type(None))
 
 
@@ -51,14 +54,16 @@ def text(table: Table, width: int | None = None) -> str:
 def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cells:
     """Return the headings and the first rows, all for None, as texts on one line each."""
 
-    def cell(column: Column, value: Any) -> str:
+    def cell(column: Column, row: Row) -> str:
+        value = row[column.key]
         if column.form and isinstance(value, int | float):
             return format(value, column.form).replace("%", " %")
-        text = shown(column.key if table.units else "", value)
-        return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+        ends = [row.get(end) for end in column.ends] or [None, None]
+        text = interval(column.key if table.units else "", value, *ends)
+        return one_line(text.replace("\n", " "))
 
-    rows = ([cell(column, row[column.key]) for column in kept] for row in table.rows[:most])
-    return [[column.heading for column in kept], *rows]
+    rows = ([cell(column, row) for column in kept] for row in table.rows[:most])
+    return [[one_line(column.heading) for column in kept], *rows]
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
@@ -129,11 +134,30 @@ def comma_separated(table: Table) -> str:
 
 
 def write_csv(table: Table, file: TextIO) -> None:
-    """Write the table as CSV, row by row: a million are not in memory at once."""
+    """Write the table as CSV, row by row: a million are not in memory at once.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
     writer = csv.writer(file, lineterminator="\n")
-    keys = [column.key for column in table.full or table.columns]
-    writer.writerow(keys)
-    writer.writerows([row[key] for key in keys] for row in table.rows)
+    keys = [key for one in table.full or table.columns for key in (one.key, *one.ends)]
+    writer.writerow(map(_harmless, keys))
+    writer.writerows([_harmless(row.get(key)) for key in keys] for row in table.rows)
+
+
+def _harmless(value: Any) -> Any:
+    """Return a cell of CSV as no program runs it: no formula, no control character but newlines."""
+    if not isinstance(value, str):
+        return value
+    text = value if value.isprintable() else "\n".join(map(one_line, value.split("\n")))
+    return f"{APOSTROPHE}{text}" if value.startswith(FORMULA) and not _is_number(value) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def json_text(document: object) -> str:

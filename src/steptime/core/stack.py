@@ -18,7 +18,8 @@ class Execution(NamedTuple):
     of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
     tensors of the first input's size are made and dropped inside (None: what the op table says).
     Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
-    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask. Attention in
+    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask; one that
+    `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
     kernel), by `kernels` beside these. All of this holds for ops whose attribute `when` is true
     ("": for all).
@@ -32,6 +33,7 @@ class Execution(NamedTuple):
     together: bool = False
     flop: float = 1.0
     causal_flop: float = 1.0
+    skips_window: bool = False
     scores: float = 0.0
     when: str = ""
     source: str = ""
@@ -52,11 +54,12 @@ class Stack:
     beside tensors (`predict/memory.py`), {} where that is not known; `interval` is how far its host
     and its steps are off (`predict/calibrated/interval.py`), {} for those of other stacks. Images
     are laid out with their `channels_last`, or before height and width; convolutions in float32 run
-    as `conv_tf32` where a device has it. `backend` measures it, told to `compile` or not; "" where
-    nothing here does. One that never `trains` runs inference alone. `since` is the month
-    ("2024-09") of which it is the state, "" for one without a date; `seen` says what its constants
-    of training were fitted on (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a
-    prediction for a CPU leaves out, where that is known.
+    as `conv_tf32` where a device has it, other products as `matmul_tf32`. `backend` measures it,
+    told to `compile` or not; "" where nothing here does. One that never `trains` runs inference
+    alone. `since` is the month ("2024-09") of which it is the state, "" for one without a date;
+    `seen` says what its constants of training were fitted on (`models`, `devices`,
+    `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where that is
+    known.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Stack:
     interval: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
     conv_tf32: bool = False
+    matmul_tf32: bool = False
     backend: str = ""
     compile: bool = False
     trains: bool = True

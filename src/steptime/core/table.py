@@ -38,13 +38,15 @@ class Column:
     """A column: the key of its cells, what stands above them, and whether it may be left out.
 
     A `spare` column is the first to go where a terminal is narrow. `form` is the format of its
-    numbers where that of the key's unit will not do.
+    numbers where that of the key's unit will not do. `ends` are the keys of the interval that
+    people see beside the value; programs have columns of them.
     """
 
     key: str
     heading: str
     spare: bool = False
     form: str = ""
+    ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,16 @@ def columns(*said: str) -> tuple[Column, ...]:
     """Return columns as `key=heading` says them; a `?` in front makes a column spare.
 
     A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`. After `:` it
-    may have a format: `columns("ratio:.3f=b / a")`.
+    may have a format, `columns("ratio:.3f=b / a")`, or in brackets the keys of its interval,
+    `columns("step_s[low_s,high_s]=step")`.
     """
     found = []
     for text in said:
         told, equals, heading = text.removeprefix("?").partition("=")
-        key, _, form = told.partition(":")
-        found.append(Column(key, heading if equals else key, text.startswith("?"), form))
+        named, _, form = told.partition(":")
+        key, _, ends = named.removesuffix("]").partition("[")
+        keys = tuple(ends.split(",")) if ends else ()
+        found.append(Column(key, heading if equals else key, text.startswith("?"), form, keys))
     return tuple(found)
 
 
@@ -106,9 +111,8 @@ def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
     if not known or any(row["high_s"] is not None for row in known):
         return [*heads]
     return [
-        replace(one, heading=f"{one.heading}, at least") if one.key == "step_s" else one
+        replace(one, heading=f"{one.heading}, at least", ends=()) if one.ends else one
         for one in heads
-        if one.key not in ("low_s", "high_s")
     ]
 
 

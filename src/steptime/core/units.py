@@ -100,6 +100,21 @@ def shown(key: str, value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+def interval(key: str, value: Any, low: float | None, high: float | None) -> str:
+    """Return a quantity with its interval, in one unit: `1.62 s [1.36-1.92]`.
+
+    Without a `high` end it is a bound where `low` is the value itself: `at least 1.62 s`.
+    """
+    text = shown(key, value)
+    if value is None or low is None:
+        return text
+    if high is None:
+        return f"at least {text}" if low == value else text
+    number = text.partition(" ")[0].rstrip("x")
+    ends = [end * (float(number.replace(",", "")) / value if value else 1) for end in (low, high)]
+    return f"{text} [{ends[0]:.4g}-{ends[1]:.4g}]"
+
+
 def duration(value: float) -> str:
     """Return a time to wait: `1:05` minutes and seconds, or hours too."""
     whole = max(0, round(value))

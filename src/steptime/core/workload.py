@@ -115,7 +115,8 @@ class Workload:
     In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
     has the file's name as `model` and the hash of its content as `sha256`; `file` says where it
     lies, which is not part of the key. `allow_unknown` lets its layers of unknown type pass their
-    input on.
+    input on. `code` is the Python file and the name in it that a person asked for: a backend may
+    run these and no others; no file of data says them, so they are not among the JSON values.
     """
 
     model: str
@@ -128,6 +129,7 @@ class Workload:
     file: str = ""
     sha256: str = ""
     allow_unknown: bool = False
+    code: str = field(default="", compare=False)
 
     @property
     def settings(self) -> dict[str, Value]:
@@ -179,4 +181,5 @@ def workload_from_json(table: Mapping[str, Any]) -> Workload:
     of_file = {}
     if table.get("file"):
         of_file = {name: params.pop(name) for name in ("sha256", "allow_unknown") if name in params}
-    return Workload(**{**table, "params": params, "plan": Plan(**table["plan"])}, **of_file)
+    said = {**table, "params": params, "plan": Plan(**table["plan"]), "code": ""}  # never of data
+    return Workload(**said, **of_file)

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from steptime.core.graph import PASSES, PLACE
-from steptime.core.hardware import Device
 from steptime.predict.host import Host
-from steptime.predict.kernel import NOTHING, Interval, Kernel
+from steptime.predict.kernel import NOTHING, Interval, Kernel, computed_as
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.price import at_peak
 from steptime.predict.step_model import StepModel
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
-_MEASURED_KINDS = ("cpu", "gpu")  # of devices, whose times `calibrated` was fitted to
 
 
 class Part(NamedTuple):
@@ -26,13 +24,6 @@ class Part(NamedTuple):
     kernel: Kernel
     time: Interval
     bound: str
-
-
-def method_for(device: Device, asked: str | None = None) -> str:
-    """Return the method that is asked, by default: bounds for kinds of device nobody measured."""
-    if asked is not None:
-        return asked
-    return "calibrated" if device.kind in _MEASURED_KINDS else "analytic"
 
 
 def calls_s(model: StepModel, kernel: Kernel) -> float:
@@ -45,9 +36,7 @@ def calls_s(model: StepModel, kernel: Kernel) -> float:
 
 def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
     """Return the seconds of a kernel's arithmetic and of its traffic at the device's peaks."""
-    if kernel.tf32 and kernel.dtype == "float32" and "tf32" in model.device.peak_flop_per_s:
-        kernel = kernel._replace(dtype="tf32")
-    return at_peak(kernel, model.seen)
+    return at_peak(kernel._replace(dtype=computed_as(kernel, model.device)), model.seen)
 
 
 def binding(model: StepModel, kernel: Kernel, time: Interval) -> str:
@@ -142,10 +131,11 @@ def path(
     told = sum(seconds.values())
     if told and whole:  # rows whose arithmetic overlaps with their traffic take less than their sum
         seconds = {name: value * whole / told for name, value in seconds.items()}
-    seconds["communication"] = made.exposed_s + exposed_s(model, batch, replicas)
+    between = exposed_s(model, batch, replicas)  # replicas; the bounds know those of ops
+    seconds["communication"] = made.exposed_s + between
     waits = 0.0 if feed is None else feed.wait_s(whole + seconds["communication"])
     seconds["input"] = waits
-    more = waits + seconds["communication"]
+    more = waits + between
     low, high = (end if end is None else end + more for end in (made.low_s, made.high_s))
     return Path(seconds, found, sum(busy), low, high)
 

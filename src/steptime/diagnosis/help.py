@@ -12,6 +12,7 @@ from steptime.diagnosis.changes import Change, changed
 from steptime.predict.choose import knee
 from steptime.predict.step_model import StepModel
 
+OF_DEVICE = "launch.gap_s"  # between two kernels: no host shortens it
 WORTH = 1.02  # a speed-up that is worth a line
 LARGER = (1, 2, 4, 8, 16)  # times the batch
 _HALVES = ("bfloat16", "float16")
@@ -93,8 +94,8 @@ def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
     peaks = [Change("peak", 2, times=True), Change("tdp_W", 2, times=True)]
     words = "twice the peak" if device.peak_w is None else "twice the peak, at twice the power"
     yield words, replace(asked, device=changed(device, peaks))
-    calls = {name: value / 2 for name, value in constants.items()
-             if name == "host.factor" or name.startswith("launch.")}  # fmt: skip
+    of_host = [name for name in constants if name.startswith("launch.") and name != OF_DEVICE]
+    calls = {name: constants[name] / 2 for name in (*of_host, "host.factor") if name in constants}
     known = device.calibration.get("constants", {})
     quick = replace(
         device,

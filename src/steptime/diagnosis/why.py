@@ -1,7 +1,7 @@
 """Why a step takes as long as it does, in a few sentences with numbers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,10 +13,12 @@ from steptime.core.hardware import Device, Link
 from steptime.core.record import Quantity, Record
 from steptime.core.record import stack_of as record_stack
 from steptime.core.table import Table, columns, facts
-from steptime.core.units import percent, seconds
+from steptime.core.units import interval, percent, seconds
 from steptime.core.workload import Plan, Workload
-from steptime.diagnosis.bound import BOUNDS, Input, Path, ceilings_s, method_for
+from steptime.diagnosis.bound import BOUNDS, Input, Path, ceilings_s
 from steptime.diagnosis.help import WORTH, Asked, helps
+from steptime.predict import DEFAULT
+from steptime.predict.assumed import assumed_of, assumed_text
 from steptime.predict.method import stack_option
 from steptime.predict.step_model import StepModel
 from steptime.stacks import stack_of
@@ -61,11 +63,15 @@ class Diagnosis:
     help: Sequence[Row]
     evidence: Mapping[str, Any]
     sentences: Sequence[str]
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     def tables(self) -> list[Table]:
         """Return the diagnosis as tables."""
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
-        rows = [("step", seconds(self.step_s)), ("bound by", self.bound)]
+        ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
+        step = interval("step_s", self.step_s, *ends)
+        rows: list[tuple[str, Any]] = [("assumed", assumed_text(self.assumed))]
+        rows += [("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
         told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
         ops = columns(*told, "bound=bound by", "ceiling_fraction=of its ceiling", "?alike")
@@ -83,7 +89,7 @@ class Diagnosis:
 def why(
     workload: Workload,
     device: Device,
-    method: str | None = None,
+    method: str = DEFAULT,
     options: Mapping[str, str] | None = None,
     link: Link | None = None,
     replicas: int = 1,
@@ -95,8 +101,7 @@ def why(
     makes a step wait. Raises `InputError` as a prediction does.
     """
     period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
-    name = method_for(device, method)
-    asked = Asked(workload, device, name, options or {}, link, replicas, Input(period_s))
+    asked = Asked(workload, device, method, options or {}, link, replicas, Input(period_s))
     found = asked.path
     made = _diagnosis(asked, "predicted", found.step_s, found.shares, {}, replicas)
     return _with_help(made, asked)
@@ -105,7 +110,7 @@ def why(
 def why_measured(
     record: Record,
     device: Device | None = None,
-    method: str | None = None,
+    method: str = DEFAULT,
     options: Mapping[str, str] | None = None,
     *,
     helping: bool = True,
@@ -127,7 +132,7 @@ def why_measured(
     infeed = told["infeed"] if told["infeed"] is not None else told.get("published_infeed_share")
     wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("comm_s") or 0.0
     alone = replace(workload, plan=Plan())
-    asked = Asked(alone, where, method_for(where, method), options or {})
+    asked = Asked(alone, where, method, options or {})
     asked = asked.under(**_options(record, asked.model))
     predicted = asked.path
     rest_s = max(0.0, step_s - wait_s - exchange_s)
@@ -188,7 +193,7 @@ def device_of(platform: str) -> Device:
 def diagnoses(
     records: Iterable[Record],
     device: Device | None = None,
-    method: str | None = None,
+    method: str = DEFAULT,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[Diagnosis | str]:
     """Yield why the step of each record took as long as it did, without what would help.
@@ -235,7 +240,7 @@ def _diagnosis(
     made = Diagnosis(
         workload.label, asked.device.name, workload.batch_per_replica, replicas,
         workload.dtype, asked.method, origin, step_s, found.low_s, found.high_s, bound, shares,
-        ops, (), evidence, (),
+        ops, (), evidence, (), assumed_of(asked.model),
     )  # fmt: skip
     return replace(made, sentences=[*_of_step(made, found), *_of_evidence(made), _of_ops(made)])
 

@@ -29,7 +29,7 @@ Of the ways to use the buffer, the fastest is taken.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 from steptime.core.errors import InputError, one_of, shorten
@@ -39,7 +39,7 @@ from steptime.ops.table import ShapeError, Specs
 
 Dataflow = Literal["weight", "input", "output"]
 DATAFLOWS: tuple[Dataflow, ...] = ("weight", "input", "output")
-COVERED = ("conv2d", "linear", "matmul")
+COVERED = ("conv2d", "linear", "matmul", "attention")
 Pair = tuple[int, int]
 
 
@@ -188,11 +188,12 @@ def conv2d(
 
 
 def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> NetworkRun:
-    """Return the cost of every conv2d, linear and matmul of an inference graph on an array.
+    """Return the cost of every product of an inference graph on an array: `COVERED`.
 
-    Elements have the array's size, whatever the graph's dtype. A batch of a matmul is as many
-    products. All other ops are named in `not_covered`, also those that only move data. Raises
-    `InputError` for a graph that trains.
+    Attention is two products, one after the other; its softmax is not counted. Elements have the
+    array's size, whatever the graph's dtype. A batch of a matmul is as many products. All other ops
+    are named in `not_covered`, also those that only move data. Raises `InputError` for a graph that
+    trains.
     """
     if any(op.part != "forward" for op in graph.ops):
         raise InputError(f"{graph.name}: a systolic array takes a network in phase 'infer'")
@@ -209,12 +210,20 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
 
 def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> Run:
     """Return the cost of an op by its products; an image is read in place of their first matrix."""
-    ((times, m, n, k),) = products_of(kind, specs, attrs)
     element = array.element_bytes
-    a_size = m * k
-    if kind == "conv2d":  # a stride above the kernel leaves elements unread
-        a_size = min(specs[0].size // times, m * k)
-    return _run(array, _Product(m, k, n, a_size * element, k * n * element), dataflow, times)
+    runs = []
+    for times, m, n, k in products_of(kind, specs, attrs):
+        # a stride above the kernel leaves elements unread
+        a_size = min(specs[0].size // times, m * k) if kind == "conv2d" else m * k
+        one = _Product(m, k, n, a_size * element, k * n * element)
+        runs.append(_run(array, one, dataflow, times))
+    if len(runs) == 1:
+        return runs[0]
+    names = [field.name for field in fields(Run)]
+    total = {name: sum(getattr(run, name) for run in runs) for name in names}
+    total["passes"] = max(run.passes for run in runs)
+    total["utilisation"] = total["macs"] / (total["cycles"] * array.rows * array.columns)
+    return Run(**total)
 
 
 def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run:

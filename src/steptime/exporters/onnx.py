@@ -13,7 +13,7 @@ from steptime.core.graph import Graph, TensorSpec
 from steptime.exporters.onnx_kinds import KINDS, TAKES_BIAS
 from steptime.exporters.onnx_nodes import TYPES, Node, Nodes, NoOnnxError, raw_tensor, tensor
 from steptime.exporters.protobuf import Value, message
-from steptime.ops.execution import joined_ops
+from steptime.ops.execution import dequantised, joined_ops
 
 OPSET, IR_VERSION = 23, 11  # the first with Attention, RMSNormalization and RotaryEmbedding
 Weights = Callable[[str, TensorSpec], bytes]
@@ -26,6 +26,7 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
     is a constant, made by a node, that keeps sums in range. `apart` leaves the values out, for a
     runtime that is given them by name. Raises `NoOnnxError` for an op that cannot be written.
     """
+    graph = dequantised(graph)
     nodes = Nodes(graph)
     kept = dict.fromkeys((*graph.weights, *graph.buffers))
     values = []

@@ -35,7 +35,9 @@ def _clamp(b: Nodes, x: str, low: float, high: float) -> str:
 
 
 def _sloped(kind: str, default: float) -> Function:
-    return lambda b, x, scalar=None: b.add(kind, x, alpha=float(scalar or default))
+    return lambda b, x, scalar=None: b.add(
+        kind, x, alpha=float(default if scalar is None else scalar)
+    )
 
 
 FUNCTIONS: dict[str, Function] = {

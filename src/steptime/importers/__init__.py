@@ -7,9 +7,11 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from glob import escape
 from pathlib import Path
 from typing import Any
 
+from steptime.catalog import user_folder
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph_json import KEY
@@ -190,9 +192,24 @@ def remembered(source: Source, row: Format) -> str:
     return sha256
 
 
+def located(file: str, sha256: str) -> str:
+    """Return where a file of this hash lies: a bare name may be one of the user's kept networks."""
+    if not sha256 or Path(file).name != file or (file, sha256) in _REMEMBERED:
+        return file
+    kept = user_folder("networks")
+    for path in map(str, (Path(file), kept / file, *sorted(kept.glob(f"*/{escape(file)}")))):
+        if Path(path).is_file():
+            source = opened(path)
+            row = format_of(source)
+            if row and remembered(source, row) == sha256:
+                return path
+    return file
+
+
 @lru_cache(maxsize=64)
 def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     """Return the network of a file; raises `InputError` where it has another hash by now."""
+    path = located(path, sha256)
     if (path, sha256) not in _REMEMBERED:
         source = opened(path)
         found = format_of(source)

@@ -41,13 +41,21 @@ class Code:
 
     @property
     def kept(self) -> Path:
-        """The file that it is exported to: beside the code, or in the user's own folder."""
+        """The file in the user's own folder that it is exported to on the way."""
         if self.where in LIBRARIES:
             sizes = ["x".join(map(str, shape)) for shape, _ in self.inputs.values()]
             name = "-".join([f"{self.where}.{self.name}", *sizes])
             return user_folder("networks") / f"{name}.pt2"
+        place = hashlib.sha256(str(Path(self.where).resolve()).encode()).hexdigest()[:16]
+        return user_folder("networks") / place / self.beside.name
+
+    @property
+    def beside(self) -> Path:
+        """The file that it is converted to where nothing else is asked for."""
         path = Path(self.where)
-        return path.with_name(f"{path.stem}.{self.name}.pt2")
+        return (
+            self.kept if self.where in LIBRARIES else path.with_name(f"{path.stem}.{self.name}.pt2")
+        )
 
     @property
     def key(self) -> str:
@@ -108,12 +116,14 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
     """Return the `.pt2` file of code, made before or now, and why its batch is fixed, or ""."""
     kept, key = path or code.kept, code.key
     about: Mapping[str, Any] = {}
-    if kept.exists() and path is None:
-        about = about_of(opened(str(kept)))
+    for before in (code.kept, code.beside):
+        said = about_of(opened(str(before))) if before.exists() else {}
         inputs = {name: [list(shape), dtype] for name, (shape, dtype) in code.inputs.items()}
-        if about.get("key") == key and (not inputs or about.get("inputs") == inputs):
-            return kept, str(about.get("static", ""))
-    if code.where in LIBRARIES:
+        fits = said.get("key") == key and (not inputs or said.get("inputs") == inputs)
+        if fits and path in (None, before):
+            return before, str(said.get("static", ""))
+        about = about or said
+    if path is None:
         kept.parent.mkdir(parents=True, exist_ok=True)
     where = code.where if code.where in LIBRARIES else str(Path(code.where).resolve())
     request = {

@@ -21,6 +21,7 @@ from steptime.ops.builder import Builder
 
 KEY = "model_type"
 _FAMILY = "steptime.models.transformer:FAMILY"
+MOST_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LONGEST_LIST = 10_000
 _MERGED = ("fields", "spelled", "only", "heads", "settings", "free", "remarks")
 _NESTED = ("config", "config_dict")  # the second, of older files, wins
@@ -216,6 +217,9 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
         settings["activation"] = _activation(settings["activation"], gated, place)
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)
+    for key, value in settings.items():
+        if key.endswith("layers") and isinstance(value, int) and value > MOST_LAYERS:
+            raise InputError(f"{place}: {value} layers, at most {MOST_LAYERS}")
     return settings
 
 

@@ -17,7 +17,8 @@ def loss_of(b: Builder, outputs: Sequence[str]) -> str:
 
     A single output of numbers that a product, a bias or a softmax makes is classified along its
     last axis, an image along its channels; a softmax at the end is part of that loss. Any other is
-    averaged, and several are added up. Ops whose results nobody reads are left out.
+    averaged, and several are added up; a remark says which was guessed. Ops whose results nobody
+    reads are left out.
     """
     require(bool(outputs), "a network without an output")
     if not b.training:
@@ -28,13 +29,24 @@ def loss_of(b: Builder, outputs: Sequence[str]) -> str:
     taken = any(b.named(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if taken else nullcontext():
         loss = _classified(b, floats[0]) if len(floats) == 1 else ""
+        guess = "cross entropy" if loss else "the mean of its output"
         if not loss:
+            guess = "the sum of its outputs' means" if len(floats) > 1 else guess
             first, *others = (_mean(b, x, i) for i, x in enumerate(floats))
             loss = first
             for i, other in enumerate(others, start=1):
                 loss = op(b, "add", loss, other, name=f"loss_sum/{i}")
+    if loss not in outputs:
+        b.remarks.append(f"loss: {guess}, guessed from {_shown(b, floats)}")
     _leave_out_unread(b, (loss,))
     return loss
+
+
+def _shown(b: Builder, floats: Sequence[str]) -> str:
+    if len(floats) > 1:
+        return f"{len(floats)} outputs"
+    sizes = ", ".join(map(str, ("batch", *b.shape(floats[0])[1:])))
+    return f"the last layer's shape [{sizes}]"
 
 
 def _mean(b: Builder, x: str, number: int) -> str:

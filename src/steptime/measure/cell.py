@@ -11,12 +11,14 @@ from steptime.build import build
 from steptime.core.graph import Graph
 from steptime.core.record import Quantity
 from steptime.core.workload import Workload
+from steptime.importers import located
 from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
 from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
+from steptime.ops.execution import dequantised
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 
@@ -36,9 +38,9 @@ def measure_cell(
 
     Raises `UnsupportedError`, `OutOfMemoryError`, and the errors of its input.
     """
-    if workload.file and not Path(workload.file).exists():
+    if workload.file and not Path(located(workload.file, workload.sha256)).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
-    graph = build(workload)
+    graph = dequantised(build(workload))
     _refuse(graph, workload, options, request)
     with ExitStack() as held:
         given = None
@@ -68,7 +70,9 @@ def measure_cell(
         if pace:
             pace.end(prepared.step)
         peak, meter = prepared.memory()
-        if peak is None and options.device == "cpu":
+        if prepared.planned_bytes is not None:  # what XLA compiles with is not the step's memory
+            found.quantities["planned_memory_bytes"] = Quantity(float(prepared.planned_bytes))
+        elif peak is None and options.device == "cpu":
             peak, meter = read_resident()
         if pace:
             peak, exchanged, shared = shared_results(

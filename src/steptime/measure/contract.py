@@ -255,6 +255,7 @@ class Prepared:
     `facts` are known at once, those of `afterwards` once steps have run: what a compiler did in the
     first. `group` joins the processes of a step of several replicas; None for one. `trace` runs
     some steps under the framework's profiler, and gives its trace (`measure/trace.py`), or is None.
+    `planned_bytes` is the memory that a compiler has planned for the step, which is no measurement.
     """
 
     step: Callable[[], None]
@@ -270,3 +271,4 @@ class Prepared:
     afterwards: Callable[[], Mapping[str, object]] = dict
     group: ProcessGroup | None = None
     trace: Callable[[int], str] | None = None
+    planned_bytes: int | None = None

@@ -21,6 +21,7 @@ from steptime.measure.procfs import host_list
 ATTEMPT = "STEPTIME_ATTEMPT"  # how many workers of this rank there were before
 FIRST_PORT = 10_000  # of the ports that a job's number chooses, all below those of connections
 PORTS = 20_000
+LOOPBACK = "127.0.0.1"  # where processes of one machine meet
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,13 @@ def _by_srun(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
     job, step, attempt = number("SLURM_JOB_ID"), number("SLURM_STEP_ID"), number(ATTEMPT, 0)
     port = number("MASTER_PORT", FIRST_PORT + (31 * job + step) % PORTS)
+    local_size, first = _tasks_here(environ, number("SLURM_NODEID")), _text(environ, name)
     return Rank(
         rank,
         size,
         number("SLURM_LOCALID"),
-        _tasks_here(environ, number("SLURM_NODEID")),
-        environ.get("MASTER_ADDR") or first_host(_text(environ, name)),
+        local_size,
+        environ.get("MASTER_ADDR") or (LOOPBACK if local_size == size else first_host(first)),
         port + attempt,  # the store of the worker before may not be gone yet
         environ.get("SLURM_CPU_BIND_TYPE", "").startswith(("mask_cpu", "map_cpu")),
         attempt,
@@ -132,13 +134,13 @@ def check_address(rank: Rank) -> None:
 def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
     """Return the variables of each of `size` processes on this machine."""
     common = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
     return tuple({**common, "RANK": str(i), "LOCAL_RANK": str(i)} for i in range(size))
 
 
 def free_port() -> int:
     """Return a port of this machine that nobody listens on."""
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
+        one.bind((LOOPBACK, 0))
         port: int = one.getsockname()[1]
     return port

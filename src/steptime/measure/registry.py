@@ -4,13 +4,14 @@ Other packages add their own as entry points of the group `steptime.backends`: a
 module that has what `measure/contract.py` describes.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 
 from steptime import catalog, stacks
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.stack import Stack, label_of
 
 GROUP = "steptime.backends"
@@ -21,21 +22,28 @@ class Row:
     """The module of a backend, and the distribution whose version its records carry.
 
     One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
-    Replicas are as many processes, or the devices of `one_process`.
+    Replicas are as many processes, or the devices of `one_process`. `devices` are the kinds that it
+    knows by name, empty where only it itself can tell. One `of_code` runs the code that a person
+    named, not a graph.
     """
 
     module: str
     package: str
     rewrites: bool = False
     one_process: bool = False
+    devices: tuple[str, ...] = ()
+    of_code: bool = False
 
 
+_TORCH = ("cpu", "cuda", "mps")
 BACKENDS: Mapping[str, Row] = {
-    "torch": Row("steptime.measure.backends.torch.backend", "torch"),
-    "jax": Row("steptime.measure.backends.jax.backend", "jax", rewrites=True, one_process=True),
-    "native": Row("steptime.measure.backends.native.backend", "torch", rewrites=True),
+    "torch": Row("steptime.measure.backends.torch.backend", "torch", devices=_TORCH),
+    "jax": Row("steptime.measure.backends.jax.backend", "jax", True, True, ("cpu", "cuda", "tpu")),
+    "native": Row(
+        "steptime.measure.backends.native.backend", "torch", True, devices=_TORCH, of_code=True
+    ),
     "onnxruntime": Row(
-        "steptime.measure.backends.onnxruntime.backend", "onnxruntime", rewrites=True
+        "steptime.measure.backends.onnxruntime.backend", "onnxruntime", True, False, ("cpu", "cuda")
     ),
 }
 
@@ -68,6 +76,14 @@ def backend(name: str, where: str = "") -> Row:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
     known = BACKENDS if name in BACKENDS else backends()
     return known[one_of("backend", name, known, where)]
+
+
+def check_device(name: str, device: str, where: str) -> None:
+    """Raise `InputError` for a device that a backend of ours knows on no machine."""
+    kinds = backend(name, where).devices
+    if kinds and not re.fullmatch(rf"({'|'.join(kinds)})(:\d+)?", device, re.ASCII):
+        known = f"{name} has {', '.join(kinds)}, or with a number {kinds[1]}:0"
+        raise InputError(f"{where}: unknown device {shorten(device)}; {known}")
 
 
 def version(name: str) -> str | None:

@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
+from steptime.core import scratch
 from steptime.core.errors import InputError
 from steptime.core.record import PROFILER, Record, now, record_to_json
 from steptime.core.workload import PHASES, workload_from_json
-from steptime.measure import contract, cpus, machine, ranks, registry, scratch
+from steptime.measure import contract, cpus, machine, ranks, registry
 from steptime.measure.cell import Tell, measure_cell
 from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
@@ -151,7 +152,7 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
 
 def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Record]:
     """Return the session under the options of a request, and its record, still empty."""
-    workload = workload_from_json(request["workload"])
+    workload = replace(workload_from_json(request["workload"]), code=request.get("code", ""))
     own = {"threads": session.options.threads, "device": session.options.device}
     options = contract.Options(**{**request["options"], **own})
     return replace(session, options=options), Record(

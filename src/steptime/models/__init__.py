@@ -3,7 +3,7 @@
 import re
 
 from steptime.core import registry
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError, shorten, unknown
 from steptime.models import language
 from steptime.models.family import Family
 
@@ -14,7 +14,8 @@ FAMILIES = {
     "transformer": "steptime.models.transformer:FAMILY",
 }
 _CONVOLUTIONAL = (
-    *("alexnet", "alexnet_v2", "overfeat", "nin", "vgg16", "resnet18", "resnet50", "resnet50_v1"),
+    *("alexnet", "alexnet_v2", "overfeat", "nin", "vgg16", "resnet18", "resnet34"),
+    *("resnet50", "resnet50_v1", "resnet101", "resnet152"),
     *("inception_v3", "densenet121", "densenet_cifar", "squeezenet1_0", "squeezenet1_1"),
     *("mobilenet_v1", "mobilenet_v2", "deep_mnist"),
 )
@@ -47,15 +48,17 @@ def named(text: str) -> str:
     """
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
-    plain = _plain(_DRESSED.sub("", text.rpartition("/")[2]))
-    for name in (*FAMILIES, *ZOO, *SHORT):
-        if _plain(name) == plain:
+    known = {_plain(name): name for name in (*language.rows(), *SHORT, *ZOO, *FAMILIES)}
+    bare, dressed = text.rpartition("/")[2], ""
+    while bare != dressed:
+        if name := known.get(_plain(bare)):
             return SHORT.get(name, name)
-    return next((name for name in language.rows() if _plain(name) == plain), text)
+        bare, dressed = _DRESSED.sub("", bare, count=1), bare
+    return text
 
 
-_DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d"  # what weights are called besides
-_DRESSED = re.compile(rf"^meta-|([-_]({_DRESS}))+$", re.IGNORECASE)
+_DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d|(un)?cased"  # besides, of weights
+_DRESSED = re.compile(rf"^meta-|[-_]({_DRESS})$", re.IGNORECASE)
 
 
 def _plain(name: str) -> str:
@@ -66,9 +69,18 @@ def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
     if not (FAMILIES | ZOO).get(name) and name in language.rows():
         return language.model(name)
-    known = FAMILIES | ZOO | dict.fromkeys(language.rows(), "")
-    result: Family = registry.resolve(known, "models", "model", name, where)
+    known = names()
+    if name not in known:
+        number = _number(name)
+        alike = [one for one in known if _number(one).startswith(number)]
+        raise unknown("model", name, known, where, alike)
+    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
     return result
+
+
+def _number(name: str) -> str:
+    """Return the digits of a name: a network of another number is another network."""
+    return re.sub(r"\D", "", name)
 
 
 def names() -> list[str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import isnan
+from math import inf, isfinite
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -22,7 +22,8 @@ class Parameter:
     """One hyperparameter: its default (or a function of the others), its range in a sweep.
 
     `choices` lists the allowed texts, `aliases` other words for them; otherwise the type is that of
-    the default, whole numbers being at least `least`. A text of a `form` of its own, a regular
+    the default, whole numbers being at least `least`, other numbers at least the first and below
+    the second of `within`. A text of a `form` of its own, a regular
     expression and what it must be in words, stays as it is. `read` reads a text, of that form if
     there is one, or raises `ValueError`. A `detail` is kept in a workload only where it departs
     from its default.
@@ -34,6 +35,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
+    within: tuple[float, float] = (-inf, inf)
     form: tuple[str, ...] = ()
     read: Callable[[str], Value] = str
     detail: bool = False
@@ -159,8 +161,10 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
     if not isinstance(default, float):
         return whole_number(value, where, parameter.least)
     number = number_of(text)
-    if isnan(number):
+    if not isfinite(number):
         raise InputError(f"{where}: must be a number, not {shorten(value)}")
-    if not 0 <= number < 1:
-        raise InputError(f"{where}: must be at least 0 and below 1, not {shorten(value)}")
+    low, high = parameter.within
+    if not low <= number < high:
+        limits = f"at least {low:g}" + f" and below {high:g}" * (high < inf)
+        raise InputError(f"{where}: must be {limits}, not {shorten(value)}")
     return number

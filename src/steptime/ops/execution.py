@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.errors import InputError
 from steptime.core.graph import Attrs, Graph, Op, TensorSpec
 from steptime.core.stack import Execution, Stack
 from steptime.ops import OPS, cost_of, products_of, serial_of
+from steptime.ops.sequence import share_in_window
 from steptime.ops.table import Products, Specs
 
 PLAIN = Execution()
@@ -188,7 +189,7 @@ def _run(
     if OPS[kind].storage == "view":
         return 0, 0, 0, products, steps
     flop, moved = cost_of(kind, specs, attrs, written)
-    done = flop * how.flop * (how.causal_flop if dict(attrs).get("causal") else 1.0)
+    done = flop * how.flop * _left(specs, dict(attrs), how)
     if how.passes:
         return _whole(done), _whole(how.passes * specs[0].size_bytes), how.kernels, products, steps
     moved += sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
@@ -196,10 +197,37 @@ def _run(
     return _whole(done), moved, how.kernels, products, steps
 
 
+def _left(specs: Specs, attrs: Mapping[str, Any], how: Execution) -> float:
+    """Return the share of an op's FLOP that a stack does not skip under its mask or window."""
+    causal, window = bool(attrs.get("causal")), attrs.get("window")
+    if how.skips_window and window:
+        return share_in_window(specs[0], specs[1], window, causal)
+    return how.causal_flop if causal else 1.0
+
+
 def _whole(value: float) -> float:
     """Return a whole number as an int, which it is but for a factor of the stack."""
     whole = int(value)
     return whole if whole == value else value
+
+
+def dequantised(graph: Graph) -> Graph:
+    """Return a graph with quantised weights in the type of what they are multiplied with.
+
+    So backends and other formats have them, without what they are scaled by.
+    """
+    few = {name for name in graph.weights if "float" not in graph.tensors[name].dtype}
+    tensors, ops, dtype = dict(graph.tensors), list(graph.ops), ""
+    for i, op in enumerate(ops if few else ()):
+        if OPS[op.kind].storage == "view" and op.inputs[0] in few:
+            few.update(op.outputs)
+        elif op.inputs[1:] and op.inputs[1] in few:
+            dtype = graph.tensors[op.inputs[0]].dtype
+            ops[i] = replace(op, inputs=op.inputs[:2])
+    tensors |= {name: tensors[name]._replace(dtype=dtype) for name in few}
+    read = {name for op in ops for name in op.inputs} if few else {*graph.buffers}
+    buffers = tuple(name for name in graph.buffers if name in read)
+    return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
 
 
 def joined_ops(graph: Graph, takes_bias: Mapping[str, int]) -> Iterator[tuple[Op, Op]]:

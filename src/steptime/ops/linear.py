@@ -20,14 +20,17 @@ from steptime.ops.table import (
 )
 
 
-def linear_outputs(x: TensorSpec, w: TensorSpec) -> Specs:
-    """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`."""
+def linear_outputs(x: TensorSpec, w: TensorSpec, *_: TensorSpec) -> Specs:
+    """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`.
+
+    A quantised `w`, of whole numbers, has what scales it behind it.
+    """
     require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {show(x, w)}")
     require(x.shape[-1] == w.shape[1], f"linear of {show(x, w)}: {x.shape[-1]} != {w.shape[1]}")
     return (TensorSpec((*x.shape[:-1], w.shape[0]), x.dtype),)
 
 
-def linear_products(x: TensorSpec, w: TensorSpec) -> Products:
+def linear_products(x: TensorSpec, w: TensorSpec, *_: TensorSpec) -> Products:
     """Return one product: rows by width, over fan_in."""
     width, fan_in = w.shape
     return ((1, math.prod(x.shape[:-1]), width, fan_in),)

@@ -71,6 +71,24 @@ def attention_products(
     return ((batch, length, keys, width), (batch, length, values, keys))
 
 
+def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> float:
+    """Return the share of an attention's scores that lie in its window, queries at the end of keys.
+
+    Of 4 causal places that see themselves and the one before, 1 + 2 + 2 + 2 of 16.
+    """
+    length, keys = q.shape[1], k.shape[1]
+    if keys < length:
+        return 1.0
+
+    def near(places: int, most: int) -> int:  # the sum of min(1, most) + min(2, most) + ...
+        rising = min(places, most)
+        return rising * (rising + 1) // 2 + (places - rising) * most
+
+    before = near(keys, window) - near(keys - length, window)
+    after = 0 if causal else near(length - 1, window - 1)
+    return (before + after) / (length * keys)
+
+
 def attention_grad_products(*specs: TensorSpec, **how: Any) -> Products:
     """Return dV, dP, dQ and dK of every head; recomputing the scores is not counted."""
     (batch, length, keys, width), (_, _, values, _) = attention_products(*specs, **how)
@@ -280,11 +298,21 @@ def experts_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
     return tuple(p for e, m, n, k in forward for p in ((e, m, k, n), (e, n, k, m)))
 
 
+def experts_read(experts: int, per_token: int, tokens: float) -> float:
+    """Return how many of a layer's experts are expected to have tokens, and are read.
+
+    Each token chooses `per_token` of them, all alike: of 8 experts, 2 a token, one token reads 2
+    and two tokens 8 (1 - 0.75^2) = 3.5.
+    """
+    return float(experts * (1 - (1 - per_token / experts) ** tokens))
+
+
 def _read(*specs: TensorSpec, per_token: int, **_: Any) -> int:
     """Return the bytes read: of the experts' matrices, those of experts that have tokens."""
-    touched = sum(n for n, _ in _share(specs[0], specs[2].shape[0], per_token))
+    x, _logits, up, down = specs[:4]
+    touched = experts_read(up.shape[0], per_token, math.prod(x.shape[:-1]))
     whole = sum(spec.size_bytes for spec in (*specs[:2], *specs[4:]))
-    return whole + sum(w.size_bytes // w.shape[0] * touched for w in specs[2:4])
+    return whole + round(sum(w.size_bytes / w.shape[0] * touched for w in (up, down)))
 
 
 def experts_saved(

@@ -9,7 +9,7 @@ from steptime.core.hardware import Device
 from steptime.core.workload import Workload
 from steptime.paleo.method import FAULTS, with_faults
 from steptime.predict import cost_model
-from steptime.predict.method import Method
+from steptime.predict.method import ANALYTIC, Method
 from steptime.predict.step_model import StepModel
 
 EXTRAS = {  # settings that Paleo has no rule for: what they mean
@@ -77,7 +77,7 @@ def calibrated(
 
 def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
     kept = target.settings.faults
-    faults, extras = list(FAULTS), dict.fromkeys(EXTRAS, False)
+    faults, extras = list(FAULTS), {name: getattr(ANALYTIC, name) for name in EXTRAS}
     yield (
         "paleo",
         "as published, compute and memory time added",
@@ -88,6 +88,6 @@ def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
             faults.remove(name)
             yield name, meaning, with_faults(target, faults).tuned(**extras)
     for name, meaning in EXTRAS.items():
-        if getattr(target.settings, name):
-            extras[name] = True
+        if getattr(target.settings, name) != extras[name]:
+            extras[name] = getattr(target.settings, name)
             yield name, meaning, with_faults(target, faults).tuned(**extras)

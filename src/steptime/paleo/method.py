@@ -102,6 +102,7 @@ METHOD = with_faults(
     Method(
         "paleo",
         "1",
+        arrays=True,
         options={
             **EFFICIENCIES,
             "pipeline": choice(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from steptime.core.errors import InputError
-from steptime.core.hardware import GB
+from steptime.core.hardware import GB, GIB
 from steptime.paleo.lower import update_kernel
 from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
 from steptime.paleo.placement import (
@@ -29,7 +29,6 @@ from steptime.paleo.placement import (
     layer_name,
     nodes,
 )
-from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
 from steptime.predict.host import behind_host, issuing
 from steptime.predict.parallel.scaling import (

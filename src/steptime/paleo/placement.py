@@ -11,9 +11,8 @@ from typing import Any, Literal
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer
-from steptime.core.hardware import GB
+from steptime.core.hardware import GB, GIB
 from steptime.paleo.layers import layers_of
-from steptime.paleo.price import GIB
 from steptime.paleo.rules import FLOAT_BYTES
 from steptime.predict.kernel import Interval
 from steptime.predict.schedule import RowTime, total

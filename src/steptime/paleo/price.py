@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-from steptime.core.hardware import GB, Device
+from steptime.core.hardware import GB, GIB, Device
 from steptime.predict import price
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-
-GIB = 2.0**30
 
 
 def seen(device: Device, dtype: str, settings: Settings) -> Device:

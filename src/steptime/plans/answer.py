@@ -1,5 +1,6 @@
 """A plan's step as rows of named quantities: what commands print and programs read."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from math import inf
@@ -13,11 +14,14 @@ from steptime.core.table import picked
 from steptime.core.units import percent, seconds, size
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.plans.faults import Asked, checked, fault, words_of_change
+from steptime.plans.passes import Step
+from steptime.plans.pieces import HALVES, factors_of
 from steptime.plans.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.plans.request import Request
 from steptime.plans.step import PlanTime, plan_time, quick
 from steptime.plans.trace import write_trace
 from steptime.predict.calibrated.method import calibrated_under, notes_of
+from steptime.predict.kernel import Kernel
 from steptime.predict.prices import Offer, cheapest, offers
 
 KWH_J = 3.6e6
@@ -77,7 +81,9 @@ def document(
         "tokens_per_s": in_step / found.step_s,
         "tokens_per_s_per_device": in_step / found.step_s / devices,
         "parts": picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
+        "adds": adds(planner, found),
         "fits": does_fit,
+        "usable_bytes": planner.device.usable_bytes,
         "memory": _memory(planner, found),
         "exposed_communication": [
             {**picked(one, "collective group bytes total_s exposed_s"), "level": one.link}
@@ -96,6 +102,35 @@ def document(
         "nearest_that_fits": None if does_fit else nearest(planner, asked),
     }
     return {**told, "answer": sentence(told)}
+
+
+def adds(planner: Planner, found: PlanTime) -> list[dict[str, Any]]:
+    """Return what a plan of one device adds to the kernels of `predict`: `name` and `seconds`.
+
+    Networks that are no language models add nothing: their pieces are those of `predict`.
+    """
+    asked = found.asked
+    if asked.plan.devices > 1 or planner.shape.unit != "tokens":
+        return []
+    one, terms = Step(planner, asked), defaultdict(float, {"step overhead": found.rest_s})
+    slower, _ = factors_of(planner.seen)
+
+    def price(kernel: Kernel) -> float:
+        return planner.method.price(kernel._replace(after=(), views=0), planner.seen).value
+
+    for part, count in one.shape.devices[0]:
+        piece, times = one.found[part.name], count * asked.rounds
+        terms["gradient accumulation"] += times * one.grow_s(piece)
+        for kernel in piece.kernels:
+            if kernel.kind in ("cast", "gather") and kernel.bytes:
+                name = "loss in float32" if kernel.dtype == "float32" else "casts and sorting"
+                terms[name] += times * price(kernel)
+            elif kernel.kind.startswith("cross_entropy") and planner.in_memory in HALVES:
+                short = kernel._replace(bytes=kernel.bytes / 2, dtype=planner.in_memory)
+                terms["loss in float32"] += times * (price(kernel) - price(short))
+            elif kernel.unit == "matrix" and not kernel.kind.startswith("attention"):
+                terms["slower products"] += times * (slower - 1) * price(kernel)
+    return [{"name": name, "seconds": s} for name, s in terms.items() if s > 0]
 
 
 def timed(request: Request) -> tuple[Planner, PlanTime]:
@@ -132,7 +167,7 @@ def fitted_notes(planner: Planner) -> list[str]:
     """Return what of device and stack lies beyond what was measured."""
     device, stack = planner.device, catalog.stack(planner.method.settings.stack)
     said = notes_of(device) if planner.method.name == "calibrated" else []
-    fitted = planner.use == "serving" or planner.constant("products")
+    fitted = planner.use == "serving" or planner.shape.unit == "tokens"
     said += calibrated_under(device, stack.name)
     if planner.use == "training" and not stack.training:
         said.append(f"stack {stack.name}: constants of training are those of torch-eager")
@@ -287,7 +322,7 @@ def sentence(told: Mapping[str, Any]) -> str:
     where = f"{told['devices']} {told['device']}"
     if not told["fits"]:
         over = size(told["memory"]["over_bytes"])
-        return f"{where}: DOES NOT FIT, {over} too much per device; it would take {step}"
+        return f"{where}: out of memory by {over} per device; it would take {step}"
     return f"{where}: {step}{_paid(told)}; bound by {bound(told)}"
 
 
@@ -339,6 +374,6 @@ def held(memory: Mapping[str, Any], parts: int = 4) -> str:
     largest = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:parts]
     most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
     over, room = memory["over_bytes"], memory["device_bytes"]
-    doubt = f", DOES NOT FIT: {size(over)} too much" if over else ""
+    doubt = f", out of memory by {size(over)}" if over else ""
     of = f" of {size(room)}" if room else ""
     return f"{size(memory['total_bytes'])}{of} ({most}){doubt}"

@@ -296,6 +296,6 @@ def plan(
         str(model), site, batch, micro_batch, length, split, tuple(counts), order, dtype,
         gradients, stack, tokens=tokens, others=tuple(others), optimizer=optimizer,
         limits={"budget_per_hour": budget_per_hour, "days": days, "watts": watts},
-        prices=None if prices is None else Path(prices),
+        prices=None if prices is None else Path(prices), trusted=True,
     )  # fmt: skip
     return answer(request)

@@ -13,7 +13,9 @@ class Memory(NamedTuple):
 
     `activations` are of all micro-batches in flight, with what lives for a moment in the backward
     pass of a layer; `gathered` are whole layers of weights that are shared out otherwise; `logits`
-    those of head and loss; `context` is what driver and libraries take.
+    those of head and loss; `context` is what driver and libraries take. Of networks that are no
+    language models, on one device, all is what `predict` says, with its `inputs`, `temporaries` and
+    the allocator's `blocks`.
     """
 
     weights: float
@@ -24,6 +26,9 @@ class Memory(NamedTuple):
     logits: float
     buffers: float
     context: float
+    inputs: float = 0.0
+    temporaries: float = 0.0
+    blocks: float = 0.0
 
     @property
     def total(self) -> float:
@@ -32,8 +37,10 @@ class Memory(NamedTuple):
 
     @property
     def parts(self) -> dict[str, float]:
-        """Bytes by part: `weights_bytes`, ..."""
-        return {f"{name}_bytes": value for name, value in self._asdict().items()}
+        """Bytes by part: `weights_bytes`, ..., the last three where there are any."""
+        later = self._field_defaults
+        parts = self._asdict().items()
+        return {f"{name}_bytes": value for name, value in parts if value or name not in later}
 
 
 def memory_of(one: Step, d: int, most: Sequence[int], micro_batches: int) -> Memory:
@@ -48,6 +55,8 @@ Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a mic
 def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
     """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
     load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
+    if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
+        return Memory(**whole), ()
     of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
     key = ("standing", id(one.found), load, *of_plan)
     own = range(d, len(stages), plan.pipeline)

@@ -4,7 +4,7 @@ Their step is `StepModel`'s, cut where one tensor alone crosses. What is between
 piece, and a stage is consecutive pieces, shared out by their seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -14,11 +14,12 @@ from steptime.core.hardware import Cluster, Link
 from steptime.core.workload import Plan, Workload
 from steptime.ops.loss import STATES
 from steptime.plans.pieces import FIRST, LAST, Kept, Piece, held_of
-from steptime.plans.planner import Flops, Planner, Shape
+from steptime.plans.planner import Flops, Planner, Shape, neutral
 from steptime.plans.stages import Layout, Load
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.kernel import NOTHING, Interval, Kernel
 from steptime.predict.lower import Row
+from steptime.predict.memory import worst_moment
 from steptime.predict.method import Method
 from steptime.predict.parallel.scaling import waits
 from steptime.predict.step_model import StepModel
@@ -103,6 +104,7 @@ class NetworkPlanner(Planner):
         self.weight_bytes = self.model.gradient_bytes / max(1, self.model.parameters)
         states = STATES[workload.optimizer] * self.weight_bytes
         self._constants = {
+            **neutral(self.use),
             **{name: self.constant(name) for name in CONSTANTS},
             "gradient_bytes": self.weight_bytes,
             "state_bytes": states,
@@ -162,6 +164,24 @@ class NetworkPlanner(Planner):
             seconds = [one.forward.value + one.backward.value for one in made]
             plan = replace(plan, stages=balanced(seconds, plan.pipeline))
         return super().layout(plan, micro_batch)
+
+    def held_alone(self, plan: Plan, micro_batch: int, rounds: int) -> Mapping[str, float] | None:
+        """Return what a prediction of the same step says, where one device runs it at once."""
+        if plan.devices > 1 or rounds > 1 or (plan.recompute, plan.offload) != ("none",) * 2:
+            return None
+        needs = self.model.needs(micro_batch)
+        parts = worst_moment(self.model.graph(micro_batch), self.model.stack).parts
+        return {
+            **{name: parts[name] for name in ("gradients", "inputs", "temporaries")},
+            "weights": parts["weights"] + parts["copies"],
+            "states": parts["state"],
+            "activations": parts["activations"],
+            "gathered": 0.0,
+            "logits": 0.0,
+            "buffers": needs.workspace_bytes or 0.0,
+            "context": needs.context_bytes or 0.0,
+            "blocks": needs.blocks_bytes or 0.0,
+        }
 
     def reached(self, link: Link) -> Link:
         """Return a link as `scale` has it."""

@@ -40,7 +40,7 @@ class Step:
 
     def __init__(self, planner: Planner, asked: Asked) -> None:
         self.planner, self.plan, self.order = planner, asked.plan, asked.order
-        self.micro_batch = asked.micro_batch
+        self.micro_batch, self.rounds = asked.micro_batch, asked.rounds
         self.found = planner.pieces(self.plan, self.micro_batch)
 
     @cached_property
@@ -164,8 +164,6 @@ class Step:
         layer_s = 0.0 if part.is_end else planner.constant("layer_s")
         layer_s += planner.constant("routed_s") if piece.routed else 0.0
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
-        grown = planner.constant("accumulate_bytes") * piece.parameters
-        grow_s = planner.traffic_s("add", grown).value if grown > 1 else 0.0
         host = [one + layer_s for one in piece.host_s]
         if again and self.plan.recompute == "full":
             waits[1] += waits[0]
@@ -173,9 +171,14 @@ class Step:
         away = self.plan.offload in ("activations", "both") and not part.is_end
         moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
         fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
-        compute = piece.backward.value + grow_s
+        compute = piece.backward.value + self.grow_s(piece)
         back = self.one(compute, again, waits[1], host[1], [*gathers, *scatters], moved)
         return fore, back
+
+    def grow_s(self, piece: Piece) -> float:
+        """Return the seconds in which gradients are added to those of other micro-batches."""
+        grown = self.planner.constant("accumulate_bytes") * piece.parameters
+        return self.planner.traffic_s("add", grown).value if grown > 1 else 0.0
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""

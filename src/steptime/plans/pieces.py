@@ -118,6 +118,20 @@ def pieces(
     }
 
 
+def factors_of(device: Device) -> tuple[float, float]:
+    """Return how many times as long products, and attention, take in a training as by themselves.
+
+    `device` is as a plan sees it (`seen_by_plan`).
+    """
+    constants, slower, of_attention = device.constants, 1.0, 1.0
+    if (device.architecture or "").startswith(NEWER):
+        slower = constants.get("training.products_new", 1.0)
+        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
+        late = PUBLISHED * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
+        of_attention = constants.get("training.attention", 1.0) * max(1.0, late)
+    return slower * constants.get("training.products", 1.0), of_attention
+
+
 def _piece(
     kernels: Sequence[Kernel],
     kinds: Mapping[str, str],
@@ -126,13 +140,7 @@ def _piece(
     held: Kept,
     params: tuple[int, int],
 ) -> Piece:
-    constants, slower, of_attention = device.constants, 1.0, 1.0
-    if (device.architecture or "").startswith(NEWER):
-        slower = constants.get("training.products_new", 1.0)
-        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
-        late = PUBLISHED * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
-        of_attention = constants.get("training.attention", 1.0) * max(1.0, late)
-    slower *= constants.get("training.products", 1.0)
+    slower, of_attention = factors_of(device)
 
     @cache
     def price(kernel: Kernel) -> Interval:

@@ -12,9 +12,10 @@ from math import hypot, inf, log1p
 from typing import Any, NamedTuple, TypeVar
 
 from steptime import catalog
-from steptime.core.dtypes import precision
-from steptime.core.errors import InputError
+from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
+from steptime.core.errors import InputError, one_of
 from steptime.core.hardware import Cluster, Device, Level, Link
+from steptime.core.stack import KNOWN
 from steptime.core.table import picked
 from steptime.core.workload import Plan
 from steptime.count import op_work
@@ -40,10 +41,13 @@ from steptime.predict.method import Method
 # A host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742) for 8.
 HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`ops/loss.py`)
-_GIB = 2**30 / 1e9
-_USABLE = 0.99
+HALF = 0.5  # between what is no and what is yes
 T = TypeVar("T")
 MANY = 1024  # devices, from which on the slowest of them tells
+# constants that are 1 where neither method nor stack says them, so that they change nothing, as a 0
+# of others does
+FACTORS = {"products", "attention", "softmax", "products_new", "exchange_slow"}
+FACTORS |= {"vectors", "low_share", "memory_share"}
 DIRECT = 1e11  # bytes/s of links by which devices read each other's part of an exchange at once
 
 
@@ -83,14 +87,36 @@ class Shape:
     batch: int | None = None  # usual, of networks that are no language models
 
 
+def neutral(use: str) -> dict[str, float]:
+    """Return the constants of a use at values that change nothing."""
+    names = (name.removeprefix(f"{use}.") for name in KNOWN[use])
+    return {name: float(name in FACTORS) for name in names}
+
+
+def whole_model(weight_bytes: float, update_bytes: float) -> dict[str, float]:
+    """Return the constants of a training whose weights, gradients and states are of one type.
+
+    Adam keeps two states a parameter; its update moves the share of `update_bytes`, of float32.
+    Logits of 4 bytes have no copy in float32.
+    """
+    whole = SIZE_BYTES["float32"]
+    return {
+        "state_bytes": 2 * weight_bytes,
+        "gradient_bytes": weight_bytes,
+        "update_bytes": update_bytes * weight_bytes / whole,
+        **dict.fromkeys(("refresh_bytes", "cast_bytes"), 0.0),
+        **({"logit_bytes": 0.0} if weight_bytes >= whole else {}),
+    }
+
+
 class Planner:
-    """Prices what plans are made of, once. Raises `InputError` for a type without a peak.
+    """Prices what plans are made of, once.
 
     `levels` say how the devices are joined, from the inside out; `host` joins a device to the
     memory of its host, None where nobody says.
     """
 
-    weight_bytes = 2.0  # of a weight where it computes
+    weight_bytes = 2.0  # of a weight where it computes, beside which states have one in 32 bit
 
     def __init__(
         self,
@@ -107,19 +133,18 @@ class Planner:
         self.method = method
         self.dtype = dtype
         self.low = dtype if dtype in LOW_BYTES else ""
-        self.in_memory = "bfloat16" if self.low else dtype
+        self.in_memory = "bfloat16" if self.low else dtype.removesuffix("-mixed")
         self.device: Device = cluster.device
-        if self.low and dtype not in self.device.peak_flop_per_s:
-            known = ", ".join(self.device.peak_flop_per_s)
-            name = self.device.name
-            raise InputError(f"device '{name}': no peak is known for {dtype}; known: {known}")
         self.seen = seen_by_plan(method, self.device, self.in_memory)
-        self._constants = {
+        self._constants = neutral(use) | {
             name.removeprefix(f"{use}."): value
             for name, value in self.seen.constants.items()
             if name.startswith(f"{use}.")
         }
-        own = self.constant("low_gradient_bytes") if self.low else 0.0
+        if use == "training" and dtype in PRECISIONS and not precision(dtype).mixed:
+            self.weight_bytes = float(SIZE_BYTES[dtype])
+            self._constants |= whole_model(self.weight_bytes, self.constant("update_bytes"))
+        own = self.constant("low_gradient_bytes") if self.low and use == "training" else 0.0
         if gradients or own:
             self._constants["gradient_bytes"] = gradients / 8 or own
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
@@ -190,14 +215,25 @@ class Planner:
             constants = {**constants, "interval.beyond": wider}
         return bounds("experts" if self.shape.experts else "plan", constants)
 
+    def held_alone(self, _plan: Plan, _b: int, _rounds: int) -> Mapping[str, float] | None:
+        """Return the parts of one device's memory where a prediction says them, None elsewhere."""
+        return None
+
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
         late = self.constant("straggling") * log1p((devices - 1) / MANY)
         return end_s * (1 + late) + self.constant("step_s")
 
     def constant(self, name: str) -> float:
-        """Return a constant of the stack's training, or of what else it is used for."""
-        return self._constants.get(name, 0.0)
+        """Return a constant of the planner's use, what changes nothing where nobody says it.
+
+        Raises `InputError` for a name that no such constant has.
+        """
+        return self._constants[one_of("constant", name, self._constants, self.use)]
+
+    def flag(self, name: str) -> bool:
+        """Whether a stack does what a constant of 1, or of next to nothing, says."""
+        return self.constant(name) > HALF
 
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for micro-batches of so many sequences."""
@@ -259,14 +295,9 @@ class Planner:
 
     @cached_property
     def room_bytes(self) -> float:
-        """The bytes that a device has, infinite where that is not known.
-
-        A GB of NVIDIA's is a GiB to its driver, which keeps 1 % (an H100 of 80 GB has 79.1 GiB).
-        """
-        if self.device.memory_bytes is None:
-            return inf
-        larger = _GIB * _USABLE if self.device.maker == "NVIDIA" else 1.0
-        return self.device.memory_bytes * larger
+        """The bytes that a device has, infinite where that is not known."""
+        usable = self.device.usable_bytes
+        return inf if usable is None else usable
 
     @property
     def peak(self) -> float:

@@ -17,12 +17,14 @@ from steptime.core.workload import Plan
 from steptime.models.family import Family, resolve
 from steptime.plans.faults import Asked, checked
 from steptime.plans.network import Network, NetworkPlanner, network_of
+from steptime.plans.pieces import LOW_BYTES
 from steptime.plans.planner import Planner, Shape
 from steptime.plans.stages import USUAL
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.method import Method
 
-DTYPES = ("bfloat16", "float16", "float8", "float4")
+SERVED = ("bfloat16", "float16", "float8", "float4")
+DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", *SERVED)
 ALIASES = dtypes.ALIASES | {
     "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
@@ -33,9 +35,12 @@ OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
 
 
-def shape_of(model: str, length: int | None = None) -> Shape:
-    """Return the language model that a text names; raises `InputError` for another network."""
-    family, values = _values_of(read_model(model), length)
+def shape_of(model: str, length: int | None = None, trusted: bool = False) -> Shape:
+    """Return the language model that a text names; raises `InputError` for another network.
+
+    A `trusted` text may name code.
+    """
+    family, values = _values_of(read_model(model, trusted=trusted), length)
     if not _reads_words(values):
         other = "an encoder with a decoder" if values.get("decoder_layers") else family.name
         but = "" if other in model else f", but {other}"
@@ -121,6 +126,7 @@ class Request:
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
     a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
     Of `limits`, `budget_per_hour`, `days` (those of its tokens) and `watts`, None is for anything.
+    A `trusted` model may be code.
     """
 
     model: str
@@ -142,16 +148,17 @@ class Request:
     trace: Path | None = None
     others: tuple[Site, ...] = ()
     optimizer: str | None = None
+    trusted: bool = False
 
     @cached_property
     def shape(self) -> Shape:
         """The network: a language model, or one in pieces of its graph. Raises `InputError`."""
-        choice = read_model(self.model)
+        choice = read_model(self.model, trusted=self.trusted)
         _, values = _values_of(choice, self.length)
         if _reads_words(values):
             if self.optimizer not in (None, "adam"):
                 raise InputError("--optimizer: that of language models is adam")
-            return shape_of(self.model, self.length)
+            return shape_of(self.model, self.length, self.trusted)
         if self.gradients is not None:
             raise InputError("--gradients goes with language models")
         if self.length is not None and "length" not in values:
@@ -278,17 +285,27 @@ def planner_of(
 ) -> Planner:
     """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
 
-    Without a `dtype` it is bfloat16, on devices that have none float16.
+    Without a `dtype` it is bfloat16, on devices that have none float16, and a training mixes it
+    with float32 (`bfloat16-mixed`).
     """
     chosen = cost_model(method).under(options)
     if isinstance(shape, Network):
         return NetworkPlanner(shape, cluster, chosen)
     peaks = cluster.device.peak_flop_per_s
+    known = SERVED if use == "serving" else DTYPES
     if dtype is None:
-        dtype = next((one for one in DTYPES if one in peaks), DTYPES[0])
+        dtype = next((one for one in known if one.removesuffix("-mixed") in peaks), known[0])
     word = ALIASES.get(dtype.lower(), dtype.lower())
-    if word not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    near = next((one for one in SERVED if one in peaks), SERVED[0])
+    if use == "serving" and word in dtypes.PRECISIONS and word not in SERVED:
+        raise InputError(f"serve: {word} is a type of training; nearest: --dtype {near}")
+    if word not in known:
+        raise unknown("dtype", dtype, known)
+    if word in LOW_BYTES and word not in peaks:
+        said = f"device '{cluster.device.name}': no peak is known for {word}"
+        if use == "serving":
+            raise InputError(f"{said}; nearest: --dtype {near} --weights {word}")
+        raise InputError(f"{said}; nearest: --dtype {near}-mixed")
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
     return Planner(shape, cluster, chosen, word, gradients or 0, use)

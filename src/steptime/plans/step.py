@@ -129,7 +129,7 @@ def quick(planner: Planner, asked: Asked) -> Quick:
     """
     plan = asked.plan
     m = asked.batch // (asked.micro_batch * plan.data)
-    key = (asked.order, asked.micro_batch, *vars(plan).values())
+    key = (asked.order, asked.micro_batch, m > 1, *vars(plan).values())
     holds = planner.once(("holds", *key), lambda: _holds(Step(planner, asked)))
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
     held = max([still + in_flight(kept, most, m) for still, kept in holds])

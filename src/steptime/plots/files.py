@@ -2,21 +2,54 @@
 
 import json
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import unknown
+from steptime.core.errors import one_line, unknown
 from steptime.core.files import check_folder, write_whole
 
 PIXELS_PER_POINT = 2.0
-
+POLICY = (  # of every page: nothing is fetched, and no text becomes code
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>steptime: {title}</title>
+</head>
+<body>
+<div id="chart"></div>
+<script>{library}</script>
+<script>
+vegaEmbed("#chart", {spec}, {{
+  ast: true, renderer: "svg",
+  actions: {{export: true, source: false, compiled: false, editor: false}},
+}});
+</script>
+</body>
+</html>
+"""
 
 FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart's text
     ".png": lambda convert, spec: convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT),
     ".svg": lambda convert, spec: convert.vegalite_to_svg(spec).encode(),
     ".pdf": lambda convert, spec: convert.vegalite_to_pdf(spec),
-    ".html": lambda convert, spec: convert.vegalite_to_html(spec, bundle=True).encode(),
+    ".html": lambda convert, spec: _page(convert, spec).encode(),
 }
+
+
+def _page(convert: Any, spec: str) -> str:
+    """Return one offline page with a chart, no text of which can end its script."""
+    library = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    told = spec.replace("<", "\\u003c")
+    title = escape(" ".join(json.loads(spec)["title"]["text"].split()))
+    return _PAGE.format(policy=POLICY, title=title, library=library, spec=told)
 
 
 def check_path(path: Path) -> None:
@@ -31,4 +64,13 @@ def save(spec: dict[str, Any], path: Path) -> None:
     import vl_convert
 
     check_path(path)
-    write_whole(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(spec)))
+    write_whole(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_shown(spec))))
+
+
+def _shown(value: Any) -> Any:
+    """Return a chart without control characters: the one that writes pictures dies of them."""
+    if isinstance(value, str):
+        return "\n".join(map(one_line, value.split("\n")))
+    if isinstance(value, dict):
+        return {_shown(key): _shown(item) for key, item in value.items()}
+    return [*map(_shown, value)] if isinstance(value, list | tuple) else value

@@ -143,7 +143,7 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
         }
         for stage in memory["by_stage"]
         for part in Memory._fields
-        if stage[f"{part}_bytes"]
+        if stage.get(f"{part}_bytes")
     ]
 
 

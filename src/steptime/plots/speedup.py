@@ -34,7 +34,8 @@ def chart(table: Table) -> style.Spec:
     shown, tip = names[:MOST_LEVELS], style.tooltip(told)
     width = style.WIDTH if len(shown) == 1 else 300
     panels = [_panel(name, drawn, about, tip, width) for name in shown]
-    view = panels[0] if len(panels) == 1 else {"concat": panels, "columns": 2, "spacing": 30}
+    alone = len(panels) == 1 and "title" not in panels[0]  # the picture has a title itself
+    view = panels[0] if alone else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
         f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median.",
         "Squares: a side is in saturation." if about["saturation"] else "",

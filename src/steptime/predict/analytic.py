@@ -7,5 +7,8 @@ of Paleo is an option (`steptime.paleo.method`).
 from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, Method
 
 METHOD = Method(
-    "analytic", "2", options={"fuse": FUSE, "tf32": TF32, "stack": STACK, **EFFICIENCIES}
+    "analytic",
+    "2",
+    arrays=True,
+    options={"fuse": FUSE, "tf32": TF32, "stack": STACK, **EFFICIENCIES},
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import NamedTuple
 
 from steptime import catalog
@@ -132,9 +131,8 @@ class Steps:
     def __init__(self, model: StepModel, batches: Sequence[int], like: Steps | None = None) -> None:
         self.batches = batches
         wanted = sorted(set(batches))
-        on_arrays = "larger" in signature(model.method.price).parameters
         self.lines: Lines | None = like.lines.with_update_of(model) if like and like.lines else None
-        if self.lines is None and on_arrays and len(wanted) > FEW:
+        if self.lines is None and model.method.arrays and len(wanted) > FEW:
             self.lines = lines_of(model, wanted)
         self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
 
@@ -197,7 +195,7 @@ Place = tuple[Device, str | None]  # and the dtype there, None for that of each 
 def place_of(text: str) -> Place:
     """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
     name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
-    return catalog.device(name.strip()), dtype.strip() or None
+    return catalog.device(name.strip()), dtype_named(dtype.strip()) if dtype.strip() else None
 
 
 def predicted(

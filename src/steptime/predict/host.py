@@ -132,8 +132,39 @@ def behind_host(
     first, second, third = (_in_turn if host.waits else _ahead)(
         (forward, backward, update), host, larger
     )
-    factor = left_over(host.steps, alike, host.issued_s[-1], forward + backward + update)
+    factor = longer(parts_s, host)
     return first * factor, second * factor, third * factor
+
+
+def longer(parts_s: Sequence[Any], host: Host | None) -> Any:
+    """Return by what factor a step takes longer than kernels and host tell (`left_over`)."""
+    if host is None:
+        return 1.0
+    return left_over(host.steps, alike, host.issued_s[-1], sum(parts_s))
+
+
+def finish(
+    parts_s: Sequence[Any], shares: Sequence[Any], host: Host | None, larger: Larger = max
+) -> tuple[tuple[Any, Any, Any], Any, Any]:
+    """Return the parts of a step behind its host, and the least and the most seconds of the step.
+
+    Its kernels lie between `shares` of their seconds, where a share of None has no bound; the host
+    is the fastest at the one end and the slowest at the other. What constants leave over moves with
+    the step as it is, so that the ends enclose it.
+    """
+    passes = behind_host(parts_s, host, larger)
+    whole: Any = sum(passes)
+    factor = longer(parts_s, host)
+    ends: list[Any] = []
+    for end, sign in enumerate((-1, 1)):
+        share = shares[end]
+        moved = None if host is None else host.at(end)._replace(steps=())
+        if share is None:
+            ends.append(None)
+            continue
+        moved_s: Any = sum(behind_host([one * share for one in parts_s], moved, larger))
+        ends.append(whole + sign * larger(sign * (factor * moved_s - whole), 0.0))
+    return passes, ends[0], ends[1]
 
 
 def left_over(rows: Any, alike: Callable[..., Any], *sizes: Any) -> Any:

@@ -22,16 +22,20 @@ class Settings:
     `added` to each, or left out (`no`). `stack` is the software that runs the step, a name or a
     file; `fuse` lets elementwise ops run in any kernel that makes their input. `pipelined` overlaps
     all arithmetic of a row with all its traffic. The efficiencies are the shares of the peaks that
-    are reached; that of the update is None where it is that of all computing. `faults` and
-    `algorithm` are Paleo's: the rules of the original that are kept, and how it counts
-    convolutions.
+    are reached; that of the update is None where it is that of all computing. `tf32` lets products
+    in float32 run as TF32 (`on`), lets none do so (`off`), or those that the stack runs so; images
+    lie `channels_last` or not, or as the stack lays them (None). `host_name` is the host that
+    issues the kernels (`calibrated/hosts.py`), "" for any. `faults` and `algorithm` are Paleo's:
+    the rules of the original that are kept, and how it counts convolutions.
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
     waits: bool = False
     stack: str = catalog.DEFAULT_STACK
     fuse: bool = False
-    tf32: bool = False
+    tf32: Literal["auto", "on", "off"] = "auto"
+    channels_last: bool | None = None
+    host_name: str = ""
     pipelined: bool = False
     compute_efficiency: float = 1.0
     update_efficiency: float | None = None
@@ -61,7 +65,8 @@ class Kernel(NamedTuple):
     the map of its places. `views` were made since the kernel before: they take the host's time
     alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
     are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`). A convolution
-    knows whether its images are laid out `channels_last`, and whether float32 may run as `tf32`.
+    knows whether its images are laid out `channels_last`, every product whether float32 may run as
+    `tf32` (`computed_as`).
     """
 
     op: str
@@ -85,6 +90,12 @@ class Kernel(NamedTuple):
     tf32: bool = False
 
 
+def computed_as(kernel: Kernel, device: Device) -> str:
+    """Return the type that a kernel is computed in: TF32 where it may be and the device has it."""
+    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
+    return "tf32" if as_tf32 else kernel.dtype
+
+
 class Interval(NamedTuple):
     """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
 
@@ -101,6 +112,15 @@ class Interval(NamedTuple):
     memory_s: float = 0.0
     shared: float = 1.0
 
+    @property
+    def shares(self) -> tuple[float | None, float | None]:
+        """The bounds as shares of the value, those of nothing 1."""
+        low, high = (
+            end if end is None else end / self.value if self.value else 1.0
+            for end in (self.low, self.high)
+        )
+        return low, high
+
     def times(self, factor: float) -> Interval:
         """Return so many times as many seconds."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
@@ -115,7 +135,7 @@ Larger = Callable[[float, float], float]
 class Price(Protocol):
     """How long a kernel takes on a device. `larger` is `max`, also of arrays (`predict/lines.py`).
 
-    A price that cannot take arrays of FLOP and bytes leaves `larger` out.
+    A price that cannot take arrays of FLOP and bytes leaves `larger` out (`Method.arrays`).
     """
 
     def __call__(self, kernel: Kernel, device: Device, larger: Larger = max) -> Interval:

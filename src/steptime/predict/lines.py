@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from steptime.core.graph import PASSES
 from steptime.core.hardware import Device
 from steptime.count import live_bytes
-from steptime.predict.host import behind_host
+from steptime.predict.host import finish
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import Lowered
 from steptime.predict.memory import blocks_bytes
@@ -27,10 +27,10 @@ from steptime.predict.sums import (
     Numbers,
     Prepared,
     alike_of,
-    ends_of,
     hosts_beside,
     numbers_of,
     prepare,
+    shares_of,
     summed,
 )
 
@@ -94,11 +94,11 @@ class Lines:
                 if prepared is None:
                     prepared = prepare(list(self.groups.values()), self.share(batches))
                 sums = summed(prepared, len(PASSES), alike)
-            shown: Any = behind_host([one[0] for one in sums], host, np.maximum)
+            bounded = bool(alike[0].seen.constants)
+            shares = shares_of(sums) if bounded else (None, None)
+            shown, *ends = finish([one[0] for one in sums], shares, host, np.maximum)
+            rows = [*shown, *ends, sum(one[1] for one in sums)] if bounded else shown
             size = len(alike), len(batches)
-            rows = [np.broadcast_to(one, size) for one in shown]
-            if alike[0].seen.constants:
-                rows += [*ends_of(sums, host), sum(one[1] for one in sums)]
             yield from np.stack([np.broadcast_to(one, size) for one in rows], axis=1)
 
     def key(self, name: str, on: StepModel, device: Device, batches: Sequence[int]) -> Key:

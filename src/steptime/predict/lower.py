@@ -41,14 +41,16 @@ class Shape(NamedTuple):
     """Which kernels add up to what: sums of some of `Lowered.distinct`, each of them made once.
 
     `rows` are the sums of each row's passes and its launches in them, `parts` those that each pass
-    of the step is made of and how often, `update` is that of no row in particular. `exchanges` says
-    whether there are any.
+    of the step is made of and how often, `update` is that of no row in particular. `alike` are
+    all of `distinct` and how often each runs, side by side those that differ in new pages alone.
+    `exchanges` says whether there are any.
     """
 
     sums: tuple[tuple[int, ...], ...]
     rows: tuple[tuple[Passes, Passes], ...]
     parts: tuple[Mapping[int, int], ...]
     update: int | None
+    alike: tuple[Mapping[int, int], ...]
     exchanges: bool
 
 
@@ -109,9 +111,15 @@ class Lowered:
         ]
         rows: tuple[tuple[Passes, Passes], ...] = tuple(told)
         update = summed("")[2] if "" in own else None
+        runs = zip(self.kernels, self.distinct[1], strict=True)
+        alike: dict[Kernel, Counter[int]] = {}
+        for kernel, i in runs:
+            if kernel.exchange is None:
+                same = self.distinct[0][i]._replace(fresh=0.0)
+                alike.setdefault(same, Counter())[i] += 1
         exchanges = any(kernel.exchange for kernel in self.kernels)
         parts = tuple([Counter([of[place] for of, _ in rows]) for place in range(3)])
-        return Shape(tuple(sums), rows, parts, update, exchanges)
+        return Shape(tuple(sums), rows, parts, update, tuple(alike.values()), exchanges)
 
     @cached_property
     def calls(self) -> Mapping[tuple[str, str], Calls]:
@@ -140,7 +148,7 @@ class Lowered:
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels that a software stack executes of the step that `graph` is."""
     stack = stack_of(settings)
-    return _lowered(graph, dtype, executed(graph, stack), stack)
+    return _lowered(graph, dtype, executed(graph, stack), stack, settings.channels_last)
 
 
 def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
@@ -149,9 +157,16 @@ def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
 
 
 def _lowered(
-    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None = None
+    graph: Graph,
+    dtype: str,
+    launches: Iterable[Launch],
+    stack: Stack | None = None,
+    last: bool | None = None,
 ) -> Lowered:
-    """Return the kernels of launches, with a row for each forward op."""
+    """Return the kernels of launches, with a row for each forward op.
+
+    Images lie channels `last`, or as the stack lays them for None.
+    """
     parameters = parameters_of(graph)
     maker = dict.fromkeys(graph.inputs, "")
     rows = []
@@ -163,16 +178,17 @@ def _lowered(
         rows.append(Row(op.name, op.kind, parameters.get(op.name, 0), parents, size))
         for name in op.outputs:
             maker[name] = op.name
-    found = tuple(_kernels(graph, dtype, launches, stack))
+    found = tuple(_kernels(graph, dtype, launches, stack, last))
     return Lowered(tuple(rows), found, input_bytes(graph), gradient_bytes(graph))
 
 
 def _kernels(
-    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None
+    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None, last: bool | None
 ) -> Iterator[Kernel]:
     """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
     compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
-    last = stack is not None and _lays_last(graph, stack)
+    if last is None:
+        last = stack is not None and _lays_last(graph, stack)
     fresh = dict(zip((op.name for op in graph.ops), fresh_bytes(graph), strict=True))
     for ops, flop, moved, launched, products, serial, runs_as, row in launches:
         if not launched and not moved:
@@ -200,6 +216,8 @@ def _kernels(
         views = 0
         if stack and OPS[head.kind].work == "convolution":
             one = one._replace(channels_last=last, tf32=stack.conv_tf32)
+        elif stack and products:
+            one = one._replace(tf32=stack.matmul_tf32)
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
 
@@ -249,7 +267,12 @@ def _with_exchanges(
 def stack_of(settings: Settings) -> Stack:
     """Return the software stack of a prediction; raises `InputError` for an unknown one."""
     found = catalog.stack(settings.stack)
-    return replace(found, fuses=UNITS) if settings.fuse else found
+    if settings.fuse:
+        found = replace(found, fuses=UNITS)
+    if settings.tf32 != "auto":
+        as_tf32 = settings.tf32 == "on"
+        found = replace(found, conv_tf32=as_tf32, matmul_tf32=as_tf32)
+    return found
 
 
 def _awaited(graph: Graph) -> dict[str, str]:

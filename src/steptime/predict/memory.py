@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Op
 from steptime.core.hardware import Device
 from steptime.core.stack import Stack
 from steptime.core.units import size
-from steptime.count import always_living, live_bytes, lives, scratch_bytes
+from steptime.count import always_living, live_bytes, lives, scratch_bytes, storages
 
 MIB = 2**20
 # c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB
@@ -38,11 +38,13 @@ class Needs(NamedTuple):
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""
-        return device.memory_bytes is None or self.total_bytes <= device.memory_bytes
+        return device.usable_bytes is None or self.total_bytes <= device.usable_bytes
 
     def too_large(self, device: Device) -> str:
         """Return the remark of a step that does not fit."""
-        return f"needs {size(self.total_bytes)}, {device.name} has {size(device.memory_bytes or 0)}"
+        has = device.usable_bytes or 0.0
+        over = f"out of memory by {size(self.total_bytes - has)}"
+        return f"{over}: needs {size(self.total_bytes)}, {device.name} has {size(has)}"
 
 
 def needs_of(
@@ -99,29 +101,89 @@ def _taken(pools: list[int]) -> int:
     return pools[2] + sum(-(-held // segment) * segment for held, segment in few)
 
 
-def memory_parts(graph: Graph, stack: Stack, peak_bytes: int) -> Mapping[str, int]:
-    """Return what the tensors of a step are for at its worst moment, in bytes; they add up to it.
+class Moment(NamedTuple):
+    """The worst moment of a step: when it is, and what its tensors are for, in bytes.
 
-    `weights`, `state` (an optimizer's and that of norms) and `inputs` live always; `gradients` are
-    those of weights that are made by then and not used up; `activations` are all other tensors.
-    `other` is what a `peak_bytes` holds beside all tensors.
+    `weights`, `state` (an optimizer's and that of norms) and `inputs` live always, `gradients` are
+    those of weights, `copies` weights in another type, `activations` what the forward pass makes,
+    `temporaries` what lives for a moment in the backward pass and inside ops, such as an
+    optimizer's. They add up to the bytes of all tensors.
     """
+
+    name: str
+    parts: Mapping[str, int]
+
+
+def worst_moment(graph: Graph, stack: Stack) -> Moment:
+    """Return when most tensors live in a step, and what they are for."""
     living = live_bytes(graph, stack)
     worst = max(range(len(living)), key=living.__getitem__)
+    of, made, ended = storages(graph)
+    lives_now = always_living(graph)
+    for i in range(worst):
+        lives_now |= set(made[i])
+        lives_now -= set(ended[i]) if i + 1 < worst else set()
+    what = {of.get(op.inputs[-1], ""): "gradients" for op in graph.ops if op.part == "update"}
+    for op in graph.ops:
+        copies = op.kind == "cast" and op.inputs[0] in graph.weights
+        part = "copies" if copies else "activations"
+        for name in op.outputs:
+            what.setdefault(name, part if op.part == "forward" else "temporaries")
+    for names, part in ((graph.inputs, "inputs"), (graph.weights, "weights")):
+        what |= dict.fromkeys(names, part)
+    what |= dict.fromkeys(graph.buffers, "state")
+    parts = dict.fromkeys(PARTS, 0)
+    for name in lives_now:
+        parts[what[name]] += graph.tensors[name].size_bytes
+    parts["temporaries"] += living[worst] - sum(parts.values())
+    return Moment("before the step" if not worst else _when(graph.ops[worst - 1]), parts)
 
-    def of(names: Iterable[str]) -> int:
-        return sum(graph.tensors[name].size_bytes for name in set(names))
 
-    made = {name: i for i, op in enumerate(graph.ops, start=1) for name in op.outputs}
-    parts = {
-        "weights": of(graph.weights),
-        "state": of(graph.buffers),
-        "inputs": of(graph.inputs),
-        "gradients": of(
-            op.inputs[-1]
-            for i, op in enumerate(graph.ops, start=1)
-            if op.part == "update" and made.get(op.inputs[-1], worst + 1) <= worst <= i
-        ),
-    }
-    rest = living[worst] - sum(parts.values())
-    return {**parts, "activations": rest, "other": peak_bytes - living[worst]}
+PARTS = ("weights", "state", "inputs", "gradients", "copies", "activations", "temporaries")
+
+
+def _when(op: Op) -> str:
+    if op.part == "update":
+        return "at the optimizer step"
+    return f"in the {op.part} pass, at {op.of or op.name}"
+
+
+UNIT = 25 * MIB  # of weights that FSDP gathers at once, at least
+
+
+def memory_of(
+    graph: Graph,
+    stack: Stack,
+    zero: int = 0,
+    shards: int = 1,
+    fused: bool = False,
+    state_bytes: int | None = None,
+    accumulates: bool = False,
+) -> int:
+    """Return the bytes of all tensors of a rank at the worst moment of its step.
+
+    ZeRO shares out optimizer states (1), gradients (2) and weights (3) over `shards` ranks; the
+    largest weight, or 25 MiB of them, is whole for a moment, with the one that is gathered next. A
+    `fused` optimizer makes no temporaries; `state_bytes` are those of an element of its states. A
+    step that `accumulates` holds the gradients of former micro-batches from its start.
+    """
+    tensors, ops = graph.tensors, [op for op in graph.ops if op.part == "update"]
+    of = storages(graph).of
+    states = {n for op in ops for n in op.inputs if n in graph.buffers and tensors[n].size > 1}
+    gradients = {of.get(op.inputs[-1], op.inputs[-1]) for op in ops}
+    sizes = {n: tensors[n].size * state_bytes for n in states} if state_bytes else {}
+    temporaries = scratch_bytes(graph, stack)
+    sizes |= {op.name: 0 if fused else temporaries.get(op.name, 0) for op in ops}
+    shared = [*states, *(op.name for op in ops)] if zero >= 1 else []
+    shared += [*gradients] if zero >= 2 else []
+    shared += [*graph.weights] if zero >= 3 else []
+    for name in shared:
+        whole = sizes.get(name)
+        sizes[name] = -(-(tensors[name].size_bytes if whole is None else whole) // shards)
+    weights = [tensors[name].size_bytes for name in graph.weights]
+    unit = min(sum(weights), max(UNIT, *weights)) if zero >= 2 and shards > 1 else 0
+    standing = 0
+    if accumulates:
+        each = {n: sizes.get(n, tensors[n].size_bytes) for n in gradients}
+        standing, sizes = sum(each.values()), sizes | dict.fromkeys(gradients, 0)
+    return standing + max(live_bytes(graph, stack, sizes)) + unit * (1 if zero == 2 else 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from steptime import catalog
@@ -12,7 +13,7 @@ from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.core.ranges import number_of
 from steptime.predict.collectives import COLLECTIVES, Collective, Fabric
-from steptime.predict.kernel import Price, Settings
+from steptime.predict.kernel import Interval, Kernel, Larger, Price, Settings
 from steptime.predict.lower import Lowered, lower
 from steptime.predict.price import roofline, seen
 
@@ -42,6 +43,7 @@ class Method:
     as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
     too: messages without latency, faults and all. `reads` names the fields of a device that the
     price reads beyond those of a roofline; records hash them too (`catalog.device_hash`).
+    A price that takes `arrays` of FLOP and bytes has a parameter `larger`, which is `max` of them.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Method:
     links: Callable[[Fabric], Fabric] = lambda fabric: fabric
     as_published: bool = False
     reads: tuple[str, ...] = ()
+    arrays: bool = False
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
@@ -78,12 +81,30 @@ class Method:
         return replace(self, settings=replace(self.settings, **changes))
 
 
+def priced_by(name: str, price: Callable[[Kernel, Device], Interval | float]) -> Method:
+    """Return the method of a price of one's own; predicting raises `InputError` for no time."""
+
+    def checked(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+        try:
+            said = price(kernel, device)
+            found = said if isinstance(said, Interval) else Interval(float(said))
+        except Exception as error:  # whatever a user's function raises
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise InputError(f"{name}: the price of {kernel.kind} fails: {reason}") from error
+        if not 0 <= found.value < inf:
+            raise InputError(f"{name}: the price of {kernel.kind} is {found.value:g} s, not a time")
+        return found
+
+    return Method(name, "1", price=checked, options={"stack": STACK, "tf32": TF32, "fuse": FUSE})
+
+
 def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:
     """Return an option whose texts stand for values of one setting."""
 
     def read(method: Method, text: str) -> Method:
         if text not in values:
-            raise ValueError(f"is {' or '.join(values)}, not {shorten(text)}")
+            *others, last = values
+            raise ValueError(f"is {', '.join(others)} or {last}, not {shorten(text)}")
         return method.tuned(**{setting: values[text]})
 
     return Option(meaning, default, read)
@@ -119,5 +140,16 @@ EFFICIENCIES = {  # Paleo's names for them
     "ppp_comp": share("share of the device's peaks that is reached", "compute_efficiency"),
     "ppp_comm": share("share of a link's rate that is reached", "link_efficiency"),
 }
-TF32 = choice("use the TF32 peak for float32", "tf32", YES_NO, "no")
+TF32 = choice(
+    "products in float32 as TF32: on, off, or auto as the stack runs them",
+    "tf32",
+    {"auto": "auto", "on": "on", "off": "off", "yes": "on", "no": "off"},
+    "auto",
+)
+CHANNELS_LAST = choice(
+    "images lie with their channels last, or auto as the stack lays them",
+    "channels_last",
+    {"auto": None, **YES_NO},
+    "auto",
+)
 FUSE = choice("elementwise ops run in the kernel before them", "fuse", YES_NO, "no")

@@ -52,7 +52,7 @@ def seen(device: Device, dtype: str, settings: Settings) -> Device:
     takes longer for being launched, None where the host issues ahead of the device (`issue_s`).
     Raises `InputError` where no peak of `dtype` is known.
     """
-    peak = peak_flop_per_s(device, dtype, settings.tf32)
+    peak = peak_flop_per_s(device, dtype, settings.tf32 == "on")
     reached, compute = settings.compute_efficiency, precision(dtype).compute
     also = ("tf32",) if "tf32" in device.peak_flop_per_s else ()  # what convolutions may run as
     peaks = {name: device.peak_flop_per_s.get(name, peak) for name in (*FLOATS, *also)}

@@ -11,6 +11,7 @@ from steptime.predict.method import TF32, Method, choice
 METHOD = Method(
     "roofline",
     "1",
+    arrays=True,
     lower=lower_minimal,
     settings=Settings(host="added"),
     options={

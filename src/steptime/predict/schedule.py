@@ -1,12 +1,12 @@
 """From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
 from steptime.core.graph import PLACE
-from steptime.predict.host import Host, behind_host
+from steptime.predict.host import Host, finish
 from steptime.predict.kernel import NOTHING, Interval, Kernel, Larger
 from steptime.predict.lower import Lowered, Row
 
@@ -115,7 +115,8 @@ def schedule(
     parts = [total([sums[i] for i in often], often.values()) for often in shape.parts]
     if whole is not None:
         parts[2] = whole
-    passes = behind_host([part.value for part in parts], host)
+    kernels = total(parts if pipelined else [_often(times, often) for often in shape.alike])
+    passes, low, high = finish([part.value for part in parts], kernels.shares, host)
     exchange_s = exposed_s = 0.0
     if shape.exchanges:
         slower = [
@@ -134,25 +135,12 @@ def schedule(
         tuple(rows),
         *passes,
         None if host is None else host.issued_s[-1],
-        _end(parts, host, 0),
-        _end(parts, host, 1),
-        any(part.extrapolates for part in parts),
+        None if low is None else low + exposed_s,
+        None if high is None else high + exposed_s,
+        kernels.extrapolates,
         exchange_s,
         exposed_s,
     )
-
-
-def _end(parts: Sequence[Interval], host: Host | None, end: int) -> float | None:
-    """Return a bound of the step, 0 the lower and 1 the upper, None where a part has none."""
-    known = [bound for part in parts if (bound := (part.low, part.high)[end]) is not None]
-    if len(known) < len(parts):
-        return None
-    whole = total(parts)
-    if whole.shared < 1 and whole.value:  # own parts of passes add as squares, too
-        share = ((whole.low, whole.high)[end] or 0.0) / whole.value
-        known = [part.value * share for part in parts]
-    forward, backward, update = behind_host(known, host and host.at(end))
-    return float(forward + backward + update)
 
 
 def placed(
@@ -182,13 +170,13 @@ def placed(
 def total(times: Iterable[Interval], often: Iterable[int] = repeat(1)) -> Interval:
     """Return the sum of times, each so `often`, which has a bound where all of them have one.
 
-    What prices share adds up; what is their own adds as squares, but that of equal times adds up:
-    they are of one kernel. Two kernels of 1 s, other ones, 0.5 s shared and 0.1 s own, are off by
+    What prices share adds up, and what is their own as squares: each time is of another kernel,
+    which is off alike whenever it runs. Two kernels of 1 s, 0.5 s shared and 0.1 s own, are off by
     1 s shared and 0.14 s own.
     """
     value = compute = memory = below = above = low = high = 0.0
     extrapolates, no_low, no_high = False, False, False
-    alike: dict[float, tuple[float, float]] = {}
+    below2 = above2 = 0.0
     for (one, least, most, beyond, compute_s, memory_s, shared), count in zip(
         times, often, strict=False
     ):
@@ -207,30 +195,30 @@ def total(times: Iterable[Interval], often: Iterable[int] = repeat(1)) -> Interv
             down, up = (one - least) * count, (most - one) * count
             below += shared * down
             above += shared * up
-            alone = (1 - shared * shared) ** 0.5
-            before = alike.get(one)
-            if before is None:
-                alike[one] = alone * down, alone * up
-            else:
-                alike[one] = before[0] + alone * down, before[1] + alone * up
+            alone2 = 1 - shared * shared
+            below2 += alone2 * down * down
+            above2 += alone2 * up * up
         else:
             below += (one - least) * count
             above += (most - one) * count
-    if not alike or no_low or no_high:
+    if not below2 + above2 or no_low or no_high:
         ends = None if no_low else low, None if no_high else high
         return Interval(value, *ends, extrapolates, compute, memory)
-    down2, up2 = below * below, above * above
-    for down, up in alike.values():
-        down2 += down * down
-        up2 += up * up
-    up = up2**0.5
+    down, up = (below * below + below2) ** 0.5, (above * above + above2) ** 0.5
     shared = above / up if up else 1.0
-    return Interval(value, value - down2**0.5, value + up, extrapolates, compute, memory, shared)
+    return Interval(value, value - down, value + up, extrapolates, compute, memory, shared)
 
 
 def overlapped(one: Interval, larger: Larger = max) -> float:
     """Return the seconds of times of which all arithmetic overlaps with all traffic."""
     return larger(one.compute_s, one.memory_s)
+
+
+def _often(times: Sequence[Interval], often: Mapping[int, int]) -> Interval:
+    """Return the seconds of one kernel so often, which is off alike each time."""
+    found = [times[i].times(count) for i, count in often.items()]
+    alike = total([one._replace(shared=1.0) for one in found])
+    return alike._replace(shared=found[0].shared)
 
 
 def _sum(times: Sequence[Interval], pipelined: bool) -> Interval:

@@ -96,7 +96,9 @@ class StepModel:
         self.workload = (
             network
             if isinstance(network, Workload)
-            else make_workload(read_model(str(network)), None, dtype, phase, optimizer)
+            else make_workload(
+                read_model(str(network), trusted=True), None, dtype, phase, optimizer
+            )
         )
         self.device = catalog.device(device)
         self.overlap = overlap

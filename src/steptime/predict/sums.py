@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.power import dynamic_j
-from steptime.predict.host import Host, behind_host
+from steptime.predict.host import Host
 from steptime.predict.kernel import Kernel
 from steptime.predict.schedule import overlapped
 from steptime.predict.step_model import StepModel
@@ -107,17 +107,15 @@ def summed(prepared: Sequence[Prepared], jobs: int, alike: Sequence[StepModel]) 
     return sums
 
 
-def ends_of(sums: Any, host: Host | None) -> tuple[Any, Any]:
-    """Return the least and the most seconds of a step, as `schedule` has them."""
+def shares_of(sums: Any) -> list[Any]:
+    """Return between which shares of their seconds the kernels of a step lie, as `total` has it."""
     import numpy as np
 
     value, _, *away = np.sum(sums, axis=0)
-    found = []
-    for end, sign in enumerate((-1, 1)):
-        share = 1 + sign * np.sqrt(away[end] ** 2 + away[end + 2]) / value
-        parts: Any = [one[0] * share for one in sums]
-        found.append(sum(behind_host(parts, host and host.at(end), np.maximum)))
-    return found[0], found[1]
+    return [
+        1 + sign * np.sqrt(away[end] ** 2 + away[end + 2]) / value
+        for end, sign in enumerate((-1, 1))
+    ]
 
 
 def _at(kernel: Kernel, ends: Any, share: Any) -> Kernel:

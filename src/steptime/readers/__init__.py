@@ -11,15 +11,12 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.record import Record
 from steptime.readers.csv_rows import apart_by
 from steptime.readers.sources import Found, Source, Unread, sources_at
-
-if TYPE_CHECKING:
-    from steptime.readers.csv_mapping import Mapped
 
 READERS = {
     "psc-log": "steptime.readers.psc_log",
@@ -47,7 +44,7 @@ class Import:
     duplicates: dict[str, str] = field(default_factory=dict)
 
 
-def read_path(*paths: Path, mapping: Mapped | None = None) -> Import:
+def read_path(*paths: Path, mapping: Any = None) -> Import:
     """Return the records of all files at `paths`; with a `mapping` CSV files are read by it."""
     readers: dict[str, Any] = {"csv": mapping} if mapping else {}
     readers |= {name: importlib.import_module(module) for name, module in READERS.items()}

@@ -5,12 +5,11 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from steptime.build import is_path, known_keys, make_workload, read_model, read_table, validated
+from steptime.build import is_path, known_keys, make_workload, read_model, validated
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.record import STATUSES, Method, Quantity, Record
@@ -181,11 +180,6 @@ def _quantities(row: Row, amounts: Mapping[str, Amount]) -> Mapping[str, Quantit
             raise InputError(f"{amount.column}: too small: {shorten(row[amount.column])}")
         found[name] = Quantity(1 / value if amount.inverse else value)
     return found
-
-
-def read_mapping(path: Path) -> Mapped:
-    """Return the reader that a TOML file says; raises `InputError` naming every fault."""
-    return check_mapping(read_table(str(path), "mapping"), str(path))
 
 
 def check_mapping(table: object, where: str) -> Mapped:

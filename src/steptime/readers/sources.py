@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from steptime import catalog
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, one_line
 from steptime.core.record import Record
 
 LARGEST_BYTES = 64_000_000  # of one file, unpacked
@@ -86,11 +86,11 @@ def sources_at(path: Path) -> Iterator[Source | Unread]:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
-        yield from _file(path, _printable(path.name))
+        yield from _file(path, one_line(path.name))
         return
     files = sorted(one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
     for number, file in enumerate(files, start=1):
-        name = _printable(file.relative_to(path).as_posix())
+        name = one_line(file.relative_to(path).as_posix())
         if number > MOST_FILES:
             yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
             return
@@ -137,7 +137,7 @@ def _members(file: Stream, archive_name: str) -> Iterator[Source | Unread]:
     total = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
-            name = _printable(member.name)
+            name = one_line(member.name)
             total += member.size
             if number > MOST_FILES or total > MOST_BYTES:
                 yield Unread(name, None, "not looked at: the archive holds too much")
@@ -164,11 +164,6 @@ def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
     if archive and _is_tar(content):
         return Unread(name, None, "an archive within an archive")
     return Source(name, content, archive)
-
-
-def _printable(name: str) -> str:
-    """Return a name without what a terminal or a file of UTF-8 cannot hold."""
-    return "".join(c if c.isprintable() else "?" for c in name)
 
 
 @lru_cache(maxsize=1024)

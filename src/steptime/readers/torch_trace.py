@@ -6,7 +6,7 @@ A trace names no network, batch or type: the file's name stands for the network.
 import re
 from statistics import fmean
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, one_line
 from steptime.core.record import NO_OP, UNATTRIBUTED, Method, Quantity, Record
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Workload
@@ -89,4 +89,4 @@ def _by_scope(profile: Profile) -> Profile:
 
 def _scope(part: Part) -> str:
     name = part.op if part.scope in ("", UNATTRIBUTED, NO_OP) else part.scope
-    return "".join(c if c.isprintable() else "?" for c in name)
+    return one_line(name)

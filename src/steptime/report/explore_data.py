@@ -65,7 +65,7 @@ def exported(
 
     shown.sort(key=lambda item: place(item[1]))
     for text in models:  # a text that is no network ends it before the first is computed
-        family_of(read_model(text))
+        family_of(read_model(text, trusted=True))
     pool = Pool()
     found = networks(models, [device for _, device in shown], METHODS, pool)
     left_out = [
@@ -181,7 +181,8 @@ def _device(text: str, device: Device, offer: Offer | None) -> Table:
         "name": device.name,
         "text": text,
         "group": group_of(device),
-        **picked(device, "memory_bytes memory_bytes_per_s"),
+        "memory_bytes": device.usable_bytes,
+        "memory_bytes_per_s": device.memory_bytes_per_s,
         "held_bytes": needs_of(0, 0, device, catalog.stack(), "train").total_bytes,
         "hosted": bool(device.launch_s),
         "offer": None if offer is None else [offer.price, f"{offer.name}, {offer.date}"],

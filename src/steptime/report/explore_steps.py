@@ -122,7 +122,7 @@ def _built(
 
     What methods lower alike is built once.
     """
-    choice = read_model(text)
+    choice = read_model(text, trusted=True)
     if choice.batch is not None:
         raise InputError(f"model '{text}': the batch is chosen in the page, leave it out")
     cells: list[_Cell] = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.cache import threads
 from steptime.analysis.data import Data
 from steptime.analysis.headline import numbers, sentences
 from steptime.analysis.row import Row, grouped
@@ -83,7 +84,7 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
             return error
 
     which, made = [True] * len(asked) + [False] * len(charts), []
-    with ThreadPoolExecutor(2) as pool:  # one computes, one waits for answers
+    with ThreadPoolExecutor(threads()) as pool:
         summary = pool.submit(numbers, data.beside())
         clicks = pool.submit(details, data.beside(), rows) if pictures else None
         for one in pool.map(part, [*asked, *charts], which):

@@ -13,13 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from steptime import __version__
 from steptime.core.files import own_caches, replacing
+from steptime.plots.files import POLICY
 from steptime.plots.style import config
 
 TEMPLATES = Path(__file__).parent / "templates"
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
-)
 
 
 def rendered(template: str, **values: object) -> str:

@@ -16,21 +16,24 @@ from steptime.plans.faults import Asked, checked
 from steptime.plans.request import ALIASES, Site, cluster_of, planner_of, shape_of
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.power import drawn_of
+from steptime.predict.kernel import Interval
 from steptime.predict.method import Method
 from steptime.serving.kernels import FORMATS
-from steptime.serving.load import Demand, pool_of, served, under_load
+from steptime.serving.load import Demand, pool_of, under_load
 from steptime.serving.phases import Phases, Spent
 from steptime.serving.queueing import Load
 
 BLOCK = 16  # tokens of a page of the cache
 STACK = "vllm-2025"  # where nobody says
+_NOT_SAID = ("model", "site", "demand", "trusted")  # by options
 
 
 @dataclass(frozen=True)
 class Request:
     """What a user asks of serving: the network, where it runs, how it is split, what comes in.
 
-    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made.
+    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made. A
+    `trusted` model may be code.
     """
 
     model: str
@@ -51,6 +54,7 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     prices: Path | None = None
     demand: Demand | None = None
+    trusted: bool = False
 
     @property
     def length(self) -> int:
@@ -64,7 +68,7 @@ class Request:
 
     def phases(self) -> Phases:
         """Return what prices the phases of such a service; raises `InputError`."""
-        shape = shape_of(self.model)
+        shape = shape_of(self.model, trusted=self.trusted)
         if shape.one["kind"] != "decoder":
             raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
         rows = int(shape.one["max_length"])
@@ -73,7 +77,8 @@ class Request:
             name, most = near[self.input < rows]
             said = f"serve: {self.length} tokens, and {self.model} has {rows} positions"
             raise InputError(f"{said}; nearest: --{name} {max(1, most)}")
-        shape = shape_of(self.model, None if rows >= self.length else self.length)
+        length = None if rows >= self.length else self.length
+        shape = shape_of(self.model, length, self.trusted)
         if self.data > 1 and not shape.experts:
             said = f"serve: --data shares out experts, and {self.model} has none"
             raise InputError(f"{said}; nearest: --replicas {self.data * self.replicas}")
@@ -137,7 +142,7 @@ def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str,
     }
     total, room = sum(parts.values()), phases.planner.room_bytes
     known = room < inf
-    usable = room * (phases.constant("memory_share") or 1.0)
+    usable = phases.usable_bytes
     return {
         "total_bytes": total,
         "device_bytes": room if known else None,
@@ -161,22 +166,17 @@ def answered(asked: Request) -> dict[str, Any]:
     if load is not None:
         whole = {name: max(1, round(load[name])) for name in ("batch", "input", "output")}
         asked = replace(asked, **whole)
-    planner, batch, steps = phases.planner, asked.batch, asked.output - 1
+    planner, batch = phases.planner, asked.batch
     first = phases.prefill(batch if load is None else 1, asked.input)
     each = phases.decode(batch, asked.input + asked.output / 2)
-    ttft_s = first.seconds + phases.constant("prompt_s")
-    tpot_s = each.seconds
-    if load is not None:
-        ttft_s, tpot_s = (mean or tpot_s for mean in load.pop("means"))
-    request_s = ttft_s + steps * tpot_s
-    times = {"ttft_s": ttft_s, "tpot_s": tpot_s, "request_s": request_s}
-    forms = {"ttft_s": phases.form if load is None else "served"}
-    bounds = {name: [*phases.within(t, forms.get(name, ""))[1:3]] for name, t in times.items()}
+    within = times_of(asked, phases, load)
+    times = {name: time.value for name, time in within.items()}
+    bounds = {name: [*time[1:3]] for name, time in within.items()}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
     fits = not memory["over_bytes"]
-    rate = made / request_s
+    rate = made / times["request_s"]
     if load is not None:
         devices, rate = load["devices"], load["tokens_per_s"]
     return {
@@ -195,18 +195,37 @@ def answered(asked: Request) -> dict[str, Any]:
         "bounds": bounds,
         "tokens_per_s": rate,
         "tokens_per_s_per_device": rate / devices,
-        "tokens_per_s_per_user": 1 / tpot_s,
+        "tokens_per_s_per_user": 1 / times["tpot_s"],
         "parts": {
             "prefill": first.parts | {"prompt_s": phases.constant("prompt_s")},
             "decode": each.parts,
         },
         "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
         "fits": fits,
+        "usable_bytes": planner.device.usable_bytes,
         "memory": memory,
         "cost": cost_of(offer_of(planner, asked.prices), devices, "million_tokens", 1e6 / rate),
         "notes": fitted_notes(planner),
         "nearest_that_fits": None if fits else nearest(asked),
         "load": load,
+    }
+
+
+def times_of(asked: Request, phases: Phases, load: Mapping[str, Any] | None) -> dict[str, Interval]:
+    """Return seconds to the first token, of each one after it and of a request; means under load.
+
+    `load` is what `loaded` returns, None where all come at once.
+    """
+    tpot_s = phases.decode(asked.batch, asked.input + asked.output / 2).seconds
+    if load is None:
+        ttft_s = phases.prefill(asked.batch, asked.input).seconds + phases.constant("prompt_s")
+    else:
+        spread = load["ttft_s"], load["tpot_s"] or {"mean": tpot_s}
+        ttft_s, tpot_s = (one["mean"] for one in spread)
+    return {
+        "ttft_s": phases.within(ttft_s, phases.form if load is None else "served"),
+        "tpot_s": phases.within(tpot_s),
+        "request_s": phases.within(ttft_s + (asked.output - 1) * tpot_s),
     }
 
 
@@ -228,13 +247,9 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
         pools.insert(0, pool_of(first, demand, load, demand.prefill_replicas))
         devices += other.devices * demand.prefill_replicas
         per_s, wait_s = joins.bytes_per_s / first.kv_token_bytes, joins.latency_s or 0.0
-    read_s = phases.constant("read_s")
-    told = under_load(demand, load, pools, read_s, lambda tokens: wait_s + tokens / per_s)
-    means = [(told[name] or {"mean": 0.0})["mean"] for name in ("ttft_s", "tpot_s")]
-    if load.concurrency and not (demand.max_batch or demand.draft or demand.prefill_replicas):
-        users = -(-load.concurrency // asked.replicas)
-        means[:2] = served(phases, users, asked.input, asked.output)
-    return told | {"devices": devices, "means": means}
+    prompt_s = phases.constant("prompt_s")
+    told = under_load(demand, load, pools, prompt_s, lambda tokens: wait_s + tokens / per_s)
+    return told | {"devices": devices}
 
 
 def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:
@@ -242,7 +257,7 @@ def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[s
     whole, took_s = 0.0, 0.0
     for spent, times in ((first, 1), (each, asked.output - 1)):
         seconds = (spent.seconds,) * 3
-        drawn = drawn_of(spent.joules / asked.pipeline, seconds, phases.planner.seen)
+        drawn = drawn_of(spent.joules / asked.pipeline, seconds, phases.device)
         if drawn is None:
             return None
         whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
@@ -294,10 +309,10 @@ def serve(
     cannot be.
     """
     site = Site(device, per_node, inside, link, links_per_node)
-    known = [name for name in vars(Request("", site)) if name not in ("model", "site", "demand")]
+    known = [name for name in vars(Request("", site)) if name not in _NOT_SAID]
     under = {name: how.pop(name) for name in vars(Demand()) if name in how}
     for name in how:
         if name not in known:
             raise unknown("option", name, [*known, *vars(Demand())], "serve")
     how["demand"] = Demand.of(under)
-    return answered(Request(str(model), site, batch, input, output, **how))
+    return answered(Request(str(model), site, batch, input, output, trusted=True, **how))

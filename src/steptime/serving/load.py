@@ -26,8 +26,6 @@ MOST = 256  # sequences at once, where nobody says
 TRIES = 16  # rates, until the highest is known to a thousandth
 TRIED = 20_000  # requests at each of them, the first ones
 MOST_SERVERS = 1000
-BUNCHED = 3.0  # prompts that are read while one waits, because answers end together
-IN_TURN = 8  # of requests, of which the first comes all at once
 SOME = 32  # lengths of prompts that are priced each
 
 
@@ -45,23 +43,26 @@ def pool_of(
     most = demand.max_batch or -(-load.concurrency // replicas) or MOST
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
-    mixed, ahead = (phases.constant(name) > 0.5 for name in ("mixes", "ahead"))
-    return Pool(pace, most, blocks, replicas, 16, budget, mixed, ahead)
+    rules = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
+    return Pool(pace, most, blocks, replicas, 16, budget, *rules)
 
 
 def under_load(
-    demand: Demand, load: Load, pools: Sequence[Pool], read_s: float = 0.0,
+    demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
     sent_s: Callable[[int], float] = lambda tokens: 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return times and rates of requests; with targets the highest rate that meets them."""
-    told = _summary(demand, load, pools, read_s, sent_s)
+    """Return times and rates of requests; with targets the highest rate that meets them.
+
+    A request takes `prompt_s` beside the servers until its first token, in which they work on.
+    """
+    told = _summary(demand, load, pools, prompt_s, sent_s)
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
     low, high, rate = 0.0, inf, told["requests_per_s"]
     inputs, outputs = load.inputs[:TRIED], load.outputs[:TRIED]
     for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
         other = Load(inputs, outputs, [time * base / rate for time in times[:TRIED]])
-        found = _summary(demand, other, pools, read_s, sent_s)
+        found = _summary(demand, other, pools, prompt_s, sent_s)
         stands = found["in_time"] >= ATTAINED and not found["grows"]
         low, high = (rate, high) if stands else (low, rate)
         rate = 2 * rate if high == inf else (low + high) / 2
@@ -70,13 +71,14 @@ def under_load(
 
 
 def _summary(
-    demand: Demand, load: Load, pools: Sequence[Pool], read_s: float, sent_s: Callable[[int], float]
-) -> dict[str, Any]:
+    demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float,
+    sent_s: Callable[[int], float],
+) -> dict[str, Any]:  # fmt: skip
     """Return what a run says of its requests; of open arrivals without filling and draining."""
-    run, count = simulate(load, pools, read_s, sent_s), len(load.inputs)
+    run, count = simulate(load, pools, sent_s), len(load.inputs)
     edge = 0 if load.concurrency else int(EDGE * count)
     steady = range(edge, count - edge)
-    ttft = [run.first_s[r] - run.came_s[r] for r in steady]
+    ttft = [run.first_s[r] - run.came_s[r] + prompt_s for r in steady]
     rest = [run.ended_s[r] - run.first_s[r] for r in steady]
     after = [load.outputs[r] - 1 for r in steady]
     tpot = [b / n for b, n in zip(rest, after, strict=True) if n]
@@ -121,35 +123,6 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
     every = values if len(values) > 1 else [*values, *values]
     cuts = quantiles(every, n=100, method="inclusive")
     return {"mean": fmean(values), **{f"p{n}": cuts[n - 1] for n in (50, 90, 99)}}
-
-
-def served(phases: Phases, requests: int, tokens: int, output: int) -> tuple[float, float]:
-    """Return seconds to the first token and per token after it, of `requests` at any time.
-
-    Each has `tokens` to read and `output` to make. While a request is there, all the others begin
-    once, so that it takes the time of their prompts and that of its own steps; what of it goes by
-    before the first token, depends on how requests bunch. Where a stack reads prompts first they
-    all begin together, and one waits for half of them. Where it mixes prompts with the others'
-    tokens they drift apart after a first round. Who does not find room in the cache waits until
-    others have left: requests = rate x time (Little 1961).
-    """
-    context, ranks = tokens + output / 2, phases.plan.data
-    running = min(float(requests), max(1.0, phases.most_tokens / (tokens + output)))
-    sequences, own = max(1, round(running)), running / min(ranks, requests)
-    step_s = phases.decode(sequences, context).seconds
-    each_s = alone_s = phases.prefill(ranks, tokens).seconds  # of one prompt on each rank
-    mixes = phases.constant("mixes") == 1
-    if mixes:
-        together = max(1, round(own / output))
-        both_s = phases.mixed(sequences, context, together * ranks, tokens).seconds
-        each_s = (both_s - step_s) / together
-    half = (own + 1) / 2
-    waits = min(half, BUNCHED + own / 2 / IN_TURN) if mixes else half
-    request_s = own * each_s + (output - 1) * step_s
-    ttft_s = waits * each_s + (alone_s - each_s)
-    tpot_s = (request_s - waits * each_s) / max(1, output - 1)
-    queue_s = request_s * (requests / running - 1)
-    return ttft_s + queue_s + phases.constant("prompt_s"), tpot_s
 
 
 MOST_REQUESTS = 200_000

@@ -13,6 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan
 from steptime.ops.builder import Builder
+from steptime.ops.sequence import experts_read
 from steptime.ops.table import ShapeError
 from steptime.plans.pieces import FIRST, LAST, LOWERED, NEWER, piece_of
 from steptime.plans.planner import Planner
@@ -84,13 +85,14 @@ class Phases:
         self.planner = planner
         self.plan = plan
         self.weights = weights or planner.low or planner.in_memory
-        lower = planner.low == "float8" and planner.constant("cache_low") == 1
+        lower = planner.low == "float8" and planner.flag("cache_low")
         self.kv = kv or ("float8" if lower else planner.in_memory)
         self.constant = planner.constant
+        self.device = planner.seen
         if planner.low:
             peaks = {**planner.seen.peak_flop_per_s}
-            peaks[planner.low] *= planner.constant("low_share") or 1.0
-            planner.seen = replace(planner.seen, peak_flop_per_s=peaks)
+            peaks[planner.low] *= planner.constant("low_share")
+            self.device = replace(planner.seen, peak_flop_per_s=peaks)
         self._parts: dict[int, dict[str, Part]] = {}
         self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
 
@@ -103,7 +105,7 @@ class Phases:
         """Return seconds, or what follows from them, with 80 % of what is measured."""
         if self.planner.method.name != "calibrated":
             return Interval(value)
-        low, high, _ = bounds(form or self.form, self.planner.seen.constants)
+        low, high, _ = bounds(form or self.form, self.device.constants)
         return Interval(value, value * low, value * high)
 
     def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
@@ -146,16 +148,16 @@ class Phases:
             if head is not None:
                 for group in groups:
                     took, kernel = self.attended(head, group)
-                    joules = spent_j((kernel,), self.planner.seen)
+                    joules = spent_j((kernel,), self.device)
                     found = found.plus(Spent(attention_s=took, joules=joules), times)
         stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         pair = range(0, min(stages, 2) * apart, apart)
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
         sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
         found = found.plus(Spent(exchange_s=sent_s))
-        host_s += self.planner.seen.constants.get("host.step_s", 0.0)
-        replayed = self.constant("graphs") * all(one.tokens == 1 for one in groups)
-        late = max(0.0, host_s * (1 - replayed) - found.seconds)
+        host_s += self.device.constants.get("host.step_s", 0.0)
+        replayed = self.planner.flag("graphs") and all(one.tokens == 1 for one in groups)
+        late = 0.0 if replayed else max(0.0, host_s - found.seconds)
         late += self.constant("step_s") + self.constant("sequence_s") * ends
         return found._replace(host_s=late)
 
@@ -175,10 +177,10 @@ class Phases:
         group = group._replace(past=round(group.past))
         if (head, group) not in self._attended:
             kernels = attention(self.planner, head, group, self.kv)
-            took = sum(self.planner.method.price(one, self.planner.seen).value for one in kernels)
+            took = sum(self.planner.method.price(one, self.device).value for one in kernels)
             newer = (self.planner.device.architecture or "").startswith(NEWER)
             if newer and group.tokens > 1:
-                took *= self.constant("attention") or 1.0
+                took *= self.constant("attention")
             self._attended[head, group] = took, kernels[0]
         return self._attended[head, group]
 
@@ -233,17 +235,17 @@ class Phases:
             if self.planner.low and one.dtype == self.planner.low:  # its operand is quantised
                 size = 3.0 * graph.tensors[op.inputs[0]].size
                 cast = Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, size)
-                other += self.planner.method.price(cast, self.planner.seen).value
+                other += self.planner.method.price(cast, self.device).value
             mine.append(one)
-            took = self.planner.method.price(one, self.planner.seen).value
+            took = self.planner.method.price(one, self.device).value
             gap_s = self.constant("kernel_s") * one.launches
             if one.unit == "matrix":
                 products += took + gap_s
             else:
-                other += took * (self.constant("vectors") or 1.0) + gap_s
-        host = host_of(calls_of(mine), self.planner.seen.constants)
+                other += took * self.constant("vectors") + gap_s
+        host = host_of(calls_of(mine), self.device.constants)
         issued = 0.0 if host is None else host.issued_s[0] - host.base_s
-        joules = spent_j(mine, self.planner.seen)
+        joules = spent_j(mine, self.device)
         return Part(Spent(products, 0.0, other, exchange, 0.0, joules), issued)
 
     def _stored(self, graph: Graph, kernel: Kernel, rows: int) -> Kernel:
@@ -255,12 +257,15 @@ class Phases:
         read, share = float(weights * HALF), 1.0
         if kernel.kind == "experts":
             weights = sum(spec.size for spec in specs[2:4])
-            count, one = specs[2].shape[0], self.planner.shape.one
-            even = min(count, sum(p[0] for p in kernel.products) // 2)
-            read = weights * HALF * even / count
-            reached = one["experts_per_token"] / one["experts"]
-            tokens = rows * min(self.plan.expert, self.plan.data)
-            share = 1 - (1 - reached) ** tokens
+            count, each = (
+                specs[2].shape[0],
+                int(str(dict(graph.cases[kernel.op].attrs)["per_token"])),
+            )
+            here = experts_read(count, each, specs[0].size / specs[0].shape[-1])
+            read = weights * HALF * here / count  # as the op counts its own rows
+            one, tokens = self.planner.shape.one, rows * min(self.plan.expert, self.plan.data)
+            routed = int(one["experts"])
+            share = experts_read(routed, int(one["experts_per_token"]), tokens) / routed
         moved = kernel.bytes - read + weights * share * FORMATS[self.weights]
         return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
 
@@ -322,11 +327,21 @@ class Phases:
         return found * FORMATS[self.kv] * ceil(count / self.plan.pipeline) / count
 
     @cached_property
+    def usable_bytes(self) -> float:
+        """Bytes of a device that are used: a share of all, or all but a share of what is left."""
+        whole, share = self.planner.room_bytes, self.constant("memory_share")
+        taken = self._fixed_bytes if self.planner.flag("of_rest") else 0.0
+        return whole if taken > whole else taken + share * (whole - taken)
+
+    @cached_property
     def room_bytes(self) -> float:
         """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
-        room = self.planner.room_bytes * (self.constant("memory_share") or 1.0)
+        return self.usable_bytes - self._fixed_bytes
+
+    @property
+    def _fixed_bytes(self) -> float:
         taken = self.constant("buffer_bytes") + self.constant("context_bytes")
-        return room - self.weight_bytes - taken - self.reserved_bytes
+        return self.weight_bytes + taken + self.reserved_bytes
 
     @property
     def reserved_bytes(self) -> float:
@@ -346,8 +361,3 @@ class Phases:
         inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
         whole = 6.0 * int(one["width"])
         return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))
-
-    @cached_property
-    def most_tokens(self) -> int:
-        """Tokens of all sequences that the cache has room for."""
-        return max(0, int(self.room_bytes * self.plan.data // self.kv_token_bytes))

@@ -34,6 +34,7 @@ class Pool(NamedTuple):
     budget: int = 2048  # tokens of a step that reads prompts, whose last may be read in part
     mixed: bool = True  # prompts beside decoding, in one step
     ahead: bool = False  # a step is chosen as the one before it begins
+    reserves: bool = False  # a request has blocks for all its tokens from the begin on
 
     def held(self, tokens: int) -> int:
         """Return the blocks that so many tokens take."""
@@ -144,6 +145,11 @@ class Server:
         """Return the tokens that a waiting request has, to be read before it decodes."""
         return self.inputs[request] + self.made.get(request, 0)
 
+    def _blocks(self, request: int, tokens: int) -> int:
+        """Return the blocks of a request that has so many tokens in the cache."""
+        last = self.inputs[request] + self.outputs[request] - 1
+        return self.pool.held(last if self.pool.reserves else tokens)
+
     def _take(self, blocks: int) -> None:
         self.free -= blocks
         self.least_free = min(self.least_free, self.free)
@@ -155,7 +161,7 @@ class Server:
         """
         held = self.inputs[request] + made - 1
         if made == self.outputs[request]:
-            self.free += self.pool.held(held)
+            self.free += self._blocks(request, held)
             return [request]
         last, offset = self.steps + self.outputs[request] - made, held - self.steps
         self.running[request] = (last, offset)
@@ -168,7 +174,7 @@ class Server:
         _, offset = self.running.pop(request)
         self._offsets -= offset
         self._crossing[offset % self.pool.block] -= 1
-        self.free += self.pool.held(offset + self.steps)
+        self.free += self._blocks(request, offset + self.steps)
         return offset + self.steps
 
     def _ends_at(self) -> int:
@@ -178,6 +184,8 @@ class Server:
         return self._ends[0][0]
 
     def _needed(self, count: int) -> int:
+        if self.pool.reserves:
+            return 0
         rounds, rest = divmod(count, self.pool.block)
         crossing = sum(self._crossing[-(self.steps + k) % self.pool.block] for k in range(rest))
         return rounds * len(self.running) + crossing
@@ -188,7 +196,7 @@ class Server:
         while self.running and self._needed(1) > self.free:
             if self.partial:
                 request, _ = self.partial.popitem()
-                self.free += self.pool.held(self._length(request))
+                self.free += self._blocks(request, self._length(request))
             else:
                 request = next(reversed(self.running))
                 self.made[request] = self._leave(request) - self.inputs[request] + 1
@@ -208,10 +216,11 @@ class Server:
         while self.waiting and len(self.running) + len(self.partial) < pool.most:
             request, running = self.waiting[0], len(self.running)
             length, is_ready = self._length(request), request in self.ready
-            is_full = (running or self.partial) and pool.held(length) + running > self.free
+            blocks, more = self._blocks(request, length), 0 if pool.reserves else running
+            is_full = (running or self.partial) and blocks + more > self.free
             if is_full or self.came[request] > known or (left <= 0 and not is_ready):
                 break
-            self._take(pool.held(length))
+            self._take(blocks)
             self.waiting.popleft()
             if is_ready:
                 self.ready.remove(request)
@@ -229,14 +238,12 @@ def _sum(first: float, slope: float, count: int) -> float:
 
 
 def simulate(
-    load: Load, pools: Sequence[Pool], read_s: float = 0.0,
-    sent_s: Callable[[int], float] = lambda tokens: 0.0,
-) -> Run:  # fmt: skip
+    load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = lambda tokens: 0.0
+) -> Run:
     """Run all requests through one pool of servers, or through one of prompts and one of decoding.
 
-    A request goes to the server of a pool that has the fewest, `read_s` after it came; `sent_s` is
-    how long a cache of so many tokens is under way between pools. Raises `InputError` where a
-    request fits into no cache.
+    A request goes to the server of a pool that has the fewest; `sent_s` is how long a cache of so
+    many tokens is under way between pools. Raises `InputError` where a request fits into no cache.
     """
     inputs, outputs, arrivals, at_once = load
     longest = max(i + o - 1 for i, o in zip(inputs, outputs, strict=True))
@@ -253,7 +260,7 @@ def simulate(
     coming = min(at_once or count, count)
     run = Run([0.0] * count if at_once else [*arrivals], [0.0] * count, [0.0] * count, groups)
     # at one time: requests come to a pool (0), steps end (1), and then steps begin (2)
-    events = [(run.came_s[k] + read_s, 0, k, 0) for k in range(coming)]
+    events = [(run.came_s[k], 0, k, 0) for k in range(coming)]
     heapify(events)
     ended = 0
     for _ in range(MOST_EVENTS):
@@ -283,6 +290,6 @@ def simulate(
                     tell("requests", ended, count)
                 if at_once and coming < count:
                     run.came_s[coming] = now
-                    heappush(events, (now + read_s, 0, coming, 0))
+                    heappush(events, (now, 0, coming, 0))
                     coming += 1
     raise InputError(f"serve: more than {MOST_EVENTS:,} events: ask for fewer requests")

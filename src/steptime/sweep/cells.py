@@ -6,6 +6,7 @@ import math
 import random
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -17,11 +18,13 @@ from steptime.core.formula import Formula, formula
 from steptime.core.progress import watched
 from steptime.core.stack import label_of
 from steptime.core.table import picked
+from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.count import count, peak_memory_bytes
 from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
 from steptime.models.family import resolve
+from steptime.predict.parallel.scaling import graph_of_rank
 from steptime.sweep.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of
 from steptime.sweep.resource_request import ResourceRequest
 
@@ -32,6 +35,9 @@ FITS = "fits in memory"
 _COMPARES = re.compile(r"^[^\"']*([<>]|[=!]=)[^\"']*$")  # numbers, not texts
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
 Fixed = Mapping[str, Any]
+PLURALS = {"batch": "batches", "dtype": "types", "request": "allocations"} | {
+    name: f"{name}s" for name in ("stack", "backend", "device", "phase", "optimizer")
+}
 _OWN_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
 _COUNTED = "parameters flop traffic_bytes activation_bytes peak_memory_bytes"
 
@@ -71,11 +77,10 @@ class Cell:
 
 
 def needed_bytes(cell: Cell, processes: int) -> int:
-    """Return the bytes a cell needs of a device, or of a machine with `processes`; 0 of shards."""
-    if cell.options.strategy == "sharded":
-        return 0
+    """Return the bytes a cell's tensors need of a device, or of a machine with `processes`."""
     together = processes if cell.options.device == "cpu" else 1
-    return together * peak_memory_bytes(build_step(cell.workload))
+    rank = graph_of_rank(cell.workload, cell.options.strategy, cell.options.overlap)
+    return together * peak_memory_bytes(rank)
 
 
 class Cells(Collection[Cell]):
@@ -92,6 +97,19 @@ class Cells(Collection[Cell]):
 
     def __len__(self) -> int:
         return len(self._indices)
+
+    @property
+    def text(self) -> str:
+        """How many cells there are and of which axes: `6 cells: 3 batches x 2 types`."""
+        spans = Counter(_span(one) for one in self._axes)
+        of = " + ".join(
+            " x ".join(filter(None, [counted(many, "network") if many > 1 else "", span]))
+            or counted(many, "network")
+            for span, many in spans.items()
+        )
+        size, total = len(self), sum(map(_size, self._axes))
+        cells = counted(size, "cell")
+        return f"{cells}: {of}" if size == total else f"{cells} of {total:,}: {of}"
 
     def __iter__(self) -> Iterator[Cell]:
         return (_cell(*_chosen(self._axes, index), self._fixed) for index in self._indices)
@@ -164,6 +182,12 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tu
     return Cells(axes, fixed, kept), fits
 
 
+def _span(axes: Axes) -> str:
+    """Return how many values the axes of a network have, without those of one."""
+    many = [(name, len(values)) for name, values in axes.values.items() if len(values) > 1]
+    return " x ".join(f"{n:,} {PLURALS.get(name, f'values of {name}')}" for name, n in many[::-1])
+
+
 def _size(axes: Axes) -> int:
     return math.prod(len(values) for values in axes.values.values())
 
@@ -220,7 +244,7 @@ def _indices(axes: Sequence[Axes], experiment: Experiment, where: str) -> Sequen
     if wanted > MOST_CELLS:
         raise InputError(f"{where}: {wanted} cells are more than {MOST_CELLS}; sample or narrow it")
     if wanted > total:
-        raise InputError(f"{where}: sample: {wanted} of {total} cells")
+        raise InputError(f"{where}: sample: {wanted} of {counted(total, 'cell')}")
     return DRAWS[sample.method](axes, total, wanted, sample.seed, where)
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
 from steptime.core import ranges
@@ -23,10 +24,16 @@ def _listed(value: object) -> object:
         raise ValueError(str(error)) from None
 
 
-def _values(value: object, where: str = "") -> list[object]:
-    """Return a scalar or a range, or a list of them, as the list of its values."""
+def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
+    """Return a scalar or a range, or a list of them, as the list of its values.
+
+    `ALL` stands for the `whole` range of an axis that has one.
+    """
     values: list[object] = []
     for one in _one_or_more(value):
+        if one == ALL and whole:
+            values += _values(whole, where)
+            continue
         values += ranges.expand_range(str(one), where) if ranges.is_range(one) else [one]
     wrong = next(
         (f"{shorten(one)} is not a value" for one in values if isinstance(one, list | dict)), ""
@@ -41,6 +48,9 @@ def _one_or_more(value: object) -> list[object]:
 
 
 Axis = Annotated[list[Any], BeforeValidator(_listed)]
+
+
+ALL = "all"  # the range of a family, or every choice, in place of a value
 
 
 class Sample(BaseModel):
@@ -78,15 +88,15 @@ class Experiment(BaseModel):
     where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis = []
-    measure: bool = True
+    measure: StrictBool = True
     link: str = Field(default="", validation_alias=AliasChoices("link", "network"))
-    by_op: bool = False
-    parts: bool = False
+    by_op: StrictBool = False
+    parts: StrictBool = False
     rounds: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
     runs: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
     budget_s: float = Field(default=3.0, gt=0, le=86_400)
     time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
-    try_all: bool = False
+    try_all: StrictBool = False
     data: str = ""
     stage_to: str = ""
     train_steps: int = Field(default=0, ge=0, le=ranges.MOST_STEPS)
@@ -140,8 +150,6 @@ def check_experiment(table: object, where: str) -> Experiment:
     for text, is_so in _mistakes(experiment).items():
         if is_so:
             raise InputError(f"{where}: {text}")
-    for stack in experiment.stack:
-        registry.stack(stack, where)
     for axis in STACK_AXES if experiment.stack else ():
         if axis in table:
             raise InputError(f"{where}: stack says {axis}, too; keep one of them")
@@ -181,8 +189,11 @@ def _check_axes(experiment: Experiment, where: str) -> None:
                 one_of(axis, value, _WORDS[axis], where)
             if not isinstance(value, str) or not value:
                 raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
-    for backend in experiment.backend:
-        registry.backend(backend, where)
+    for stack in experiment.stack:
+        registry.stack(stack, where)
+    backends = [registry.stack(name).backend for name in experiment.stack] or experiment.backend
+    for backend, device in product(backends, experiment.device):
+        registry.check_device(backend, device, where)
     for axis in ("compile", "tf32", "overlap"):
         for value in getattr(experiment, axis):
             if not isinstance(value, bool):
@@ -197,7 +208,9 @@ def _check_axes(experiment: Experiment, where: str) -> None:
 
 
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
-    """Return the axes of each network; a hyperparameter that is not named takes its family's range.
+    """Return the axes of each network; a hyperparameter that is not named has its default.
+
+    `ALL` stands for the range of a batch, or of a hyperparameter, in the network's family.
 
     What the file says of a cluster is an axis, `request`, where the cells are for one.
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
@@ -205,7 +218,7 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
     axes = []
     for i, entry in enumerate(experiment.networks):
         place = f"{where}: networks[{i}]"
-        choice = choice_of(entry, place)
+        choice = choice_of(entry, place, trusted=True)  # its sweep was asked for
         chosen = family_of(choice)
         values: dict[str, Sequence[Any]] = {
             axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
@@ -216,8 +229,8 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
             }
         batch = choice.batch if choice.batch is not None else experiment.batch
         if batch is None:
-            batch = chosen.batch_sweep or chosen.batch
-        values["batch"] = _values(batch, f"{place}: batch")
+            batch = chosen.batch
+        values["batch"] = _ranged(batch, chosen.batch_sweep, place, "batch")
         if on_cluster:
             tables = experiment.slurm or [ResourceRequest()]
             values["request"] = [one for table in tables for one in table.each()]
@@ -225,8 +238,14 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
             one_of("hyperparameter", name, chosen.parameters, place)
         for name, parameter in chosen.parameters.items():
             if name in choice.given:
-                values[name] = _values(choice.given[name], f"{place}: {name}")
-            elif parameter.sweep and not chosen.named:
-                values[name] = _values(parameter.sweep, f"{place}: {name}")
+                whole = parameter.sweep or parameter.choices
+                values[name] = _ranged(choice.given[name], whole, place, name)
         axes.append(Axes(choice, values))
     return axes
+
+
+def _ranged(value: object, whole: object, place: str, axis: str) -> list[object]:
+    """Return the values of an axis; raises `InputError` for all of one that has no range."""
+    if ALL in (values := _values(value, f"{place}: {axis}", whole)):
+        raise InputError(f"{place}: {axis} has no range for '{ALL}' to stand for; name its values")
+    return values

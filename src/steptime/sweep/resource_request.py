@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 
 def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else (value,)
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _text(is_good: Callable[[str], object], what: str) -> AfterValidator:
@@ -54,7 +54,7 @@ class ResourceRequest(BaseModel):
     cpus: int | None = Field(default=None, ge=1, le=100_000)
     memory_GB: float | None = Field(default=None, gt=0, le=1e6)  # noqa: N815  # a key of files
     time: Time = ""
-    exclusive: bool = False
+    exclusive: StrictBool = False
     constraint: Line = ""
     nodes: Literal["", "each"] = ""
     nodelist: Line = ""
@@ -65,7 +65,7 @@ class ResourceRequest(BaseModel):
     cells_per_task: int = Field(default=50, ge=1, le=100_000)
     tasks_at_once: int = Field(default=8, ge=1, le=100_000)
     requeues: int = Field(default=2, ge=0, le=1000)
-    data_on_nodes: bool = False
+    data_on_nodes: StrictBool = False
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a type of GPU that is named twice, or none."""

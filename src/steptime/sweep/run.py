@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from steptime import catalog, store
+from steptime import store
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device, Link
@@ -22,7 +22,7 @@ from steptime.core.workload import workload_to_json
 from steptime.launch.local import Failure, OnEvent, WorkerDiedError
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
-from steptime.predict.grid import place_of
+from steptime.predict.grid import Place
 from steptime.predict.method import stack_option
 from steptime.predict.parallel.scaling import predict_replicas
 from steptime.sweep.cells import Cell, needed_bytes
@@ -96,6 +96,7 @@ def _asked(
     request = {
         **do,
         "workload": workload_to_json(cell.workload),
+        "code": cell.workload.code,
         "options": asdict(cell.options),
         "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
@@ -174,9 +175,9 @@ class Request:
 
     With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
     so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
-    `predict_on` names devices, `link` what joins the replicas of predictions, and
+    `predict_on` are where, `link` what joins the replicas of predictions, and
     `by_op` keeps the predictions of every op. Not `whole` are the cells of a part (`--shard`).
-    `remarks` say what of the experiment is left out now.
+    `remarks` say what of the experiment is left out now, `text` of which axes its cells are.
     """
 
     name: str
@@ -184,14 +185,15 @@ class Request:
     out: Path
     how: How
     rounds: int = 1
-    predict_on: tuple[str, ...] = ()
-    link: str = ""
+    predict_on: Sequence[Place] = ()
+    link: Link | None = None
     by_op: bool = False
     must_fit: bool = False
     retry: Collection[str] = ()
     force: bool = False
     whole: bool = True
     remarks: Sequence[str] = ()
+    text: str = ""
 
 
 def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:
@@ -215,6 +217,7 @@ def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outc
         if request.must_fit:
             cells = [cell for cell in cells if not _lacks_bytes(cell, keys[processes_of(cell)])]
         predict(cells, request, writer, known, warn)
+        warn(f"{request.name}: {request.text}")
 
         def missing() -> Iterator[tuple[int, Cell]]:
             """Return what lacks a record, cells of one worker together: each change costs one."""
@@ -268,12 +271,10 @@ def predict(
     warn: Callable[[str], None],
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `known` records."""
-    places = [place_of(name) for name in request.predict_on]
-    link = catalog.link(request.link) if request.link else None
-    done = store.done_keys(known) if places else set()
+    done = store.done_keys(known) if request.predict_on else set()
     seen = set()
     unpredicted = 0
-    for device, dtype in places:
+    for device, dtype in request.predict_on:
         for one in cells:
             workload = replace(one.workload, dtype=dtype_named(dtype or one.workload.dtype))
             cell, options = replace(one, workload=workload), one.options
@@ -282,7 +283,7 @@ def predict(
                 continue
             seen.add(mark)
             try:
-                head, *ops = predictions(cell, device, link, request.by_op) or (None,)
+                head, *ops = predictions(cell, device, request.link, request.by_op) or (None,)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
             if head is None:

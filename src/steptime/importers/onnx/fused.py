@@ -1,6 +1,6 @@
 """Operators that do the work of several: attention, recurrent layers, ONNX Runtime's fusions.
 
-8-bit products are counted, and run, as products of the run's own type.
+8-bit products are multiplied in the run's own type; their weights are counted by `stored`.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
 
@@ -12,7 +12,7 @@ from steptime.importers import elements, lowering
 from steptime.importers.constants import Array, scalar
 from steptime.importers.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.importers.onnx.run import Run
-from steptime.importers.onnx.values import Constant, Function, Value
+from steptime.importers.onnx.values import Constant, Function, Quantised, Value
 from steptime.importers.patterns import bias_of_scores, turned_by_position
 from steptime.ops.sequence import GATES
 from steptime.ops.table import require
@@ -109,10 +109,11 @@ def _rotary(r: Run, x: Value, *tables: Value) -> Value:
     return _turned(r, x, heads, r.shape(cache))
 
 
-def _linear_of_few_bits(r: Run, x: Value, w: Value, *_: Value) -> Value:
-    """Return `x [..., k]` times a packed weight, a parameter `[n, k]` of the run's own type."""
+def _linear_of_few_bits(r: Run, x: Value, w: Value, *scales: Value) -> Value:
+    """Return `x [..., k]` times a packed weight, a parameter `[n, k]`."""
     require(isinstance(w, Constant), "a packed weight that is computed")
     packed: Constant = w  # type: ignore[assignment]
+    _note(r, packed, f"int{r.attr('bits', 4)}", *scales[:2])
     weight = Constant(packed.name, Array((r.attr("N", 0), r.attr("K", 0)), "float32"))
     return r.do(lowering.linear, x, weight)
 
@@ -151,6 +152,12 @@ def _part(r: Run, value: Value, way: int, shape: tuple[int, ...], half: int | No
     return r.do(elements.slice_, own, 0, first, first + shape[0], at="/half")
 
 
+def _note(r: Run, weight: Constant, dtype: str, *scales: Value) -> None:
+    """Note that the file keeps a weight in a type of few bits."""
+    kept = tuple(one for one in scales if isinstance(one, Constant))
+    r.quantised[weight.name] = Quantised(dtype, kept)
+
+
 def _quantized(r: Run, x: Value, *_: Value) -> Values:
     """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
     if isinstance(x, Constant):
@@ -160,22 +167,28 @@ def _quantized(r: Run, x: Value, *_: Value) -> Values:
     return [r.do(elements.pointwise, "round", scaled, at="/round"), small, small]
 
 
-def _dequantized(r: Run, x: Value, *_: Value) -> Value:
+def _dequantized(r: Run, x: Value, *scales: Value) -> Value:
     if isinstance(x, Constant):
+        _note(r, x, x.array.dtype, *scales)
         return Constant(x.name, Array(x.array.shape, "float32"), x.steps)
     return r.do(elements.pointwise, "mul", _floats(r, x), 0.5)
 
 
-def _floats(r: Run, x: Value) -> Value:
+def _floats(r: Run, x: Value, *scales: Value) -> Value:
     if isinstance(x, Constant):
-        return _dequantized(r, x)
+        return _dequantized(r, x, *scales)
     is_float = r.of(x).is_float
     return x if is_float else r.do(elements.cast, x, r.b.precision.weights, at="/cast")
 
 
-def _of_integers(product: Function, *places: int) -> Function:
-    """Return a product of 8-bit numbers, counted as one of the run's type; the rest are scales."""
-    return lambda r, *values: product(r, *(_floats(r, values[i]) for i in places if values[i:]))
+def _of_integers(product: Function, *places: int, scales: int = 0) -> Function:
+    """Return a product of 8-bit numbers, multiplied in the run's type; `scales` follow each."""
+
+    def of_integers(r: Run, *values: Value) -> Value | Values:
+        ends = [values[i : i + 1 + scales] for i in places if values[i:]]
+        return product(r, *(_floats(r, *end) for end in ends))
+
+    return of_integers
 
 
 FUSED: Mapping[str, Function] = {
@@ -193,6 +206,6 @@ FUSED: Mapping[str, Function] = {
     "DequantizeLinear": _dequantized,
     "MatMulInteger": _of_integers(matmul, 0, 1),
     "ConvInteger": _of_integers(convolution, 0, 1),
-    "QLinearMatMul": _of_integers(matmul, 0, 3),
-    "QLinearConv": _of_integers(convolution, 0, 3, 8),
+    "QLinearMatMul": _of_integers(matmul, 0, 3, scales=2),
+    "QLinearConv": _of_integers(convolution, 0, 3, 8, scales=2),
 }

@@ -12,12 +12,16 @@ from steptime.importers.loss import loss_of
 from steptime.importers.onnx.model import Model, model_of
 from steptime.importers.onnx.ops import OPS
 from steptime.importers.onnx.run import Run
+from steptime.importers.onnx.stored import store
 from steptime.importers.onnx.values import Constant, cleaned
 from steptime.models.family import Family, Parameter
 from steptime.ops.builder import Builder
 
 SOURCE = "an ONNX file"
 _BATCH = re.compile(r"batch|n|bs|b", re.IGNORECASE)
+_BATCH_TOO = re.compile(
+    r"\w*batch\w*|n|bs|b|unk_*\d+|dim_*\d*|\W*", re.IGNORECASE
+)  # of other inputs
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         if not outputs:
             raise InputError(f"{model.place}: no output depends on an input")
         last = loss_of(b, outputs)
+        b.remarks += store(run)
         _leave_out_unread_weights(b)
         return last
 
@@ -103,18 +108,22 @@ def _sizes(model: Model) -> Sizes:
     for size in first.sizes if first else ():
         if isinstance(size, str) and _BATCH.match(size) and not isinstance(batch, str):
             batch = size
+    firsts = [one.sizes[0] for one in inputs if one.sizes]
+    open_batch = isinstance(batch, str)
+    names = {n for n in firsts if isinstance(n, str) and _BATCH_TOO.fullmatch(n) and open_batch}
+    names |= {batch} if isinstance(batch, str) else set()
     shapes: dict[str, tuple[int | str, ...]] = {}
     free: dict[str, None] = {}
     for one in inputs:
         shape: list[int | str] = []
         for i, size in enumerate(one.sizes):
-            if (size == batch and (i == 0 or batch)) and (isinstance(size, str) or i == 0):
+            is_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is none
+            if (size == batch and i == 0) or (size in names and (i == 0 or is_name)):
                 shape.append("")
             elif isinstance(size, int):
                 shape.append(size)
             else:
-                named = size if re.search(r"\w", size) else ""  # "?" is no name
-                word = _word(named or f"{one.name}_{i}")
+                word = _word(size if is_name else f"{one.name}_{i}")
                 word = "size_batch" if word == "batch" else word
                 free[word] = None
                 shape.append(word)

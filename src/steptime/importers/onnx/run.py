@@ -15,6 +15,7 @@ from steptime.importers.onnx.values import (
     REPEATS,
     Constant,
     Function,
+    Quantised,
     Shape,
     Step,
     Value,
@@ -52,7 +53,8 @@ class Run:
         self.node = Node("", "", (), (), {}, 0)
         self.kept: set[str] = set()  # tensors that are outputs
         self.scaled: set[str] = set()  # what grows with the batch
-        self._roots: dict[str, tuple[str, tuple[Step, ...]]] = {}
+        self.quantised: dict[str, Quantised] = {}  # by the name in the file
+        self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
         self.outputs = frozenset(model.graph.outputs)
         self._name_constants(model.graph)
 
@@ -105,13 +107,13 @@ class Run:
 
     def _worked_out(self, function: Function, values: Sequence[Value]) -> Sequence[Value]:
         """Return what an op makes of constants alone: shapes, worked out apart, without values."""
-        kept = self.b, self._roots
-        self.b, self._roots = Builder("apart", kept[0].precision, training=False), {}
+        kept = self.b, self.roots
+        self.b, self.roots = Builder("apart", kept[0].precision, training=False), {}
         try:
             made = _listed(function(self, *values))
             specs = [self.b.tensors[v] if isinstance(v, str) else v for v in made]
         finally:
-            self.b, self._roots = kept
+            self.b, self.roots = kept
         derived = any(isinstance(v, Constant) and v.derived for v in values)
         return [
             Constant(name, Array(spec.shape, spec.dtype), derived=derived)
@@ -180,16 +182,16 @@ class Run:
         require(value is not None, "an input is missing")
         constant: Constant = value  # type: ignore[assignment]
         require(constant.array.dtype != "text", "reads texts")
-        if constant.name not in self._roots:
+        if constant.name not in self.roots:
             name = elements.free_name(self.b, cleaned(constant.name) or "constant")
             if constant.array.is_float and not constant.derived:
                 made = self.b.weight(name, constant.array.shape)
             else:
                 dtype = "" if constant.array.is_float else constant.array.dtype
                 made = self.b.buffer(name, constant.array.shape, dtype)
-            self._roots[constant.name] = made, constant.steps
+            self.roots[constant.name] = made, constant.steps
             return made
-        made, steps = self._roots[constant.name]
+        made, steps = self.roots[constant.name]
         same = 0
         for ours, theirs in zip(steps, constant.steps, strict=False):
             if ours != theirs:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from steptime.core.errors import one_line
 from steptime.importers import constants
 from steptime.importers.constants import Array
 
@@ -44,6 +46,15 @@ class Constant:
 
 
 Value = str | Constant | None
+
+
+class Quantised(NamedTuple):
+    """The type that a file keeps a weight in, and its scales and zero points there."""
+
+    dtype: str
+    scales: tuple[Constant, ...]
+
+
 FOR_WEIGHTS = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
 REPEATS = ("Gather", "Expand", "Tile")  # of rows that stay the weight that they are
 
@@ -67,6 +78,4 @@ Function = Callable[..., Value | Sequence[Value]]
 
 def cleaned(name: str) -> str:
     """Return a name of the file without what cannot be shown, of bounded length."""
-    short = name[:LONGEST_NAME]
-    plain = short.isprintable()
-    return short if plain else "".join(c if c.isprintable() else "?" for c in short)
+    return one_line(name[:LONGEST_NAME])

@@ -5,6 +5,7 @@ numbers, or texts that `symbols` reads.
 """
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.importers import Source, told
 from steptime.importers.archive import member
+from steptime.importers.code import about_of
 from steptime.importers.pytorch.symbols import parsed, symbol_of
 from steptime.ops.builder import MOST_OPS
 
@@ -25,6 +27,7 @@ DTYPES = {
 }
 WRAPPERS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}  # where their graph stands
 _PLAIN = ("as_int", "as_float", "as_bool", "as_string", "as_scalar_type")
+_CONFIG = re.compile(r"([^/]*/)?data/weights/model_weights_config\.json")
 _REFUSED = ("as_graph", "as_custom_obj", "as_operator", "as_complex")
 
 Size = int | ast.expr
@@ -80,7 +83,10 @@ class Node:
 
 @dataclass
 class Program:
-    """An exported network; `weights` and `buffers` are its names for them -> their own."""
+    """An exported network; `weights` and `buffers` are its names for them -> their own.
+
+    Tied weights have one name of their own. `doubt` is what the file leaves open about them.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     specs: dict[str, Spec] = field(default_factory=dict)
@@ -91,6 +97,7 @@ class Program:
     outputs: list[str] = field(default_factory=list)
     ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
+    doubt: str = ""
 
     def add_graph(self, graph: Any, prefix: str = "", depth: int = 0) -> None:
         """Add the nodes of a graph, its tensors named behind `prefix`."""
@@ -151,8 +158,8 @@ def document_of(source: Source) -> Any:
     return told(found, f"model {shorten(source.path)}: model.json")
 
 
-def program_of(document: Any, tied: Mapping[str, str]) -> Program:
-    """Return the program that the values say; `tied` are second names of weights, and first."""
+def program_of(document: Any, ties: Mapping[str, str] | None) -> Program:
+    """Return the program that the values say; `ties` are those of `ties_of`."""
     version = document["schema_version"]["major"]
     if version != MAJOR:
         raise InputError(f"version {shorten(version)} of torch.export's schema; this reads {MAJOR}")
@@ -174,7 +181,9 @@ def program_of(document: Any, tied: Mapping[str, str]) -> Program:
     for symbol, limits in document["range_constraints"].items():
         least, most = limits["min_val"], limits["max_val"]
         program.ranges[symbol] = int(least or 0), None if most is None else int(most)
-    _drop_tied(program, tied)
+    if ties is None:
+        program.doubt = _doubt(program)
+    _tie(program, ties or {})
     return program
 
 
@@ -205,34 +214,55 @@ def _value(argument: Any, prefix: str) -> Any:
     return _value(value, prefix) if kind.startswith("as_sym_") else None
 
 
-def _drop_tied(program: Program, tied: Mapping[str, str]) -> None:
-    """Leave out the second names of tied weights, which no node reads.
+def ties_of(source: Source) -> dict[str, str] | None:
+    """Return second names of weights, each with the first one; None where the file cannot say.
 
-    Where nothing says them, a weight is one of them if its module, or one that it is in, reads
-    another weight of its shape.
+    Our exports state them. torch.export keeps tied weights as one member of the archive, but so it
+    does all weights on the meta device, which have no storage.
     """
+    stated = about_of(source)
+    if "tied" in stated:
+        return dict(stated["tied"])
+    try:
+        content = member(source, _CONFIG.fullmatch, "data/weights/model_weights_config.json")
+    except InputError:
+        return None
+    first: dict[str, str] = {}
+    ties: dict[str, str] = {}
+    for path, row in told(content, f"model {shorten(source.path)}: weights")["config"].items():
+        about = row["tensor_meta"]
+        if about["device"]["type"] == "meta":
+            return None
+        view = [row["path_name"], *(about[key] for key in ("sizes", "strides", "storage_offset"))]
+        kept = first.setdefault(json.dumps(view), path)
+        if kept != path:
+            ties[path] = kept
+    return ties
+
+
+def _tie(program: Program, ties: Mapping[str, str]) -> None:
+    """Give tied weights one path, that of the first which a node reads."""
     read = {name for node in program.nodes for name in node.tensors}
-    unread: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, path in program.weights.items():
-        if name not in read:
-            unread.setdefault(path.rpartition(".")[0], []).append(name)
-    called = {path: name for name, path in program.weights.items()}
-    pairs = [(called.get(path, ""), called.get(other, "")) for path, other in tied.items()]
-    found = {other if name in read else name for name, other in pairs if not {name, other} <= read}
-    found &= program.weights.keys()
-    for node in program.nodes:
-        for other in program.weights.keys() & set(node.tensors):
-            module, _, leaf = program.weights[other].rpartition(".")
-            above = [
-                name
-                for name in unread.get(module.rpartition(".")[0], ())
-                if program.weights[name].endswith(f".{leaf}")
-            ]
-            for name in (*unread.get(node.scope, ()), *above):
-                if program.specs[name] == program.specs[other]:
-                    found.add(name)
-    shapes = {program.specs[name] for name in found}
-    for names in unread.values():
-        found.update(name for name in names if program.specs[name] in shapes)
-    for name in found:
-        del program.weights[name]
+        groups.setdefault(ties.get(path, path), []).append(name)
+    for path, names in groups.items():
+        if len({program.specs[name] for name in names}) > 1:
+            raise ValueError(f"tied weights of unlike shapes, {shorten(path)}")
+        kept = program.weights[next((name for name in names if name in read), names[0])]
+        program.weights.update(dict.fromkeys(names, kept))
+
+
+def _doubt(program: Program) -> str:
+    """Return what is not known of a file that states no ties, "" where it does not matter."""
+    read = {name for node in program.nodes for name in node.tensors}
+    specs = {program.specs[name] for name in program.weights if name in read}
+    apart = [
+        path
+        for name, path in program.weights.items()
+        if name not in read and program.specs[name] in specs
+    ]
+    if not apart:
+        return ""
+    names = ", ".join(map(shorten, apart[:3])) + f" and {len(apart) - 3} more" * (len(apart) > 3)
+    return f"the file does not say whether {names}, which no op reads, are tied; counted apart"

@@ -7,10 +7,9 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.importers import WRONG, Source, line_of
-from steptime.importers.code import about_of
 from steptime.importers.loss import loss_of
 from steptime.importers.pytorch.aten import ATEN
-from steptime.importers.pytorch.program import Program, document_of, program_of
+from steptime.importers.pytorch.program import Program, document_of, program_of, ties_of
 from steptime.importers.pytorch.symbols import SymbolError, symbol_of, symbols_of
 from steptime.importers.pytorch.views import PUTS, VIEWS
 from steptime.importers.pytorch.walk import Walk
@@ -30,6 +29,7 @@ def identity(source: Source) -> bytes:
             stack = node["metadata"].get("nn_module_stack")
             node["metadata"] = {"nn_module_stack": stack}
         says = [module["graph"], module["signature"], document["range_constraints"]]
+        says += [ties] if (ties := ties_of(source)) else []
         return json.dumps(says).encode()
     except WRONG:
         return bytes(source.content[:])  # what it lacks is told when it is read
@@ -39,7 +39,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
     place = shorten(source.name)[1:-1]
     try:
-        program = program_of(document_of(source), about_of(source).get("tied", {}))
+        program = program_of(document_of(source), ties_of(source))
         batch_symbol, own_batch = _batch(program)
         names = _free_sizes(program, batch_symbol)
     except InputError as error:
@@ -62,6 +62,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         walk = Walk(
             program, b, ATEN, VIEWS, PUTS, bound, place, allow_unknown, own, batch, p["dropout"]
         )
+        b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
         try:
             return _ended(walk)
         except WRONG as error:

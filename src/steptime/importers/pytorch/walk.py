@@ -201,7 +201,8 @@ class Walk:
         """Add what the graph starts from; weights that no node reads are weights, too."""
         program = self.program
         for name, path in program.weights.items():
-            self.values[name] = self.b.weight(path, self.told(name))
+            known = path in self.b.tensors
+            self.values[name] = path if known else self.b.weight(path, self.told(name))
         for name, path in program.buffers.items():
             self.values[name] = Const(self.told(name), program.specs[name].dtype, path)
         for name in program.inputs:

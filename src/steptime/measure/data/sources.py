@@ -15,11 +15,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from steptime.core import scratch
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.measure import contract, scratch
+from steptime.measure import contract
 from steptime.measure.data.dataset import DataSet, find
 from steptime.measure.data.loader import Fit, Order, fit, open_feed, spare_cpus
 

@@ -19,7 +19,7 @@ from typing import Any
 from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
-from steptime.core.hardware import GB, TFLOP
+from steptime.core.hardware import GB, GIB, TFLOP
 from steptime.core.units import percent, size
 from steptime.measure import machine
 from steptime.measure.probe import ceilings
@@ -80,6 +80,9 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     else:
         said = catalog.device_table(platform) if taken else {}
         table |= {key: said[key] for key in NOT_MEASURED if key in said}
+        if answer["memory_bytes"]:  # as the driver gives it, whatever the maker calls it
+            usable = {"usable_GiB": answer["memory_bytes"] / GIB}
+            table["details"] = {**table.get("details", {}), **usable}
         table["products"] = [answer["product"]]
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _measured(answer, platform)

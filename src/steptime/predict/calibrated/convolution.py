@@ -21,7 +21,7 @@ from steptime.predict.calibrated.form import (
     streamed_s,
 )
 from steptime.predict.calibrated.product import Shape, product_s
-from steptime.predict.kernel import Kernel, Larger
+from steptime.predict.kernel import Kernel, Larger, computed_as
 
 PLACES = 128  # of the result that a block of threads makes
 FILTERS = (128, 64, 32)  # that it may make of each
@@ -51,8 +51,7 @@ def convolution(kernel: Kernel, device: Device, constants: Constants, larger: La
     depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
     if isinstance(depthwise, int) and depthwise:
         return _depthwise(kernel, device, constants)
-    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
-    dtype = "tf32" if as_tf32 else kernel.dtype
+    dtype = computed_as(kernel, device)
     if kernel.unit == "matrix" and has_matrix_units(device, constants, dtype):
         best = _on_matrix_units(kernel, dtype, layer, device, constants, larger)
     else:

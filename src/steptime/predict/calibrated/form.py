@@ -1,11 +1,12 @@
 """What a form returns, and arithmetic that numbers and arrays share."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple, TypeVar, cast
+from weakref import ref
 
 from steptime.core.hardware import Device
-from steptime.predict.kernel import Kernel, Larger
+from steptime.predict.kernel import Kernel, Larger, computed_as
 
 
 class Parts(NamedTuple):
@@ -45,19 +46,25 @@ def remembered(of: Of) -> Of:
 
 
 def kept(of: Of) -> Of:
-    """Return a function that remembers what it says of a device, its constants and words, too."""
-    name = f"_{of.__qualname__}"
+    """Return a function that remembers what it says of a device, its constants and words, too.
+
+    It does so as long as the device lives, and beside it: a device is data, which can be copied.
+    """
+    known: dict[int, tuple[ref[Device], Constants, dict[Any, Any]]] = {}
 
     @wraps(of)
     def told(device: Device, constants: Constants, *words: Any) -> Any:
-        known = device.__dict__.get(name)
-        if known is None or known[0] is not constants:
-            answers = lru_cache(MOST)(partial(of, device, constants))
-            known = device.__dict__[name] = constants, answers
+        place = id(device)
+        here = known.get(place)
+        if here is None or here[1] is not constants or len(here[2]) > MOST:
+            here = known[place] = ref(device, lambda _: known.pop(place, None)), constants, {}
         try:
-            return known[1](*words)
-        except TypeError:
+            if words in here[2]:
+                return here[2][words]
+        except TypeError:  # arrays have no hash
             return of(device, constants, *words)
+        answer = here[2][words] = of(device, constants, *words)
+        return answer
 
     return cast("Of", told)
 
@@ -149,6 +156,14 @@ def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
 
 
 _LATER = 8  # power of the norm of both: near their maximum
+
+
+def ruled_as(kernel: Kernel, device: Device) -> str:
+    """Return the type whose units, power limit and joules a kernel has.
+
+    Constants of convolutions in TF32 were fitted with those of float32.
+    """
+    return kernel.dtype if kernel.window else computed_as(kernel, device)
 
 
 @kept

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 from steptime import catalog
 from steptime.core.constants import Constant
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
 from steptime.predict.calibrated.described import described, unnamed
-from steptime.predict.calibrated.form import OLD, Constants, Form, has_matrix_units, kept
+from steptime.predict.calibrated.form import OLD, Constants, Form, has_matrix_units, kept, ruled_as
+from steptime.predict.calibrated.hosts import HOST, host_constants
 from steptime.predict.calibrated.hull import beyond, wider
 from steptime.predict.calibrated.interval import Bounds, bounds
 from steptime.predict.calibrated.power import Limit, capped_s, limit_of
@@ -21,8 +23,17 @@ from steptime.predict.calibrated.stream import stream
 from steptime.predict.calibrated.systolic import systolic
 from steptime.predict.described import KINDS, UNNAMED
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
-from steptime.predict.method import EFFICIENCIES, FUSE, STACK, TF32, YES_NO, Method, choice
-from steptime.predict.price import seen
+from steptime.predict.method import (
+    CHANNELS_LAST,
+    EFFICIENCIES,
+    FUSE,
+    STACK,
+    TF32,
+    YES_NO,
+    Method,
+    choice,
+)
+from steptime.predict.price import peak_flop_per_s, seen
 
 DESCRIBED: dict[str, Form] = {kind: unnamed if UNNAMED in kind else described for kind in KINDS}
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
@@ -48,7 +59,7 @@ def price(
     """
     constants = device.constants
     form, power, joint, beyond, apart, in_step, limit = _rules(
-        device, constants, kernel.kind, kernel.unit, kernel.dtype
+        device, constants, kernel.kind, kernel.unit, ruled_as(kernel, device)
     )
     compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
     least_s = capped_s(kernel, compute_s, alone, limit, larger, done) - pause_s
@@ -114,6 +125,10 @@ def _seen(device: Device, priors: Mapping[str, Constant], dtype: str, settings: 
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
+    if settings.host_name:
+        if device.is_own_host:
+            raise InputError(f"device '{device.name}' is its own host; leave out --host")
+        found = host_constants(settings.host_name, found, priors)
     found["interval.beyond"] = wider(device)
     return replace(reached(device, dtype, settings), constants=found)
 
@@ -121,8 +136,12 @@ def _seen(device: Device, priors: Mapping[str, Constant], dtype: str, settings: 
 def reached(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the peak of its vector units beside TF32's.
 
-    A CPU whose file does not say its cores has as many as its peak takes.
+    A CPU whose file does not say its cores has as many as its peak takes. Kernels say themselves
+    which of them run as TF32.
     """
+    if settings.tf32 == "on":
+        peak_flop_per_s(device, dtype, tf32=True)  # raises where there is none
+        settings = replace(settings, tf32="auto")
     units, vector = dict(device.vector_flop_per_s), device.vector_peak("float32")
     if vector is not None:
         units["float32"] = vector
@@ -158,8 +177,17 @@ def calibrated_under(device: Device, stack: str) -> list[str]:
 METHOD = Method(
     "calibrated",
     "1",
+    arrays=True,
     price=price,
-    options={"fuse": FUSE, "tf32": TF32, "stack": STACK, "waits": WAITS, **EFFICIENCIES},
+    options={
+        "fuse": FUSE,
+        "tf32": TF32,
+        "channels_last": CHANNELS_LAST,
+        "stack": STACK,
+        "host": HOST,
+        "waits": WAITS,
+        **EFFICIENCIES,
+    },
     sees=calibrated_device,
     notes=notes,
     reads=(

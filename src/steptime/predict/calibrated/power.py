@@ -5,7 +5,7 @@ from math import exp
 from typing import Any, NamedTuple
 
 from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, has_matrix_units, kept
+from steptime.predict.calibrated.form import Constants, has_matrix_units, kept, ruled_as
 from steptime.predict.kernel import Kernel, Larger
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
@@ -23,8 +23,9 @@ def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -
     They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.tensor_j` of matrix units,
     less at smaller nodes by `power.node`, and `power.byte_j` for a byte.
     """
-    multiplies = kernel.unit == "matrix" and has_matrix_units(device, constants, kernel.dtype)
-    each = _flop_j(device, constants, multiplies, kernel.dtype)
+    dtype = ruled_as(kernel, device)
+    multiplies = kernel.unit == "matrix" and has_matrix_units(device, constants, dtype)
+    each = _flop_j(device, constants, multiplies, dtype)
     return flop * each + kernel.bytes * constants["power.byte_j"]
 
 

@@ -22,7 +22,7 @@ from steptime.predict.calibrated.form import (
     remembered,
     streamed_s,
 )
-from steptime.predict.kernel import Kernel, Larger
+from steptime.predict.kernel import Kernel, Larger, computed_as
 
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
@@ -62,7 +62,7 @@ def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger
     """Return the seconds of a kernel's products, each by the tile that suits it best."""
     compute, flop = tiled(kernel, device, constants, larger)
     moved = larger(kernel.bytes - _at_hand(kernel, device), 0)
-    if not has_matrix_units(device, constants, kernel.dtype):
+    if not has_matrix_units(device, constants, computed_as(kernel, device)):
         moved = moved + (constants["product.along"] - 1) * _along(kernel)
     memory = streamed_s(moved, device, constants)
     return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches, flop)
@@ -130,10 +130,10 @@ def tiled(kernel: Kernel, device: Device, constants: Constants, larger: Larger) 
     Libraries offer batches of products fewer tiles than single ones, and split the contraction of
     single ones alone.
     """
-    compute, flop = 0.0, 0.0
+    compute, flop, dtype = 0.0, 0.0, computed_as(kernel, device)
     strided = kernel.kind == "linear" and (device.architecture or "").startswith(OLD)
     for shape in kernel.products:
-        seconds, done = product_s(device, constants, kernel.dtype, shape, larger, strided)
+        seconds, done = product_s(device, constants, dtype, shape, larger, strided)
         compute, flop = compute + seconds, flop + done
     return compute, flop
 

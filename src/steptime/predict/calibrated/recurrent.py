@@ -3,10 +3,11 @@
 Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Networks on GPUs".
 """
 
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.hardware import Device
 from steptime.predict.calibrated.form import CLOCK_HZ, OLD, Constants, Parts, memory_rate
 from steptime.predict.calibrated.product import tiled_s
-from steptime.predict.kernel import Kernel, Larger
+from steptime.predict.kernel import Kernel, Larger, computed_as
 
 FEW = 16  # rows up to which a product of the state is split over the device
 BY_LANES = (*OLD, "Volta", "Turing")  # whose float32 cuDNN multiplies so; later it is TF32
@@ -29,8 +30,8 @@ def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     chain = steps * larger(tiled_s(one, device, constants, larger), unsplit)
     compute = larger(
         chain + tiled_s(last, device, constants, larger),
-        kernel.flop / device.peak_flop_per_s[kernel.dtype],
+        kernel.flop / device.peak_flop_per_s[computed_as(kernel, device)],
     )
-    weights = 4.0 * n * k
+    weights = SIZE_BYTES[kernel.dtype] * n * k
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
     return Parts(compute, again, steps * constants["recurrent.step_s"])

@@ -14,7 +14,7 @@ from math import inf
 from steptime.build import build_step
 from steptime.core.errors import InputError, one_of
 from steptime.core.exchange import BUCKET_BYTES
-from steptime.core.graph import PASSES
+from steptime.core.graph import PASSES, Graph
 from steptime.core.hardware import Cluster
 from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
@@ -220,6 +220,21 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
+def _how(workload: Workload, strategy: str) -> Strategy:
+    """Return how replicas exchange; alone, and in inference, they exchange nothing."""
+    alone = workload.plan.data == 1 or workload.phase != "train"
+    return Strategy() if alone else STRATEGIES[strategy]
+
+
+def graph_of_rank(workload: Workload, strategy: str, overlap: bool) -> Graph:
+    """Return the graph of a step of one of data-parallel replicas: of shards its exchanges, too."""
+    how, graph = _how(workload, strategy), build_step(workload)
+    if not how.shards:
+        return graph
+    plan = Plan(data=workload.plan.data, zero=3)
+    return rank_graph(graph, plan, BUCKET_BYTES if overlap and how.overlaps else inf)
+
+
 def predict_replicas(
     workload: Workload,
     cluster: Cluster,
@@ -241,15 +256,13 @@ def predict_replicas(
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     replicas, settings = workload.plan.data, options or {}
-    how = STRATEGIES[strategy] if workload.phase == "train" else Strategy()  # it exchanges nothing
+    how = _how(workload, strategy)
     if how.collective and not cluster.levels:
         raise no_link(replicas)
     beside = overlap and how.overlaps
-    graph = build_step(workload)
-    if how.shards:
-        if cost_model(method).as_published:
-            raise InputError(f"{method}: no shards where steps are counted by layers")
-        graph = rank_graph(graph, Plan(data=replicas, zero=3), BUCKET_BYTES if beside else inf)
+    if how.shards and cost_model(method).as_published:
+        raise InputError(f"{method}: no shards where steps are counted by layers")
+    graph = graph_of_rank(workload, strategy, overlap)
     fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
     model = StepModel(
         workload, cluster.device, fabric, method, settings, graph=graph, overlap=beside

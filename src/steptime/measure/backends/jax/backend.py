@@ -218,7 +218,7 @@ def prepare(
         jax.block_until_ready(running.inputs)
 
     timed, waited = (None, None) if options.input == "device" else clocked(take)
-    memory, reset_memory = memory_meter(devices[0], compiled)
+    memory, reset_memory = memory_meter(devices[0])
 
     facts = {
         "jax": jax.__version__,
@@ -257,14 +257,27 @@ def prepare(
         facts=facts | ({"input_clock": HOST_CLOCK} if timed else {}),
         group=group,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
+        planned_bytes=planned_bytes(compiled),
     )
 
 
-def memory_meter(device: jax.Device, compiled: Any) -> tuple[contract.Peak, Callable[[], None]]:
+def planned_bytes(compiled: Any) -> int | None:
+    """Return the bytes of arguments, outputs and temporaries that XLA has planned; None: no plan.
+
+    What is donated counts once.
+    """
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return None
+    made = plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes
+    return int(plan.argument_size_in_bytes + made)
+
+
+def memory_meter(device: jax.Device) -> tuple[contract.Peak, Callable[[], None]]:
     """Return what reads the peak bytes of a step and names the meter, and what starts it again.
 
-    On a CPU, and on a device whose peak another network has made (JAX cannot set it back), the peak
-    is what XLA has planned; None where it tells no plan.
+    The peak is None on a CPU, and on a device whose peak another network has made: JAX cannot set
+    it back.
     """
     before = 0
 
@@ -278,12 +291,7 @@ def memory_meter(device: jax.Device, compiled: Any) -> tuple[contract.Peak, Call
     def read() -> tuple[int | None, str]:
         if (most := peak()) > before:
             return most, f"memory_stats, {_PEAK}"
-        plan = compiled.memory_analysis()
-        if plan is None:
-            return None, "XLA tells no plan of its memory"
-        made = plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes
-        meter = "XLA's plan: arguments, outputs and temporaries, what is donated once"
-        return int(plan.argument_size_in_bytes + made), meter
+        return None, "JAX tells no peak that is this network's"
 
     reset()
     return read, reset

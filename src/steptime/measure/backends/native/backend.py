@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from steptime.core.dtypes import precision
+from steptime.core.errors import shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
-from steptime.importers import opened
+from steptime.importers import located, opened
 from steptime.importers.code import LIBRARIES, about_of
 from steptime.measure import contract
 from steptime.measure.backends.native.module import module_of
@@ -62,18 +63,24 @@ def prepare(
 ) -> contract.Prepared:
     """Return the step of the module that a workload's file was made from, ready on its device.
 
-    Raises `UnsupportedError` for a workload that is not of code, or whose code has changed.
+    Raises `UnsupportedError` for a workload that is not of code, whose code nobody asked for, or
+    has changed.
     """
-    about = about_of(opened(workload.file)) if workload.file.lower().endswith(".pt2") else {}
+    file = located(workload.file, workload.sha256)
+    about = about_of(opened(file)) if file.lower().endswith(".pt2") else {}
     where, name = about.get("where"), about.get("name")
     if not isinstance(where, str) or not isinstance(name, str):
         raise contract.UnsupportedError(
             "native runs networks of code: model.py:NAME, torchvision:NAME or timm:NAME"
         )
-    if where not in LIBRARIES and (
-        hashlib.sha256(Path(where).read_bytes()).hexdigest() != about["key"]
-    ):
-        raise contract.UnsupportedError(f"{where} has changed since it was converted")
+    if where not in LIBRARIES:
+        if workload.code != f"{where}:{name}":  # a file of data names what it likes
+            asks = "it runs where a person names it, in place of this file"
+            raise contract.UnsupportedError(
+                f"{workload.model} is of code, {shorten(f'{where}:{name}')}: {asks}"
+            )
+        if hashlib.sha256(Path(where).read_bytes()).hexdigest() != about["key"]:
+            raise contract.UnsupportedError(f"{where} has changed since it was converted")
     torch.manual_seed(options.seed)
     module, _ = module_of(where, name, "cpu", about["inputs"])
     device, types = torch_backend.find(options.device), precision(workload.dtype)

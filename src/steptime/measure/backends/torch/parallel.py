@@ -5,7 +5,10 @@ Statistics of batch norm are each replica's own. NCCL is used as PyTorch's docum
 (torch.distributed, "Which backend to use?"): one process a GPU.
 """
 
+import json
 import os
+import socket
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,10 +40,7 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
     """Return what joins the processes; the first call waits until all are there."""
     if rank not in _JOINED:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # documented all the same
-            rank.address, rank.port, rank.size, is_master=rank.is_zero and not theirs
-        )
+        store = _store(rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
@@ -60,12 +60,30 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
             return int(found.item())
 
         def gather(value: object) -> list[Any]:
-            found: list[Any] = [None] * rank.size
-            dist.all_gather_object(found, value, group=control)
-            return found
+            own = torch.tensor([*json.dumps(value).encode()], dtype=torch.uint8)
+            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(rank.size)]
+            dist.all_gather(lengths, torch.tensor([len(own)]), group=control)
+            longest = max(int(one) for one in lengths)
+            texts = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
+            dist.all_gather(texts, nn.functional.pad(own, (0, longest - len(own))), group=control)
+            pairs = zip(texts, lengths, strict=True)
+            return [json.loads(bytes(text[: int(many)].tolist())) for text, many in pairs]
 
         _JOINED[rank] = ProcessGroup(rank.rank, rank.size, backend, agree, gather)
     return _JOINED[rank]
+
+
+def _store(rank: Rank) -> Any:
+    """Return the store at which the processes meet; on one node nobody else can reach it."""
+    theirs = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun serves it
+    serves, listens = rank.is_zero and not theirs, None
+    if rank.address == ranks.LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        if serves:
+            listens = socket.create_server((rank.address, rank.port)).detach()
+    return dist.TCPStore(  # type: ignore[attr-defined]  # documented all the same
+        rank.address, rank.port, rank.size, is_master=serves, master_listen_fd=listens
+    )
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from pathlib import Path
 
 OUTER = "STEPTIME_TMPDIR"  # $TMPDIR of the user, in a process that has a folder of its own
 _WORKER = "steptime-worker-"
+_TEMPORARY = "steptime-tables-"
 _LOCK = "in-use"
 _SHELL = "/bin/sh"
+_folders: dict[Path, Path] = {}  # of this process, by where they lie
 _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 
@@ -25,6 +27,14 @@ def use_own_tmpdir() -> None:
     os.environ[OUTER] = os.environ.get("TMPDIR", outer)
     os.environ["TMPDIR"] = str(make(Path(outer), _WORKER))
     tempfile.tempdir = None  # it is looked up again
+
+
+def temporary() -> Path:
+    """Return a new folder among the temporary files that goes with this process, if not before."""
+    parent = Path(tempfile.gettempdir())
+    if (held := _folders.get(parent)) is None or not held.is_dir():
+        held = _folders[parent] = make(parent, _TEMPORARY)
+    return Path(tempfile.mkdtemp(dir=held))
 
 
 def make(parent: Path, prefix: str) -> Path:

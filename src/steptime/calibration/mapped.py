@@ -1,0 +1,101 @@
+"""The one reader of mapping files: each of them serves `import`, `evaluate` and `calibrate`.
+
+A file says quantities of records (`[quantities]`), or times of ops and steps (`seconds`).
+"""
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from steptime.build import read_table
+from steptime.calibration.cases import Case, Unasked
+from steptime.calibration.mapping import Table, cases_of, mapping
+from steptime.calibration.recorded import recorded
+from steptime.core.errors import InputError, shorten
+from steptime.core.record import Method, Quantity, Record
+from steptime.readers import read_path
+from steptime.readers.csv_mapping import ENDINGS, Mapped, check_mapping
+from steptime.readers.sources import Found, Source, Unread
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A reader of CSV files by a mapping of times, of which steps of networks become records."""
+
+    table: Table
+    name: str
+    source: str
+    sha256: str
+
+    @property
+    def SOURCE(self) -> str:  # noqa: N802  # as the readers that are modules have it
+        """Who measured what the mapping is for."""
+        return self.source
+
+    def recognises(self, source: Source) -> bool:
+        """Whether this is a table, by its name."""
+        return source.name.lower().endswith(ENDINGS)
+
+    def read(self, source: Source) -> Found:
+        """Return a record for each step; what is none is unread, with its line."""
+        tabs = "\t" if source.name.lower().endswith(".tsv") else ","
+        unasked: Unasked = []
+        rows = csv.DictReader(io.StringIO(source.text), delimiter=tabs)
+        cases = list(cases_of(rows, self.table, unasked=unasked))
+        unread = [Unread(source.name, _line(place), cause) for place, cause in unasked]
+        reason = "an op or a sum, no step of a network; steptime evaluate reads it"
+        unread += [Unread(source.name, _line(c.place), reason) for c in cases if not c.workload]
+        return Found(tuple(filter(None, map(self._record, cases))), tuple(unread))
+
+    def _record(self, case: Case) -> Record | None:
+        if not case.workload:
+            return None
+        return Record(
+            origin="published",
+            method=Method(self.name, "unknown", {"stack": case.stack} if case.stack else {}),
+            workload=case.workload,
+            platform=case.device.name,
+            quantities={"step_s": Quantity(case.seconds)},
+            status="ok",
+            env={"source_entry": _line(case.place), "mapping": self.sha256},
+        )
+
+
+def _line(place: str) -> int:
+    """Return the line in its file of a `row 0`, which follows the heads."""
+    return int(place.removeprefix("row ")) + 2
+
+
+def read_mapping(path: Path) -> Mapped | Timed:
+    """Return the reader that a mapping file says; raises `InputError` with all faults on a line."""
+    table = read_table(str(path), "mapping")
+    if not isinstance(table, dict):
+        raise InputError(f"{path}: a mapping is a table, not {shorten(table)}")
+    if "quantities" in table:
+        return check_mapping(table, str(path))
+    content = sha256(repr(table).encode()).hexdigest()
+    name, source = (str(table.get(key) or path.stem) for key in ("name", "source"))
+    return Timed(mapping(table, str(path)), name, source, content)
+
+
+def mapped_cases(
+    path: Path,
+    reader: Mapped | Timed,
+    most: int | None,
+    warn: Callable[[str], object],
+    unasked: Unasked | None,
+) -> list[Case]:
+    """Return the cases of a table as a mapping file has them; see `cases_of` and `recorded`."""
+    if isinstance(reader, Timed):
+        return list(cases_of(path, reader.table, most, warn, unasked))
+    if most is not None:
+        raise InputError("rows are drawn by a mapping of times, not by one of quantities")
+    found = read_path(path, mapping=reader)
+    for one in found.unread:
+        if unasked is None:
+            raise InputError(f"{one.file}:{one.line}: {one.reason}")
+        unasked.append((f"{one.file}:{one.line}", one.reason))
+    return recorded(found.records, warn, unasked)

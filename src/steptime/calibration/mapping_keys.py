@@ -1,0 +1,88 @@
+"""The keys of a mapping file: what the columns of a table of measured times mean."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from steptime.calibration.cases import COPIES, Condition
+
+Size = int | str
+
+
+class OpOf(BaseModel):
+    """An op of a row: its kind, the shapes of its inputs, attributes, pass, and how often it runs.
+
+    `gradients` are the places of the inputs whose gradients a backward pass makes, all by default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    kind: str = ""
+    shapes: tuple[tuple[Size, ...], ...] = ()
+    attrs: dict[str, bool | Size | float | tuple[Size, ...]] = {}
+    pass_: Literal["forward", "backward", "both"] = Field(default="forward", alias="pass")
+    gradients: tuple[int, ...] | None = None
+    dtype: str = ""
+    count: Size = 1
+    where: str = ""
+
+
+class Parts(BaseModel):
+    """A second table that lists the ops of a row's network: those with the same value `by`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: str
+    by: str
+    ops: tuple[OpOf, ...] = Field(min_length=1)
+
+
+class Described(BaseModel):
+    """A network of which only sums are known: formulas of what one example takes, and how it ran.
+
+    Multiply-adds and elements of activations of an example, parameters; whether attention is
+    `plain` or `fused` (a text; "" for none), whether channels lie last, and whether it is compiled.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    macs: str
+    activations: str
+    parameters: str
+    attention: str = ""
+    channels_last: str = "False"
+    compiled: str = "False"
+
+
+class Rows(OpOf):
+    """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`.
+
+    A `model` that cannot be built is the one that is `described` beside it. Its images lie as
+    `channels_last` says, else as they do in the stack.
+    """
+
+    file: str = ""
+    device: str = "{device}"
+    seconds: str = "seconds"
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    condition: Condition = "isolated"
+    group: str = ""
+    family: str = ""
+    ops: tuple[OpOf, ...] = ()
+    parts: Parts | None = None
+    model: str = ""
+    described: Described | None = None
+    batch: str = ""
+    phase: str = "train"
+    optimizer: str = "sgd"
+    stack: str = ""
+    channels_last: str = ""
+    rivals: dict[str, str] = {}
+    calibrates: bool = True
+    copies: int = Field(COPIES, ge=1)
+
+
+class Keys(Rows):
+    """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`."""
+
+    name: str = ""
+    source: str = ""
+    words: dict[str, dict[str, str]] = {}
+    rows: tuple[dict[str, Any], ...] = ()

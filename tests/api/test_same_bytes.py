@@ -1,0 +1,61 @@
+"""The same question, every way: the bytes that a step needs, and those that a device has.
+
+A plan of a language model is not among them: its stack trains with 32-bit gradients and states
+beside 16-bit weights, which `predict` has under another type.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import steptime
+from steptime import catalog
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.core.hardware import Device
+
+NETWORKS = {"fc": 64, "cnn": 8, "rnn": 64, "bert_base": 2, "llama3_8b": 1}
+DEVICES = ("a100-sxm4-80gb", "h100-sxm5", "mi300x", "tpu-v4", "trainium2", "epyc-7763")
+NO_PEAK = {("tpu-v4", "float32"), ("epyc-7763", "bfloat16")}
+PLANNED = ("fc", "cnn", "rnn")  # as what they are, not as language models
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert run([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_way_says_the_same_bytes(
+    capsys: pytest.CaptureFixture[str], model: str, device: str, dtype: str
+) -> None:
+    place: Device = catalog.device(device)
+    if dtype not in place.peak_flop_per_s:
+        assert (device, dtype) in NO_PEAK
+        with pytest.raises(InputError, match="no peak is known"):
+            steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
+        return
+    of = ("--dtype", dtype, "--batch", str(NETWORKS[model]))
+    ways = {
+        "predict": answer(capsys, "predict", model, "--device", device, *of),
+        "fit": answer(capsys, "fit", model, "--device", device, *of),
+        "choose": answer(capsys, "choose", model, "--devices", device, *of)["rows"][0],
+    }
+    if model in PLANNED:
+        plan = answer(capsys, "plan", model, "--device", device, *of)
+        ways["plan"] = {**plan, "needed_bytes": plan["memory"]["total_bytes"]}
+    fit = ways["fit"]
+    if all(way.get("status", "ok") == "ok" for way in ways.values()):
+        assert {one["needed_bytes"] for one in ways.values()} == {fit["needed_bytes"]}
+    assert sum(fit["parts"].values()) == fit["needed_bytes"]
+    assert {one["usable_bytes"] for one in ways.values()} == {place.usable_bytes}
+    assert fit["memory_bytes"] == place.usable_bytes
+    made = steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
+    assert made.peak_memory_bytes == fit["peak_memory_bytes"]
+    grid = answer(capsys, "predict", model, "--device", device, "--grid", *of)
+    assert grid["cells"][0]["peak_memory_bytes"] == fit["peak_memory_bytes"]

@@ -1,0 +1,328 @@
+"""Data never runs code: whatever a file names or carries, a canary beside it stays silent.
+
+The canary is `evil.py`, which writes a file when it is run or imported; its folder is the current
+one and is searched by `import`. Where a person asks for it, it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import exported
+import synthetic
+from onnx_bytes import model, node, tensor, value
+from steptime import store
+from steptime.cli.main import run
+from steptime.core.record import Record, record_to_json
+from steptime.core.workload import workload_from_json, workload_to_json
+
+CODE = "evil.py:Net"
+SAYS = "is code, which data does not run; name it on the command line, in Python or in an exper"
+EVIL = """from pathlib import Path
+Path(__file__).with_name("RAN").write_text("x")
+import torch
+class Net(torch.nn.Module):
+    INPUTS = {"x": ((2, 8), "float32")}
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+    def forward(self, x):
+        return self.layer(x)
+def price(kernel, device):
+    return 1.0
+"""
+IMPORTS = "__import__('evil')"
+MAPPING = """name = "t"
+source = "t"
+model = "{model}"
+platform = "T4"
+batch = "4"
+[quantities.step_s]
+column = "s"
+"""
+ROWS = """device = "T4"
+seconds = "s"
+batch = "4"
+"""
+BUILD = {"module": "evil", "class_name": "Net", "registered_name": "evil>Net"}
+LAMBDA = {"class_name": "Lambda", "config": {"name": "l", "function": ["evil", None, None]}}
+TRAINED = (  # the columns of a table of published steps
+    "model,device,devices,dp,fsdp,tp,batch_per_device,sequence,precision,sequences_per_s,framework"
+)
+INPUT = {"class_name": "InputLayer", "config": {"batch_shape": [None, 8], "name": "i"}}
+
+
+class Carrier:
+    """What runs the canary where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import evil",)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value)
+
+
+def _keras(*layers: dict[str, Any]) -> str:
+    return _json({"class_name": "Sequential", "config": {"name": "s", "layers": [*layers]}})
+
+
+WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the line says ("": any)
+    "config.json of a folder": ({"hf/config.json": _json({"model": CODE})}, "count ./hf", SAYS),
+    "config.json that maps classes": (
+        {"hf/config.json": _json({"model_type": "evil", "auto_map": {"AutoModel": "evil.Net"}})},
+        "count ./hf",
+        "",
+    ),
+    "table of JSON": ({"net.json": _json({"model": CODE})}, "count net.json", SAYS),
+    "table of TOML": ({"net.toml": f'model = "{CODE}"'}, "count net.toml", SAYS),
+    "family of TOML": ({"net.toml": f'family = "{CODE}"'}, "count net.toml", SAYS),
+    "table that names a table": (
+        {"a.toml": 'model = "./b.json"', "b.json": _json({"model": CODE})},
+        "count a.toml",
+        SAYS,
+    ),
+    "inputs in the text": (
+        {"net.toml": f'model = "{CODE}:x=2x8:float32"'},
+        "predict net.toml --device T4",
+        SAYS,
+    ),
+    "network of a grid": (
+        {"net.toml": f'model = "{CODE}"'},
+        "predict fc,net.toml --device T4 --grid",
+        SAYS,
+    ),
+    "experiment whose network is a file": (
+        {
+            "x.toml": 'name = "x"\n[[networks]]\nmodel = "net.json"',
+            "net.json": _json({"model": CODE}),
+        },
+        "sweep x.toml --out out",
+        SAYS,
+    ),
+    "condition of an experiment": (
+        {"x.toml": f'name = "x"\nwhere = ["{IMPORTS} > 0"]\n[[networks]]\nmodel = "fc"'},
+        "sweep x.toml --out out",
+        "is not 'name < number'",
+    ),
+    "jsonl case": (
+        {"c.jsonl": _json({"model": CODE, "device": "T4", "seconds": 1, "batch": 4})},
+        "evaluate c.jsonl",
+        SAYS,
+    ),
+    "cell that a mapping reads": (
+        {"t.csv": f"model,s\n{CODE},1\n", "m.toml": f'model = "{{model}}"\n{ROWS}'},
+        "evaluate t.csv --map m.toml",
+        SAYS,
+    ),
+    "mapping that names it": (
+        {"t.csv": "s\n1\n", "m.toml": f'model = "{CODE}"\n{ROWS}'},
+        "evaluate t.csv --map m.toml",
+        SAYS,
+    ),
+    "formula of a mapping": (
+        {"t.csv": "s\n1\n", "m.toml": f'model = "{{{IMPORTS}}}"\n{ROWS}'},
+        "evaluate t.csv --map m.toml",
+        "functions are ceil, floor",
+    ),
+    "cell of an import": (
+        {"t.csv": f"model,s\n{CODE},1\n", "m.toml": MAPPING},
+        "import t.csv --mapping m.toml --out out",
+        "",
+    ),
+    "attributes in a mapping's braces": (
+        {"t.csv": "model,s\nfc,1\n", "m.toml": MAPPING.replace("{model}", "{model.__class__}")},
+        "import t.csv --mapping m.toml --out out",
+        "",
+    ),
+    "table of points of a calibration": (
+        {"t.csv": f"model,device,seconds,batch\n{CODE},T4,1,4\n"},
+        "calibrate --device T4 --from t.csv",
+        "",
+    ),
+    "table of published steps": (
+        {"t.csv": f"{TRAINED}\n{CODE},h100-80gb,8,8,1,1,2,2048,bf16,10,jax\n"},
+        "evaluate t.csv",
+        SAYS,
+    ),
+    "device that is code": (
+        {"c.jsonl": _json({"model": "fc", "device": "evil.py", "seconds": 1, "batch": 4})},
+        "evaluate c.jsonl",
+        "unknown device",
+    ),
+    "stack that is code": (
+        {"s.toml": f'name = "{CODE}"\nsource = "s"\nbackend = "evil"\n'},
+        "predict fc --device T4 --stack s.toml",
+        "",
+    ),
+    "backend of a stack": (
+        {"x.toml": 'name = "x"\nbackend = "evil"\n[[networks]]\nmodel = "fc"'},
+        "sweep x.toml --out out",
+        "unknown backend 'evil'",
+    ),
+    "layer of Keras": (
+        {"k.json": _keras(INPUT, BUILD | {"config": {"name": "e"}})},
+        "count k.json",
+        "",
+    ),
+    "function of Keras": ({"k.json": _keras(INPUT, LAMBDA)}, "count k.json", ""),
+    "layer of a Paleo file": (
+        {"p.json": _json({"name": "n", "layers": {"a": {"type": CODE, "parents": []}}})},
+        "count p.json",
+        "",
+    ),
+    "prices": ({"p.toml": f'model = "{CODE}"'}, "choose fc --devices T4 --prices p.toml", ""),
+}
+RECORDS = {
+    "model of a record": ({"workload": {"model": CODE}}, "predict --in out --device T4"),
+    "file of a record": (
+        {"workload": {"file": "evil.py", "model": CODE}},
+        "predict --in out --device T4",
+    ),
+    "code of a record": ({"workload": {"code": CODE}}, "predict --in out --device T4"),
+    "method of a record": ({"method": {"name": "evil.py:price"}}, "compare out out"),
+    "backend of a record": ({"method": {"name": "evil"}}, "errors out"),
+    "platform of a record": ({"platform": "evil.py"}, "predict --in out"),
+    "stack of a record": ({"env": {"stack": CODE, "backend": "evil"}}, "history out"),
+    "page of records": ({"workload": {"model": CODE}}, "report out -o page.html"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "evil.py").write_text(EVIL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def _silent(folder: Path, line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command; return what it says. Neither the canary nor a traceback came."""
+    run(line.split())
+    said = capsys.readouterr()
+    assert not (folder / "RAN").exists(), line
+    assert "evil" not in sys.modules, line
+    print("SAID", line, "::", said.err)
+    assert "Traceback" not in said.err, said.err
+    return said.err
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_files_name_is_not_run(
+    way: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, line, says = WAYS[way]
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    assert says in _silent(folder, line, capsys)
+    if says == SAYS:
+        capsys.readouterr()
+        assert run(line.split()) in (2, 3)
+
+
+def _changed(record: Record, changes: dict[str, Any]) -> str:
+    table = record_to_json(record)
+    for name, change in changes.items():
+        table[name] = {**table[name], **change} if isinstance(change, dict) else change
+    return json.dumps(table) + "\n"
+
+
+@pytest.mark.parametrize("way", RECORDS)
+def test_what_records_name_is_not_run(
+    way: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, line = RECORDS[way]
+    records = [synthetic.measured(one) for one in synthetic.workloads()[:3]]
+    with store.open_writer(folder / "out") as writer:
+        writer.append_all(records)
+    (lines,) = (folder / "out").glob("*.jsonl")
+    lines.write_text("".join(_changed(one, changes) for one in records))
+    _silent(folder, line, capsys)
+
+
+def test_a_file_of_torch_is_not_unpickled(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    carried = pickle.dumps(Carrier())
+    exported.write(folder / "net.pt2", exported.document())
+    with zipfile.ZipFile(folder / "net.pt2", "a") as archive:
+        for name in ("data.pkl", "data/weights/w.pt", "data/sample_inputs/model.pt", "extra/e.pkl"):
+            archive.writestr(f"net/{name}", carried)
+    assert _silent(folder, "count net.pt2", capsys) == ""
+    (folder / "whole.pt2").write_bytes(carried)
+    assert "not a ZIP archive" in _silent(folder, "count whole.pt2", capsys)
+
+
+def test_operators_of_onnx_load_no_library(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = tensor("w", (4, 4))
+    made = model(
+        [node("Net", "x w", "y", domain="evil")], [weight], [value("x", 2, 4)]
+    )  # fmt: skip
+    (folder / "net.onnx").write_bytes(made)
+    assert "Net" in _silent(folder, "count net.onnx", capsys)
+
+
+def _of_code(folder: Path) -> Path:
+    """Return a file of torch that says it was made of the canary, as it is."""
+    about = {"where": str(folder / "evil.py"), "name": "Net", "inputs": {"0": [[2, 4], "float32"]}}
+    return exported.write(
+        folder / "net.pt2", exported.document(), **{"net/extra/steptime.json": _json(about)}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+def test_a_measurement_runs_no_code_that_a_file_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _of_code(folder)
+    assert run(["run", "net.pt2", "--backend", "native", "--budget", "0.1"]) == 3
+    assert "it runs where a person names it" in capsys.readouterr().err
+    assert not (folder / "RAN").exists()
+    for name in ("torch.py", "numpy.py", "typing.py"):  # as a folder of somebody else's may hold
+        shutil.copy(folder / "evil.py", folder / name)
+    assert run(["run", "fc", "--batch", "2", "--budget", "0.1"]) == 0
+    assert not (folder / "RAN").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+def test_code_runs_where_a_person_asks_for_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import steptime
+
+    def ran() -> bool:
+        there = (folder / "RAN").exists()
+        (folder / "RAN").unlink(missing_ok=True)
+        (folder / "evil.Net.pt2").unlink(missing_ok=True)
+        return there
+
+    assert run(["count", CODE]) == 0
+    assert ran()
+    assert steptime.predict(CODE, "T4").batch == 2
+    assert ran()
+    (folder / "c.jsonl").write_text(
+        _json({"model": "fc", "device": "T4", "seconds": 1.0, "batch": 4})
+    )
+    assert run(["evaluate", "c.jsonl", "--method", "evil.py:price"]) == 0
+    assert ran()
+    (folder / "x.toml").write_text(
+        f'name = "x"\nbatch = 2\nbackend = "native"\nbudget_s = 0.1\n[[networks]]\nmodel = "{CODE}"'
+    )
+    assert run(["sweep", "x.toml", "--out", "out"]) == 0
+    assert ran()
+
+
+def test_no_file_says_which_code_a_workload_may_run() -> None:
+    table = workload_to_json(synthetic.workloads()[0]) | {"code": CODE}
+    assert workload_from_json(table).code == ""

@@ -1,0 +1,58 @@
+"""The command `query`: any statement that reads is answered in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synthetic
+from steptime.cli.main import run
+from steptime.store import open_writer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with open_writer(tmp_path / "records") as writer:
+        writer.append_all(synthetic.sweep())
+    return tmp_path / "records"
+
+
+STATEMENTS = [  # its heading and its cell as JSON, CSV and text say them
+    ("SELECT status = 'ok' FROM records LIMIT 1", "(status = 'ok')", True, "True", "yes"),
+    ("SELECT {'a': 1}", "struct_pack(a := 1)", {"a": 1}, "{'a': 1}", "a=1"),
+    ("SELECT 'x:y'", "'x:y'", "x:y", "x:y", "x:y"),
+    ('SELECT 1 AS "a:b"', "a:b", 1, "1", "1"),
+    ('SELECT 2 AS "?a=b"', "?a=b", 2, "2", "2"),
+    (
+        "SELECT strftime(TIMESTAMP '2026-01-02 14:05:00', '%H:%M') AS at",
+        "at",
+        "14:05",
+        "14:05",
+        "14:05",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sql", "head", "value", "cell", "shown"), STATEMENTS)
+def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    sql: str,
+    head: str,
+    value: Any,
+    cell: str,
+    shown: str,
+) -> None:
+    def answer(*more: str) -> str:
+        assert run(["query", sql, "--in", str(folder), *more]) == 0
+        return capsys.readouterr().out
+
+    assert json.loads(answer("--json")) == [{head: value}]
+    assert list(csv.reader(io.StringIO(answer("--format", "csv")))) == [[head], [cell]]
+    assert [line.strip() for line in answer().splitlines()] == [head, shown]

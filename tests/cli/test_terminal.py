@@ -1,0 +1,83 @@
+"""What a command writes for people, and how it ends when it is interrupted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from steptime.cli.command import command, note
+from steptime.cli.main import COMMANDS, run
+from steptime.core.errors import Interrupted
+from steptime.core.table import Answer
+from steptime.store import open_writer
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+
+
+def test_no_text_of_a_record_reaches_the_terminal_with_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_writer(tmp_path) as writer:
+        for one in synthetic.sweep(failures=True):
+            workload = replace(one.workload, params={**one.workload.params, ESCAPE: ESCAPE})
+            writer.append(replace(one, workload=workload, note=ESCAPE, platform=f"p{ESCAPE}"))
+    folder = str(tmp_path)
+    for words in (
+        ["table", folder],
+        ["table", folder, "--format", "csv"],
+        ["errors", folder],
+        ["roofline", folder],
+        ["query", f"SELECT note, '{ESCAPE}' FROM records", "--in", folder],  # noqa: S608
+        ["query", "FROM records", "--in", folder, "--format", "csv"],
+        ["show", f"a100{ESCAPE}"],
+    ):
+        run(words)
+        said = capsys.readouterr()
+        assert "owned" in said.out + said.err, words
+        assert all(one.isprintable() for one in (said.out + said.err).splitlines()), words
+
+
+def test_a_note_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    note(f"a{ESCAPE}b\nc")
+    assert capsys.readouterr().err == "a?]0;owned??[2Jb?c\n"
+
+
+def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path: Path) -> None:
+    @command()
+    def keeps() -> Answer:
+        with open_writer(tmp_path) as writer:
+            writer.append(synthetic.sweep()[0])
+            raise KeyboardInterrupt
+
+    @command()
+    def keeps_nothing() -> Answer:
+        with open_writer(tmp_path):
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=f"everything finished so far is kept in {tmp_path}"):
+        keeps(json=False)
+    with pytest.raises(Interrupted, match=r"^$"):
+        keeps_nothing(json=False)
+
+
+def test_ctrl_c_is_130_whatever_a_library_makes_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with open_writer(tmp_path) as writer:
+        writer.append_all(synthetic.sweep())
+
+    def interrupted(*_: object) -> None:
+        import signal
+
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Query interrupted") from error
+
+    assert "query" in COMMANDS
+    monkeypatch.setattr("steptime.analysis.query.query", interrupted)
+    assert run(["query", "FROM records", "--in", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "steptime: interrupted\n"

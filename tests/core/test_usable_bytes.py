@@ -1,0 +1,54 @@
+"""What of a card's memory a program can have: by maker, by the file, as it was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptime import catalog
+from steptime.core.hardware import Device, device_from_table
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [  # as frameworks report it, in GiB
+        ("a100-sxm4-80gb", 79.09, 79.25),
+        ("h100-sxm5", 79.09, 79.25),
+        ("a100-sxm4-40gb", 39.39, 39.59),
+        ("b200-sxm", 178.2, 178.5),
+        ("b300-sxm", 265, 268.6),  # nvidia-smi has 268.6 in all
+        ("l4", 21.9, 22.2),
+        ("t4", 14.5, 15.0),
+        ("rtx-4090", 23.5, 23.7),
+        ("mi300x", 191.9, 192),
+        ("tpu-v4", 30.7, 30.8),
+        ("trainium2", 96, 96),
+    ],
+)
+def test_usable_bytes_are_those_that_frameworks_report(
+    name: str, least: float, most: float
+) -> None:
+    assert least <= (catalog.device(name).usable_bytes or 0) / GIB <= most
+
+
+def test_a_file_without_a_maker_has_the_bytes_that_it_says() -> None:
+    assert Device("mine", "gpu", {}, 1e9, "me", memory_bytes=8e9).usable_bytes == 8e9
+    assert Device("mine", "gpu", {}, 1e9, "me").usable_bytes is None
+
+
+def test_what_a_driver_gave_goes_before_the_maker() -> None:
+    table = {
+        "name": "mine", "kind": "gpu", "source": "probed", "memory_GB": 84.9,
+        "memory_GB_per_s": 1.0, "peak_TFLOP_per_s": {"float32": 1.0},
+        "details": {"maker": "NVIDIA", "memory_type": "HBM2e", "usable_GiB": 79.0},
+    }  # fmt: skip
+    assert device_from_table(table, "here").usable_bytes == pytest.approx(79 * GIB)
+
+
+def test_no_shipped_device_has_more_than_its_gigabytes_in_gib() -> None:
+    for name in catalog.device_names(own=False):
+        device = catalog.device(name)
+        if device.memory_bytes is not None:
+            assert device.memory_bytes * 0.9 <= (device.usable_bytes or 0), name
+            assert (device.usable_bytes or 0) <= device.memory_bytes * GIB / 1e9, name

@@ -1,0 +1,98 @@
+"""Types that a plan computes and keeps in: those of `predict`, and products in 8 and 4 bit."""
+
+import json
+
+import pytest
+
+import steptime
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+
+N = 124_439_808  # parameters of GPT-2
+
+
+def states_bytes(dtype: str) -> float:
+    told = steptime.plan("gpt2", "h100-sxm5", dtype=dtype)
+    assert told["dtype"] == dtype
+    parts = told["memory"]["by_part"]
+    return float(parts["weights_bytes"] + parts["gradients_bytes"] + parts["states_bytes"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "each"),
+    [
+        ("bfloat16", 2 + 2 + 2 * 2),  # weight, gradient, two states of Adam
+        ("float16", 2 + 2 + 2 * 2),
+        ("float32", 4 + 4 + 2 * 4),
+        ("bfloat16-mixed", 2 + 4 + 4 + 2 * 4),  # a copy in 16 bit beside the weight of 32
+        ("float16-mixed", 2 + 4 + 4 + 2 * 4),
+    ],
+)
+def test_a_type_is_that_of_predict(dtype: str, each: int) -> None:
+    assert states_bytes(dtype) == each * N
+
+
+def test_without_a_type_it_is_mixed_and_the_answer_says_it() -> None:
+    plain, mixed = (steptime.plan("gpt2", "h100-sxm5", dtype=t) for t in (None, "bf16-mixed"))
+    assert plain == mixed
+    assert plain["dtype"] == "bfloat16-mixed"
+    assert steptime.plan("gpt2", "v100-sxm2-16gb")["dtype"] == "float16-mixed"
+    best = steptime.plan("gpt2", "h100-sxm5", devices=(2,), batch=8, dtype="bfloat16")["best"]
+    assert best["dtype"] == "bfloat16"
+
+
+def test_float32_computes_in_float32() -> None:
+    whole, mixed = (
+        steptime.plan("gpt2", "a100", batch=8, micro_batch=8, dtype=t)["parts"]["compute_s"]
+        for t in ("float32", "bfloat16-mixed")
+    )
+    assert whole > 312 / 19.5 / 2 * mixed  # peaks, of which small products in 16 bit reach less
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("serve gpt2 --device a100 --dtype bfloat16-mixed", "nearest: --dtype bfloat16\n"),
+        ("serve gpt2 --device v100 --dtype float32", "nearest: --dtype float16"),
+        ("serve llama3_8b --device a100 --dtype float8",
+         "no peak is known for float8; nearest: --dtype bfloat16 --weights float8"),
+        ("plan gpt2 --device a100 --dtype float8", "nearest: --dtype bfloat16-mixed"),
+        ("plan gpt2 --device a100 --dtype bf17", "unknown dtype 'bf17'; known: bfloat16-mixed, "),
+    ],
+)  # fmt: skip
+def test_a_type_that_cannot_be_is_said_with_the_nearest(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words.split(), *(["--input", "64"] if "serve" in words else [])]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_the_nearest_type_of_a_service_works() -> None:
+    told = steptime.serve("llama3_8b", "a100", dtype="bfloat16", weights="float8")
+    assert told["fits"]
+    with pytest.raises(InputError, match="nearest: --dtype bfloat16 --weights float8"):
+        steptime.serve("llama3_8b", "a100", dtype="float8")
+
+
+def test_what_a_plan_of_one_device_adds_to_predict_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An assumed 10 ms a step; logits of 50,257 words for 8 x 1,024 tokens, cast there and back."""
+    words = ["plan", "gpt2", "--device", "h100-sxm5", "--batch", "8", "--micro-batch", "8"]
+    assert run([*words, "--json"]) == 0
+    adds = {one["name"]: one["seconds"] for one in json.loads(capsys.readouterr().out)["adds"]}
+    assert adds["step overhead"] == pytest.approx(0.01)
+    casts_s = 2 * 6 * 8 * 1024 * 50257 / 3.36e12
+    assert casts_s < adds["loss in float32"] < 2.5 * casts_s
+    assert run(words) == 0
+    assert "of these, not in predict  step overhead 10 ms" in capsys.readouterr().out
+    assert steptime.plan("resnet50", "h100-sxm5")["adds"] == []
+
+
+def test_not_fitting_stands_in_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "llama3_70b", "--device", "h100", "--inside", "nvlink-4"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("DOES NOT FIT, ")
+    assert "nearest that fits: --tensor 2" in first

@@ -1,0 +1,198 @@
+"""Records as nobody should write them, and every command that reads records, run over them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import random
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import synthetic
+from steptime.analysis.analyses import PLOTS
+from steptime.cli.main import run
+from steptime.core.record import Quantity, record_to_json
+from steptime.core.workload import Plan
+
+HOSTILE = (
+    "</script><script>window.ran=1</script>",
+    "\"'`);window.ran=1;//",
+    "javascript:window.ran=1",
+    '<svg onload="window.ran=1">',
+    "]]><!--",
+    "\x1b]0;owned\x07\x1b[2J",
+    "=cmd|'/C calc'!A0",
+)
+
+
+class Raw(str):
+    """A JSON text that stands as it is, such as one that is no JSON."""
+
+    __slots__ = ()
+
+
+NESTED: Any = []
+for _ in range(200):
+    NESTED = [NESTED, {"a": None}]
+VALUES: tuple[Any, ...] = (
+    *(None, "", "x", "5", True, False, 0, -1, 1.5, -2.5, 3, 2**63, 10**30, [], {}, [1], {"a": 1}),
+    *(["x", None], {"": ""}, {"a": {"b": [1, {"c": 2}]}}, NESTED, 1e-300, 1e100, 1e308, 5e-324),
+    *(Raw("NaN"), Raw("1e400"), Raw("-Infinity"), Raw("9" * 5000), Raw('"\\ud800"'), "x" * 3000),
+    *("a\x00b", "a\nb", "nodes", "Layers", 'a"b', "a'b", "a.b", "$", "*", *HOSTILE),
+)
+KEYS = (
+    "",
+    "Layers",
+    "layers",
+    'a"b',
+    "a'b",
+    "a.b",
+    "a\x00b",
+    "name",
+    "folder",
+    "Flop",
+    "step_s",
+    "data",
+    *HOSTILE,
+)
+
+
+def base() -> list[dict[str, Any]]:
+    """Return sound records of every origin and kind as JSON values."""
+    records = synthetic.sweep(failures=True)
+    records += synthetic.predicted(synthetic.workloads()[0], ops=True)[:12]
+    several = replace(synthetic.workloads()[0], plan=Plan(data=2))
+    records += [synthetic.measured(several, runs=2), *synthetic.predicted(several)]
+    measured = synthetic.measured(synthetic.workloads()[9])
+    stated = {"step_s": Quantity(0.01), "published_flop_share": Quantity(0.4)}
+    records += [
+        replace(measured, origin="published", quantities=stated, platform="v100-sxm2-16gb"),
+        replace(measured, scope="dense0", env={**measured.env, "op_kind": "dense"}),
+        replace(measured, platform="p100-pcie-16gb", env={**measured.env, "host": "other"}),
+    ]
+    return [record_to_json(record) for record in records]
+
+
+def record_cases(seed: int, count: int) -> Iterator[str]:
+    """Yield lines of records, each with one to three faults: of a value or of a key."""
+    rng, sound = random.Random(seed), base()  # noqa: S311 - no secret
+    for _ in range(count):
+        table = copy.deepcopy(rng.choice(sound))
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            _harm(table, rng)
+        yield _text(table)
+
+
+def _harm(table: dict[str, Any], rng: random.Random) -> None:
+    places = list(_places(table))
+    holder, key = rng.choice(places)
+    what = rng.random()
+    if what < 0.75:
+        holder[key] = rng.choice(VALUES)
+    elif what < 0.85:
+        del holder[key]
+    elif isinstance(holder, dict):
+        value = holder.pop(key) if what < 0.92 else holder[key]
+        holder[rng.choice(KEYS)] = value
+    else:
+        holder.extend([holder[key]] * rng.choice((1, 50)))
+
+
+def _places(held: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each place of a value; of a list the first alone, so that samples are not the most."""
+    keys = list(held) if isinstance(held, dict) else range(min(1, len(held)))
+    for key in keys:
+        yield held, key
+        if isinstance(held[key], dict | list):
+            yield from _places(held[key])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Raw):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return json.dumps(value)
+
+
+def write(folder: Path, lines: Sequence[str]) -> Path:
+    """Write a folder of records: the lines, between sound ones."""
+    folder.mkdir(parents=True)
+    sound = [json.dumps(one) for one in base()]
+    half = len(sound) // 2
+    text = "\n".join([*sound[:half], *lines, *sound[half:]]) + "\n"
+    (folder / "records-0.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
+    """Return a command line of each way to analyse a folder of records."""
+    drawn = [*PLOTS, "roofline", "heatmap", "nodes", "history", "breakdown", "sensitivity"]
+    drawn += ["speedup"]
+    one, two = [str(folder)], [str(folder), str(other)]
+    found: list[list[str]] = [
+        *(["table", *one], ["table", *one, "--format", "csv"], ["table", *one, "--json"]),
+        *(["results", *one, "--format", "html"], ["results", *one], ["errors", *one]),
+        *(["roofline", *one], ["roofline", *one, "--ops"], ["heatmap", *one], ["nodes", *one]),
+        *(["history", *two], ["breakdown", *one], ["sensitivity", *one]),
+        *(["speedup", *one], ["speedup", *two, "--by", "folder"], ["compare", *one]),
+        *(["compare", *two], ["compare", *one, "--by", "platform"], ["status", *one]),
+        *(["compare", *one, "--by", "layers"], ["heatmap", *one, "--x", "layers"]),
+        *(["evaluate", *one], ["why", "--in", *one], ["whatif", "v100", "--in", *one]),
+        *(["query", "FROM records", "--in", *one, "--format", form] for form in ("text", "csv")),
+        ["query", "FROM records", "--in", *one, "--json"],
+        ["predict", "--in", *one, "--device", "v100"],
+        ["import", *one, "--out", str(out / "imported")],
+    ]
+    files = ("csv", "jsonl", "parquet")
+    return [
+        *found,
+        *(["report", *one, "-o", str(out / f"r.{ending}")] for ending in ("html", "md")),
+        *(["export", "--in", *one, "-o", str(out / f"e.{ending}")] for ending in files),
+        *(["plot", kind, "--in", *one, "-o", str(out / f"{kind}.html")] for kind in drawn),
+    ]
+
+
+@dataclass
+class Attack:
+    """What commands did: how many ran, each traceback, exit codes that are none of ours."""
+
+    runs: int = 0
+    tracebacks: list[str] = field(default_factory=list)
+    codes: dict[int, int] = field(default_factory=dict)
+
+
+def attack(tmp: Path, seed: int, count: int, batch: int = 400) -> Attack:
+    """Return what every command does with `count` faulty records, `batch` of them in a folder."""
+    lines, found = list(record_cases(seed, count)), Attack()
+    sound = write(tmp / "sound", [])
+    for at in range(0, len(lines), batch):
+        out = tmp / f"out-{at}"
+        out.mkdir()
+        folder = write(tmp / f"folder-{at}", lines[at : at + batch])
+        for words in commands(folder, sound, out):
+            _run(words, found)
+    return found
+
+
+def _run(words: list[str], found: Attack) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    found.runs += 1
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(words)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is counted
+        found.tracebacks.append(f"{' '.join(words)}\n{traceback.format_exc()}")
+        return
+    found.codes[code] = found.codes.get(code, 0) + 1
+    said = out.getvalue() + err.getvalue()
+    shown = said if "--format" not in words and "--json" not in words else err.getvalue()
+    if "\x1b" in shown or "\x07" in shown:
+        found.tracebacks.append(f"{' '.join(words)}\nan escape sequence was written")
