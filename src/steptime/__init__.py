@@ -7,7 +7,7 @@ The rest is in the rooms; `docs/python.md` shows them.
 
 from typing import Any
 
-__version__ = "0.14.0"
+__version__ = "0.15.0"
 _FROM = {
     "StepModel": "steptime.predict.step_model:StepModel",
     "analyse": "steptime.report.answered:analyse",

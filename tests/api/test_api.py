@@ -134,7 +134,7 @@ def test_a_data_frame_may_have_columns_of_its_own(tmp_path):
     assert (case.case.seconds, case.case.kernels[0].products) == (5e-4, ((1, 64, 8, 64),))
     table.rows[1] = {"m": "many", "took (ms)": 1, "gpu": "T4"}
     with pytest.raises(InputError, match=r"row 1: m is a whole number below .*, not 'many'"):
-        steptime.evaluate(table, mapping=said)
+        steptime.evaluate(table, mapping=said, strict=True)
 
 
 def test_rows_of_a_file_may_name_no_device(tmp_path):

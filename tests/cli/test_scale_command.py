@@ -156,10 +156,11 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     for column in ("replicas", "global batch", "communication", "speed-up", "samples/s", "cost"):
         assert column in head
     assert "hidden" not in head  # nothing is
-    assert len(rows) == 3 + 4
-    assert rows[3].startswith("stops paying at 2 replicas")
-    assert rows[4].startswith("K80 lies beyond what was measured: not said: ")
-    assert rows[6] == (
+    assert len(rows) == 3 + 5
+    assert rows[3] == "assumed: torch-eager, channels first, any host"
+    assert rows[4].startswith("stops paying at 2 replicas")
+    assert rows[5].startswith("K80 lies beyond what was measured: not said: ")
+    assert rows[7] == (
         "training: 1 epoch of 100,000 examples; a device costs 0.9 per hour, paid by the second"
     )
 

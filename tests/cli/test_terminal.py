@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 import synthetic
 from steptime.cli.command import command, note
 from steptime.cli.main import COMMANDS, run
-from steptime.core.errors import InterruptError
 from steptime.core.table import Answer
 from steptime.store import open_writer
 
@@ -57,9 +57,9 @@ def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path: Path) -> None:
         with open_writer(tmp_path):
             raise KeyboardInterrupt
 
-    with pytest.raises(InterruptError, match=f"everything finished so far is kept in {tmp_path}"):
+    with pytest.raises(typer.Abort, match=f"^1 record kept in {tmp_path}$"):
         keeps(json=False)
-    with pytest.raises(InterruptError, match=r"^$"):
+    with pytest.raises(typer.Abort, match=r"^$"):
         keeps_nothing(json=False)
 
 

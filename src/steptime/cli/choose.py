@@ -132,12 +132,12 @@ def _table(document: dict[str, Any]) -> Table:
         f"{document['sort']}"
     )
     alike = grouped(fitting, lambda row: assumed_text(row["assumed"]))
-    said = [
+    assumed = [
         text + (f" ({', '.join(row['device'] for row in some)})" if len(alike) > 1 else "")
         for text, some in alike.items()
         if text
     ]
-    below = [f"assumed: {'; '.join(said)}"] if said else []
+    below = [f"assumed: {'; '.join(assumed)}"] if assumed else []
     if any(row["cost"] is not None for row in rows):
         below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
     return Table(heads, rows, title, below, most=SHOWN)

@@ -85,7 +85,7 @@ class Device:
         return self.kind == "cpu"
 
     @property
-    def usable_bytes(self) -> float | None:
+    def usable_bytes(self) -> int | None:
         """Bytes that a program can have of its memory, None where that is unknown.
 
         A maker's GB of memory is a GiB, of which the driver keeps some (`data/usable.toml`): an
@@ -98,7 +98,7 @@ class Device:
             kept = _makers().get(self.maker or "", {"other": GB / GIB})
             kind = "HBM" if (self.memory_type or "").startswith("HBM") else "other"
             share = kept.get(kind, kept["other"]) * GIB / GB
-        return self.memory_bytes * share
+        return round(self.memory_bytes * share)
 
     def vector_peak(self, dtype: str) -> float | None:
         """Return the FLOP/s that arithmetic outside of matrix products reaches, None if unknown.

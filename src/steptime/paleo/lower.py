@@ -59,7 +59,7 @@ def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
             layer.type,
             layer.parameters,
             tuple("" if name in start else name for name in layer.parents),
-            prod(layer.outputs) * SIZE_BYTES[compute],
+            round(prod(layer.outputs) * SIZE_BYTES[compute]),
             layer.kind == "input",
         )
         for layer in layers
@@ -114,7 +114,7 @@ class _Ruled:
         self,
         layers: Iterable[Layer],
         settings: Settings,
-        element_bytes: int,
+        element_bytes: float,
         dtype: str,
         trains: bool,
     ) -> None:

@@ -32,7 +32,7 @@ class Case:
     group: str
     columns: Mapping[str, int | str]
     work: float
-    data_bytes: int
+    data_bytes: float
     prepare: Callable[[], Timer]
     timer: Timer = field(init=False)
     calls: int = field(init=False, default=0)

@@ -159,7 +159,7 @@ def _direct_s(
     return best
 
 
-def _turning_s(layer: Layer, size: int, device: Device, constants: Constants) -> Any:
+def _turning_s(layer: Layer, size: float, device: Device, constants: Constants) -> Any:
     """Return the seconds of turning both images of a layer from one layout into another.
 
     A multiprocessor turns so many bytes a second; few channels do not fill what it moves at once.
