@@ -16,8 +16,8 @@ from steptime.core.errors import InputError, nearest, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.ranges import LARGEST, amount, expand_range, is_range, number_of, share
 from steptime.core.record import (
-    MOST_EXAMPLES,
     DONE,
+    MOST_EXAMPLES,
     ORIGINS,
     STATUSES,
     Method,
