@@ -246,7 +246,7 @@ def test_a_current_machine_is_what_the_page_opens_with(chromium: str, explored: 
     assert (opened["dtype"], texts["optimizer"], texts["price"]) == ("bfloat16-mixed", "adam", "")
     assert texts["method"] == "calibrated"
     assert [row["workers"] for row in opened["rows"]] == [1, 2, 4, 8]
-    assert "in bfloat16-mixed with Adam, h100-sxm5 has 80 GB" in opened["notes"]
+    assert "in bfloat16-mixed with Adam, h100-sxm5 has 85.04 GB" in opened["notes"]
     assert "hours and cost $" in opened["headline"]  # at the least price of the shipped offers
     assert opened["cost"]
     kinds = ["NVIDIA data centre", "Google TPU", "Others", "Paleo's own figures"]
@@ -325,7 +325,7 @@ def test_what_does_not_fit_and_what_is_not_known_is_said(chromium: str, explored
     )
     _, large, own, shared, paleo, first, three = asked(chromium, explored, fragments)
     assert not large["rows"][0]["fits"]
-    assert "v100-sxm2-16gb has 16 GB: it does not fit" in large["notes"]
+    assert "v100-sxm2-16gb has 17.01 GB: it does not fit" in large["notes"]
     assert "if the memory were large enough" in large["headline"]
     assert "the memory of own is not known" in own["notes"]
     assert "infiniband: no latency is known, so none is counted" in own["notes"]

@@ -148,7 +148,10 @@ def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (told["rank"], told["world_size"], told["device_id"]) == (1, 4, device)
     assert told["device"] == device
     assert told["prefix"] == "steptime/3"
-    assert told["server"] == (("node1", 29500, 4), {"is_master": False})
+    assert told["server"] == (
+        ("node1", 29500, 4),
+        {"is_master": False, "master_listen_fd": None},
+    )
     assert (joined.backend, told["control"]) == ("nccl", "gloo")
 
 

@@ -126,6 +126,7 @@ def test_a_sweep_killed_at_twenty_moments_has_each_cell_once(
     file = experiment(nodes="[4, 8, 12, 16]", batch="[2, 3]")
     began = time.monotonic()
     with running(file, tmp_path / "first") as process:
+        assert progress(process).startswith("tiny: 16 cells: ")
         assert progress(process).startswith("[1/16")
         start_s = time.monotonic() - began
 
@@ -288,7 +289,8 @@ def test_a_folder_that_is_no_store_is_refused_unchanged(
     out.mkdir()
     (out / "notes.jsonl").write_text("{}\n{}\n")
     assert sweep(experiment(), out) == 2
-    assert f"{out / 'notes.jsonl'}, line 1: is no record" in one_line(capsys)
+    said = f"{out / 'notes.jsonl'}: 2 lines are no records, left out: line 1: is no record"
+    assert said in one_line(capsys)
     assert [path.name for path in out.glob("*.jsonl")] == ["notes.jsonl"]
 
 
@@ -304,7 +306,8 @@ def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(
         check=False,
     )
     assert full.returncode == 1
-    *reported, last = full.stderr.splitlines()
+    title, *reported, last = full.stderr.splitlines()
+    assert title.startswith("tiny: 4 cells")
     assert re.fullmatch(r"steptime: .*: cannot write a record: File too large", last)
     assert 0 < len(reported) < 4
     (path,) = out.glob("*.jsonl")
