@@ -245,6 +245,7 @@ _CHOOSE = [
     ("--devices T4 --prices junk.toml", "junk.toml: not"),
     ("--devices T4 --prices empty.toml", "empty.toml: 'name' is missing"),
     ("--devices T4 --sort tmie", "unknown --sort 'tmie'; did you mean 'time'?"),
+    ("--devices T4 --top 0", "--top: must be at least 1, not 0"),
     ("--devices T4 --method peleo", "unknown method 'peleo'; did you mean 'paleo'?"),
     ("--devices T4 --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
 ]
@@ -526,6 +527,8 @@ LINES = [
     ("history records -o nodes.doc", "unknown picture format '.doc'"),
     ("history records --margin much", "--margin: is a share such as 5% or 0.05, not 'much'"),
     ("history records absent", "absent: no such folder of records"),
+    ("nodes records --fail-on slwo", "unknown --fail-on 'slwo'; did you mean 'slow'?"),
+    ("history records --fail-on slwer", "unknown --fail-on 'slwer'; did you mean 'slower'?"),
     ("nodes records -o nodes.doc", "unknown picture format '.doc'"),
     ("nodes records --margin much", "--margin: is a share such as 5% or 0.05, not 'much'"),
     ("nodes records --margin=-1%", "--margin: is a share such as 5% or 0.05, not '-1%'"),
@@ -575,8 +578,6 @@ LINES = [
     ("predict fc --device a100 --tf32 maybe", "unknown --tf32 'maybe'; known: auto, on, off"),
     ("predict fc --device T4 --host slwo", "unknown host 'slwo'; did you mean 'slow'?"),
     ("predict fc --device T4 --method paleo --option fuse=yes", "paleo: unknown option 'fuse'"),
-    ("predict fc --device a100 --tf32 maybe", "unknown --tf32 'maybe'; known: auto, on, off"),
-    ("predict fc --device T4 --host slwo", "unknown host 'slwo'; did you mean 'slow'?"),
     (
         "predict fc --device T4 --method paleo --option pipeline=1",
         "pipeline is true, false, yes or",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +24,7 @@ from steptime.predict.method import Method
 from steptime.report.answered import frame
 
 if TYPE_CHECKING:
-    from steptime.calibration.cases import Case, Unasked
+    from steptime.calibration.cases import Unasked
     from steptime.calibration.evaluation import Evaluation
     from steptime.core.workload import Workload
     from steptime.diagnosis.whatif import WhatIf
@@ -300,6 +299,7 @@ def calibrate(
     out. Raises `InputError`.
     """
     from steptime.calibration.device import calibrate as calibrated
+    from steptime.calibration.mapped import cases
 
     found = catalog.device(device)
     source = str(rows) if isinstance(rows, str | Path) else ""
@@ -354,6 +354,7 @@ def evaluate(
     `unasked` of the answer, with `strict` the first is an `InputError`. Raises `InputError`.
     """
     from steptime.calibration import evaluation
+    from steptime.calibration.mapped import cases
 
     chosen = cost_model(method) if isinstance(method, str) else method
     name = chosen.name if isinstance(chosen, Method) else getattr(chosen, "__name__", "price")
@@ -362,47 +363,3 @@ def evaluate(
     return evaluation.evaluate(
         found, chosen, name, calibrate_with, by, draws, unasked=unasked or ()
     )
-
-
-def cases(
-    rows: str | Path | Rows,
-    mapping: str | Path | None = None,
-    device: Device | None = None,
-    most: int | None = None,
-    warn: Callable[[str], None] = warnings.warn,
-    unasked: Unasked | None = None,
-) -> list[Case]:
-    """Return the cases of rows, of a table, or of a folder of records or tables.
-
-    `device` is that of rows that name none, `most` the number of rows of each kind on each device
-    that are drawn from tables with a mapping. `warn` is told of records that cannot be used, and of
-    networks that cannot be built. Rows that no prediction can be asked for go to the list `unasked`
-    with their causes; without one the first of them is an `InputError`. Raises `InputError`.
-    """
-    from steptime.calibration.mapped import Timed, mapped_cases, read_mapping
-    from steptime.calibration.mapping import cases_of, listed, plain_cases
-
-    if isinstance(rows, str | Path):
-        path = Path(rows)
-        if mapping is not None:
-            return mapped_cases(path, read_mapping(Path(mapping)), most, warn, unasked)
-        if most is not None:
-            raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
-        if path.is_dir():
-            from steptime import store
-            from steptime.calibration.recorded import recorded
-
-            return recorded(store.load(path, warn), warn, unasked)
-        return plain_cases(path, device, unasked)
-    every: Rows = rows
-    if hasattr(rows, "to_dict"):  # a DataFrame, whose empty cells are NaN
-        every = [
-            {name: None if isinstance(cell, float) and isnan(cell) else cell for name, cell in row}
-            for row in map(dict.items, rows.to_dict("records"))
-        ]
-    if mapping is not None:
-        reader = read_mapping(Path(mapping))
-        if not isinstance(reader, Timed):
-            raise InputError(f"{mapping}: a mapping of quantities reads files, not rows")
-        return list(cases_of(every, reader.table, most, warn, unasked))
-    return listed(((f"row {i}", row) for i, row in enumerate(every)), device, unasked)

@@ -51,7 +51,7 @@ def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, str
     assert len(env["cpus"]) == 2
     assert len(os.sched_getaffinity(pair.pids[0])) == 2
     peaks = env["peak_memory_bytes_of_ranks"]
-    assert peaks == [record.quantities["peak_memory_bytes"].value] * 2
+    assert peaks == [None, None]  # what XLA plans is no measurement
     assert {"forward_s", "backward_s", "update_s"} < set(record.quantities)
     comm = record.quantities["comm_s"].samples
     if strategy == "independent":

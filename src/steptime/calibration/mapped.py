@@ -5,16 +5,21 @@ A file says quantities of records (`[quantities]`), or times of ops and steps (`
 
 import csv
 import io
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from math import isnan
 from pathlib import Path
+from typing import Any
 
+from steptime import store
 from steptime.build import read_table
 from steptime.calibration.cases import Case, Unasked
-from steptime.calibration.mapping import Table, cases_of, mapping
+from steptime.calibration.mapping import Table, cases_of, listed, mapping, plain_cases
 from steptime.calibration.recorded import recorded
 from steptime.core.errors import InputError, shorten
+from steptime.core.hardware import Device
 from steptime.core.record import Method, Quantity, Record
 from steptime.readers import read_path
 from steptime.readers.csv_mapping import ENDINGS, Mapped, check_mapping
@@ -99,3 +104,41 @@ def mapped_cases(
             raise InputError(f"{one.file}:{one.line}: {one.reason}")
         unasked.append((f"{one.file}:{one.line}", one.reason))
     return recorded(found.records, warn, unasked)
+
+
+def cases(
+    rows: str | Path | Iterable[Mapping[str, Any]],
+    mapping: str | Path | None = None,
+    device: Device | None = None,
+    most: int | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+    unasked: Unasked | None = None,
+) -> list[Case]:
+    """Return the cases of rows, of a table, or of a folder of records or tables.
+
+    `device` is that of rows that name none, `most` the number of rows of each kind on each device
+    that are drawn from tables with a mapping. `warn` is told of records that cannot be used, and of
+    networks that cannot be built. Rows that no prediction can be asked for go to the list `unasked`
+    with their causes; without one the first of them is an `InputError`. Raises `InputError`.
+    """
+    if isinstance(rows, str | Path):
+        path = Path(rows)
+        if mapping is not None:
+            return mapped_cases(path, read_mapping(Path(mapping)), most, warn, unasked)
+        if most is not None:
+            raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
+        if path.is_dir():
+            return recorded(store.load(path, warn), warn, unasked)
+        return plain_cases(path, device, unasked)
+    every = rows
+    if hasattr(rows, "to_dict"):  # a DataFrame, whose empty cells are NaN
+        every = [
+            {name: None if isinstance(cell, float) and isnan(cell) else cell for name, cell in row}
+            for row in map(dict.items, rows.to_dict("records"))
+        ]
+    if mapping is not None:
+        reader = read_mapping(Path(mapping))
+        if not isinstance(reader, Timed):
+            raise InputError(f"{mapping}: a mapping of quantities reads files, not rows")
+        return list(cases_of(every, reader.table, most, warn, unasked))
+    return listed(((f"row {i}", row) for i, row in enumerate(every)), device, unasked)

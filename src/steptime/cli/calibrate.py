@@ -144,8 +144,8 @@ def points_s(limit_s: float, spent_s: float) -> float:
 
 
 def _from_records(path: Path, mapping: Path | None, of: str | None, points: int) -> Answer:
-    from steptime.api import cases as cases_in
     from steptime.calibration.device import calibrate as calibrated
+    from steptime.calibration.mapped import cases as cases_in
     from steptime.calibration.published_errors import calibration
 
     if not path.exists():

@@ -57,9 +57,9 @@ def evaluate(
     Errors by MAPE, median, 90th percentile, bias (mean ln of predicted / measured) and factor;
     coverage and width of the intervals; beside other methods and published predictions.
     """
-    from steptime.api import cases
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
+    from steptime.calibration.mapped import cases
     from steptime.calibration.published import lacking, tables_in
 
     name, price = method, price_of(method)
