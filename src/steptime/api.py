@@ -255,12 +255,14 @@ def predict_op(
     condition: Literal["isolated", "repeated"] = "repeated",
     pass_: Literal["forward", "backward", "both"] = "forward",  # noqa: S107  # of a step
     method: str | Method = DEFAULT,
+    tf32: Literal["auto", "on", "off"] = "auto",
 ) -> KernelTime:
     """Return how long one op takes on a device, on inputs of these shapes.
 
     `kind` is one of the op table or what people call it (`matmul`, `bmm`, `conv2d`, `softmax`).
     Weights of norms may be left out: they follow from the first input.
     `repeated` is the time of a kernel among many, `isolated` what two events around one call show.
+    Products of float32 run as `tf32` or not, or as the stack does it (of convolutions alone).
     Raises `InputError` for an unknown kind, and shapes that it cannot take.
     """
     from steptime.calibration.cases import called
@@ -276,6 +278,7 @@ def predict_op(
         "dtype": dtype,
         "condition": condition,
         "pass": pass_,
+        "tf32": tf32,
         "seconds": 1.0,  # none was measured
     }
     case = plain_case(row, f"op {kind}", found)

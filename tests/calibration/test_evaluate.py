@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from steptime import catalog
+from steptime.api import evaluate as evaluate_rows
+from steptime.api import predict, predict_op
 from steptime.calibration import evaluation
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.evaluate import Scored, after_calibration, errors_of, grouped, score
@@ -252,3 +254,53 @@ def test_methods_are_compared_on_what_all_of_them_answer(monkeypatch):
     assert sizes.pop("calibrated") == 3
     assert set(sizes.values()) == {2}
     assert "calibrated, the cases of all" in sizes
+
+
+ASKED = [
+    {},
+    {"tf32": "on"},
+    {"tf32": "off"},
+    {"host": "slow"},
+    {"channels_last": True},
+    {"tf32": "off", "host": "fast", "channels_last": False, "stack": "torch-compile"},
+]
+STEP = {"model": "cnn:blocks=1,filters=16,image=64", "batch": 2, "dtype": "float32"}
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_rows_ask_as_predict_does(asked):
+    """A table's `tf32`, `host` and `channels_last` mean what they mean in `predict`."""
+    row = {**STEP, **asked, "device": "a100", "condition": "step", "seconds": 1.0}
+    stack = asked.get("stack")
+    wishes = {name: value for name, value in asked.items() if name != "stack"}
+    options = {"stack": stack} if stack else None
+    told = predict(**STEP, device="a100", options=options, **wishes)
+    (one,) = evaluate_rows([row]).scored
+    assert (one.value, one.low, one.high) == pytest.approx((told.step_s, told.low, told.high))
+    (analytic,) = score([plain_case(row)], cost_model("analytic"))
+    known = {name: value for name, value in wishes.items() if name == "tf32"}
+    told = predict(**STEP, device="a100", method="analytic", options=options, **known)
+    assert analytic.value == pytest.approx(told.step_s)
+
+
+def test_an_op_may_run_as_tf32():
+    of = {"shapes": [[1024, 1024]] * 2, "dtype": "float32", "device": "a100"}
+    plain, fast = (predict_op("matmul", **of, tf32=one).seconds for one in ("auto", "on"))
+    assert 3 < plain / fast < 10
+    with pytest.raises(InputError, match="no peak is known for tf32"):
+        predict_op("matmul", **{**of, "device": "v100"}, tf32="on")
+
+
+def test_what_a_row_cannot_ask_for_is_counted(tmp_path):
+    rows = [
+        {**STEP, "device": "a100", "condition": "step", "seconds": 1.0, "host": "slwo"},
+        {**STEP, "device": "v100", "condition": "step", "seconds": 1.0, "tf32": "on"},
+        {**STEP, "device": "core-i9-9900k", "condition": "step", "seconds": 1.0, "host": "slow"},
+        {**STEP, "device": "v100", "condition": "step", "seconds": 1.0},
+    ]
+    found = evaluate_rows(rows)
+    assert len(found.scored) == 1
+    causes = [one["cause"] for one in found.unasked]
+    assert "unknown host 'slwo'; did you mean 'slow'?" in causes[0]
+    assert "no peak is known for tf32" in causes[1]
+    assert causes[2] == "device 'core-i9-9900k' is its own host; leave out --host"

@@ -99,7 +99,7 @@ def test_layouts_of_half_precision_take_what_others_measured() -> None:
     found = {}
     for device, batch, channels_last in LAYOUTS:
         work = make_workload(read_model("resnet50"), batch, "float16-mixed")
-        kernels = [one._replace(channels_last=channels_last) for one in step_kernels(work)]
+        kernels = step_kernels(work, {"channels_last": "yes" if channels_last else "no"})
         case = Case(tuple(kernels), catalog.device(device), 1.0, "resnet50", "step")
         found[device, batch, channels_last] = score([case], cost_model("calibrated"))[0].value
     for at, measured_s in LAYOUTS.items():

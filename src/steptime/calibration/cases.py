@@ -13,13 +13,16 @@ from steptime.core.workload import Workload
 from steptime.ops import kind_row, output_names, outputs_of
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
+from steptime.predict import cost_model
 from steptime.predict.described import KINDS
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
+from steptime.predict.method import stack_option
 from steptime.predict.price import peak_flop_per_s
 
 Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()
+PRICED = cost_model("calibrated")
 COPIES = 6  # as AIConfigurator's benchmark of products has; others do not say
 CALLED = {  # what frameworks and people call kinds of the op table
     "mm": "matmul",
@@ -56,7 +59,8 @@ class Case:
     whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
     group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
     are the seconds that others predicted. `place` is where the case stands. Cases that do not
-    calibrate are only predicted. What is `repeated` goes round `copies` of its weights. Raises
+    calibrate are only predicted. What is `repeated` goes round `copies` of its weights. `asked` are
+    options of methods beside the stack, as texts: `tf32`, `channels_last`, `host`. Raises
     `InputError` where nothing runs, and where no peak of the device is known for its type.
     """
 
@@ -72,6 +76,7 @@ class Case:
     place: str = ""
     calibrates: bool = True
     copies: int = COPIES
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.kernels:
@@ -82,6 +87,14 @@ class Case:
             types = {one.dtype for one in self.kernels if one.products} or {self.kernels[0].dtype}
         for dtype in types:
             peak_flop_per_s(self.device, dtype)
+            if self.asked:
+                settings = PRICED.under(self.asked).settings
+                PRICED.sees(self.device, dtype, settings)  # raises where it has no such host, ...
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What is asked of methods, as texts by option: the stack, too."""
+        return stack_option(self.stack) | dict(self.asked)
 
     @property
     def alone(self) -> bool:
@@ -117,6 +130,7 @@ def op_kernels(
     dtype: str,
     pass_: str = "forward",  # noqa: S107  # a pass of a step
     gradients: Collection[int] | None = None,
+    settings: Settings = SETTINGS,
 ) -> tuple[Kernel, ...]:
     """Return the kernels of one op on inputs of these shapes; raises `ShapeError` for misfits.
 
@@ -133,7 +147,7 @@ def op_kernels(
     said = attrs
     if kind_row(kind).window:
         said = {name: _of_sides(value, SIDES.get(name, 0)) for name, value in attrs.items()}
-    return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, pass_, wanted)
+    return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, pass_, wanted, settings)
 
 
 def _of_sides(said: Attr, sides: int) -> Attr:
@@ -153,6 +167,7 @@ def _op_kernels(
     dtype: str,
     pass_: str,
     gradients: tuple[int, ...] | None,
+    settings: Settings,
 ) -> tuple[Kernel, ...]:
     stored = precision(dtype).compute
     types = ["int64" if i == 0 and kind in INDEXED else stored for i in range(len(shapes))]
@@ -163,7 +178,7 @@ def _op_kernels(
     tensors = dict(zip((*names, *op.outputs), (*specs, *made), strict=True))
     graph = Graph("op", tensors, (op,), names, (), op.outputs)
     if pass_ == "forward":
-        return lower(graph, dtype, SETTINGS).kernels
+        return lower(graph, dtype, settings).kernels
     trained = tuple(name for i, name in enumerate(names) if gradients is None or i in gradients)
     loss = Op("loss", "mean", op.outputs[:1], ("loss",))
     graph = Graph(
@@ -175,5 +190,5 @@ def _op_kernels(
         ("loss",),
     )
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
-    every = lower(training_graph(graph, "sgd"), dtype, SETTINGS).kernels
+    every = lower(training_graph(graph, "sgd"), dtype, settings).kernels
     return tuple(one for one in every if one.op == "op" and one.pass_ in passes)

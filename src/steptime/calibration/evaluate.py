@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import SETTINGS, Case
+from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, first_dtype
 from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, one_of
@@ -111,12 +111,12 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
     found = []
     for case in cases:
         try:
+            options = {n: text for n, text in case.options.items() if n in method.options}
             if own := case.workload:
-                options = {"stack": case.stack} if case.stack and "stack" in method.options else {}
                 times = StepModel(own, case.device, method=method, options=options).timeline()
                 found.append(Scored(case, times.step_s, times.low_s, times.high_s))
                 continue
-            settings = replace(method.settings, host="no")
+            settings = replace(method.under(options).settings, host="no")
             seen = method.sees(case.device, case.kernels[0].dtype, settings)
             found.append(Scored(case, *_summed(case, seen, method.price)[:3]))
         except InputError:
@@ -148,18 +148,19 @@ def _own(case: Case, price: Price) -> Interval:
 
 
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
-    """Return what `calibrated` predicts, the cases of a device and a stack side by side."""
-    groups: dict[tuple[str, int, str], list[Case]] = defaultdict(list)
+    """Return what `calibrated` predicts, the cases of a device and of options side by side."""
+    groups: dict[tuple[Any, ...], list[Case]] = defaultdict(list)
     named: dict[str, list[Device]] = defaultdict(list)
     for case in cases:
         alike = named[case.device.name]  # a file may carry the name of another device
         if case.device not in alike:
             alike.append(case.device)
-        groups[case.device.name, alike.index(case.device), case.stack].append(case)
+        at = case.device.name, alike.index(case.device)
+        groups[*at, *sorted(case.options.items())].append(case)
     found: dict[int, Scored] = {}
     for own in groups.values():
         first = own[0]
-        settings = replace(SETTINGS, stack=first.stack or SETTINGS.stack)
+        settings = method.under(first.options).settings
         seen = method.sees(first.device, first_dtype(first.device), settings)
         found |= {id(one.case): one for one in scored_at(own, seen.constants)}
     return [found[id(case)] for case in cases]

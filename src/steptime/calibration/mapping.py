@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from steptime import catalog
 from steptime.build import make_workload, read_model, validated
-from steptime.calibration.cases import Case, Unasked, leave_out, op_kernels
+from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels
 from steptime.calibration.mapping_keys import Keys, OpOf, Parts, Rows, Size
 from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
@@ -32,6 +32,7 @@ from steptime.core.workload import OPTIMIZERS, Workload
 from steptime.ops.table import ShapeError
 from steptime.predict.described import NAME, described
 from steptime.predict.kernel import Kernel
+from steptime.predict.method import stack_option
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Row = Mapping[str, Any]
@@ -110,8 +111,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
         attrs = dict(said["attrs"]).items()
         said["attrs"] = {name: repr(v) if isinstance(v, str) else v for name, v in attrs}
     said["rivals"] = {name: repr(value) for name, value in dict(row.get("rivals") or {}).items()}
-    if "batch" in said:
-        said["batch"] = str(said["batch"])
+    said |= {name: str(said[name]) for name in ("batch", "channels_last") if name in said}
     rows: Rows = _valid(Rows, said, place)
     for name in ("seconds", *(() if device else ("device",))):
         if row.get(name) is None:
@@ -198,11 +198,11 @@ class _Parts:
         self.rows: dict[Any, list[Row]] = defaultdict(list)
         for _, row in table_rows(folder / said.file, words):
             self.rows[row.get(said.by)].append(row)
-        self.known: dict[tuple[Any, str], tuple[Kernel, ...]] = {}
+        self.known: dict[tuple[Any, str, str], tuple[Kernel, ...]] = {}
 
-    def kernels(self, row: Row, dtype: str) -> tuple[Kernel, ...]:
+    def kernels(self, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
         """Return the kernels of a row's network."""
-        key = row.get(self.said.by), dtype
+        key = row.get(self.said.by), dtype, tf32
         if key[0] not in self.rows:
             raise unknown(self.said.by, key[0], map(str, self.rows), self.said.file)
         if key not in self.known:
@@ -211,7 +211,7 @@ class _Parts:
                 for part in self.rows[key[0]]
                 for op in self.said.ops
                 if not op.where or formula(op.where)(part)
-                for kernel in _kernels(op, part, dtype)
+                for kernel in _kernels(op, part, dtype, tf32)
             )
         return self.known[key]
 
@@ -237,7 +237,8 @@ def _case(
         for name, text in said.rivals.items()
         if isinstance(value := formula(text)(row), int | float) and value > 0
     }
-    workload, kernels = _network(said, row, parts, dtype, unbuilt)
+    asked = _asked(said, row)
+    workload, kernels = _network(said, row, parts, dtype, asked, unbuilt)
     group = filled(said.group, row) if said.group else ""
     return Case(
         kernels,
@@ -252,21 +253,36 @@ def _case(
         place,
         said.calibrates,
         said.copies,
+        asked,
     )
 
 
+def _asked(said: Rows, row: Row) -> dict[str, str]:
+    """Return what a row asks of methods beside the stack, as texts by option."""
+    found = {"tf32": filled(said.tf32, row), "host": filled(said.host, row)}
+    if said.channels_last and said.model:
+        last = truth(formula(said.channels_last)(row), "channels_last of a model")
+        found["channels_last"] = "yes" if last else "no"
+    return {name: text for name, text in found.items() if text}
+
+
 def _network(
-    said: Rows, row: Row, parts: _Parts | None, dtype: str, unbuilt: Unbuilt | None
+    said: Rows,
+    row: Row,
+    parts: _Parts | None,
+    dtype: str,
+    asked: Mapping[str, str],
+    unbuilt: Unbuilt | None,
 ) -> tuple[Workload | None, tuple[Kernel, ...]]:
     """Return the workload of a row that names a model that can be built, and a row's kernels."""
     if said.model:
         text = filled(said.model, row)
         if said.described is None or unbuilt is None:
-            return _step(said, row, text, dtype)
+            return _step(said, row, text, dtype, asked)
         reasons = unbuilt.setdefault(text, [])
         try:
             if not reasons:
-                return _step(said, row, text, dtype)
+                return _step(said, row, text, dtype, asked)
             reasons.append(reasons[0])
         except InputError as error:
             reasons.append(str(error))
@@ -276,27 +292,28 @@ def _network(
             attrs[name] = repr(filled(text, row))
         said = said.model_copy(update={"kind": NAME, "attrs": attrs})
         return None, _kernels(said, row, dtype)
+    tf32 = asked.get("tf32", "")
     if parts is not None:
-        return None, parts.kernels(row, dtype)
+        return None, parts.kernels(row, dtype, tf32)
     ops = [one for one in said.ops or [said] if not one.where or formula(one.where)(row)]
-    return None, tuple([kernel for op in ops for kernel in _kernels(op, row, dtype)])
+    return None, tuple([kernel for op in ops for kernel in _kernels(op, row, dtype, tf32)])
 
 
-def _step(said: Rows, row: Row, text: str, dtype: str) -> tuple[Workload, tuple[Kernel, ...]]:
+def _step(
+    said: Rows, row: Row, text: str, dtype: str, asked: Mapping[str, str]
+) -> tuple[Workload, tuple[Kernel, ...]]:
     """Return the step of a row's model, named by a text, and its kernels."""
     batch = _size(said.batch, row) if said.batch else None
     optimizer = one_of("optimizer", filled(said.optimizer, row), OPTIMIZERS)
     workload = make_workload(read_model(text), batch, dtype, filled(said.phase, row), optimizer)
-    last = formula(said.channels_last)(row) if said.channels_last else None
-    last = last if last is None else truth(last, "channels_last of a model")
-    return workload, step_kernels(workload, filled(said.stack, row), last)
+    return workload, step_kernels(workload, stack_option(filled(said.stack, row)) | dict(asked))
 
 
 def _dtype(text: str, row: Row) -> str:
     return dtype_named(filled(text, row) or "float32")
 
 
-def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
+def _kernels(op: OpOf, row: Row, dtype: str, tf32: str = "") -> tuple[Kernel, ...]:
     """Return the kernels of an op, as often as it runs."""
     shapes = tuple(tuple(_size(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _attr(value, row) for name, value in op.attrs.items()}
@@ -306,7 +323,8 @@ def _kernels(op: OpOf, row: Row, dtype: str) -> tuple[Kernel, ...]:
         if kind == NAME:
             named = {"dtype": own, "name": filled(getattr(op, "family", ""), row)}
             return described(**named | attrs)
-        one = op_kernels(kind, shapes, attrs, own, pass_=op.pass_, gradients=op.gradients)
+        settings = PRICED.under({"tf32": tf32} if tf32 else {}).settings
+        one = op_kernels(kind, shapes, attrs, own, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
         said = str(error).replace(f"{NAME}()", "it").partition("outputs() ")
         reason = f"{kind}: {said[2] or said[0]}"

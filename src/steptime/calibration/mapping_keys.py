@@ -55,7 +55,8 @@ class Rows(OpOf):
     """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`.
 
     A `model` that cannot be built is the one that is `described` beside it. Its images lie as
-    `channels_last` says, else as they do in the stack.
+    `channels_last` says, its host is `host`, and products of float32 run as `tf32` says; without
+    these they are what they are in the stack, and on any host.
     """
 
     file: str = ""
@@ -74,6 +75,8 @@ class Rows(OpOf):
     optimizer: str = "sgd"
     stack: str = ""
     channels_last: str = ""
+    tf32: str = ""
+    host: str = ""
     rivals: dict[str, str] = {}
     calibrates: bool = True
     copies: int = Field(COPIES, ge=1)

@@ -1,18 +1,20 @@
 """Records of whole steps as cases."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from statistics import median
+from types import MappingProxyType
 
 from steptime import catalog
 from steptime.build import build_step
-from steptime.calibration.cases import SETTINGS, Case, Unasked
+from steptime.calibration.cases import PRICED, Case, Unasked
 from steptime.core.errors import InputError
 from steptime.core.record import Record
 from steptime.core.workload import Workload
 from steptime.predict.kernel import Kernel
 from steptime.predict.lower import lower
+from steptime.predict.method import stack_option
 from steptime.stacks import stack_of
 
 
@@ -40,7 +42,14 @@ def recorded(
             if not alone:
                 left_out.append((at, "steps of several replicas are not evaluated"))
             elif seconds:
-                case = Case(step_kernels(of, stack), device, seconds, of.model, "step", of.label)
+                case = Case(
+                    step_kernels(of, stack_option(stack)),
+                    device,
+                    seconds,
+                    of.model,
+                    "step",
+                    of.label,
+                )
                 found.append(replace(case, workload=of, stack=stack, place=at))
         except InputError as error:
             left_out.append((at, str(error)))
@@ -50,11 +59,8 @@ def recorded(
 
 
 def step_kernels(
-    workload: Workload, stack: str = "", channels_last: bool | None = None
+    workload: Workload, options: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Kernel, ...]:
-    """Return the kernels of a workload's step as a stack runs it, in its layout or another one."""
-    settings = replace(SETTINGS, stack=stack) if stack else SETTINGS
-    kernels = lower(build_step(workload), workload.dtype, settings).kernels
-    if channels_last is None:
-        return kernels
-    return tuple([one._replace(channels_last=channels_last) for one in kernels])
+    """Return the kernels of a workload's step under options of a method: a stack, a layout, ..."""
+    settings = PRICED.under(options).settings
+    return lower(build_step(workload), workload.dtype, settings).kernels
