@@ -197,7 +197,8 @@ def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
 
     def layer(x: Tensor, *w: Tensor) -> Tensor:
         zeros = x.new_zeros(1, x.shape[0], w[1].shape[1])
-        state = (zeros, zeros) if run is torch.lstm else zeros
+        cells = x.new_zeros(1, x.shape[0], w[-1].shape[1]) if len(w) > 4 else zeros
+        state = (zeros, cells) if run is torch.lstm else zeros
         made: Tensor = run(x, state, w, True, 1, 0.0, torch.is_grad_enabled(), False, True)[0]
         return made
 

@@ -126,12 +126,16 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
     for op in graph.ops:
         if op.kind not in RECURRENT or any(name not in values for name in op.inputs[1:]):
             continue
-        w_ih, w_hh, b_ih, b_hh = (values[name] for name in op.inputs[1:])
+        w_ih, w_hh, b_ih, b_hh, *projection = (values[name] for name in op.inputs[1:])
+        hidden = (*projection, w_hh)[0].shape[1]
+        how: dict[str, Any] = {"proj_size": w_hh.shape[1]} if projection else {}
         layer = RECURRENT[op.kind](
-            w_ih.shape[1], w_hh.shape[1], batch_first=True, device="meta", dtype=w_ih.dtype
+            w_ih.shape[1], hidden, batch_first=True, device="meta", dtype=w_ih.dtype, **how
         )
         layer.weight_ih_l0, layer.weight_hh_l0 = w_ih, w_hh
         layer.bias_ih_l0, layer.bias_hh_l0 = b_ih, b_hh
+        for weight in projection:
+            layer.weight_hr_l0 = weight
         layer.flatten_parameters()
 
 
