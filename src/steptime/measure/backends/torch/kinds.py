@@ -281,3 +281,7 @@ for _kind, _run in RUNS.items():
         _run.__name__ = _run.__qualname__ = _kind
 TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
 RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
+RECURRENT_WEIGHTS = (
+    *("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"),
+    "weight_hr_l0",  # what projects an LSTM's output
+)
