@@ -128,6 +128,8 @@ def test_predict_says_what_is_doubted(capsys: pytest.CaptureFixture[str], mine: 
     found = answer(capsys, *words)
     assert found["device_unverified"] == ["clock_MHz", "tdp_W"]
     assert "one setting of several" in found["device_note"]
+    assert run(words) == 0
+    assert "Tensor peaks are arithmetic" not in "".join(capsys.readouterr())
     assert run([*words, "--sources"]) == 0
     told = capsys.readouterr()
     assert "Tensor peaks are arithmetic" in told.out
@@ -135,6 +137,15 @@ def test_predict_says_what_is_doubted(capsys: pytest.CaptureFixture[str], mine: 
     assert "not verified: clock_MHz, tdp_W of rtx-3080-laptop\n" in said
     assert run(["predict", "fc", "--device", mine, "--method", "analytic"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_speed_of_a_language_model_is_in_tokens_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", "gpt2:length=128", "--device", "a100", "--batch", "4")
+    found = answer(capsys, *words)
+    assert found["tokens"] == 4 * 128
+    assert run(words) == 0
+    per_s = f"{512 / found['step_s']:,.0f} tokens/s (128 tokens each)"
+    assert per_s in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", ["analytic", "roofline", "calibrated"])
