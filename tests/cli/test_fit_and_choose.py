@@ -89,6 +89,17 @@ def test_fit_says_no_and_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("memory of epyc-7763 is unknown" in note for note in cpu["notes"])
 
 
+def test_gpus_of_phones_are_chosen_where_they_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    phones = {one.name for one in catalog.devices() if one.details.get("used_in") == "phones"}
+    assert "adreno-640" in phones
+    for words, are in (("all", False), ("gpu", True), ("t4,adreno-640", True)):
+        line = ("choose", "fc", "--method", "analytic", "--devices", words)
+        found = {row["device"] for row in answer(capsys, *line)["rows"]}
+        assert (phones <= found, bool(phones & found)) == (are, are)
+
+
 def test_choose(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     words = ["choose", "resnet18", "--devices", f"t4,h100,K40,{mine}", "--samples", "1000"]
     found = answer(capsys, *words, "--method", "analytic")
