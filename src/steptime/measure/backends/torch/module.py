@@ -135,11 +135,11 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
         )
         # a bias that a file has not is no parameter
         kept = [w if isinstance(w, nn.Parameter) else nn.Parameter(w, False) for w in weights]
-        for name, weight in zip(RECURRENT_WEIGHTS, kept, strict=False):
-            setattr(layer, name, weight)
+        for name, parameter in zip(RECURRENT_WEIGHTS, kept, strict=False):
+            setattr(layer, name, parameter)
         layer.flatten_parameters()
-        for weight, one in zip(weights, kept, strict=True):
-            weight.data = one.data
+        for weight, parameter in zip(weights, kept, strict=True):
+            weight.data = parameter.data
 
 
 def values_of(
