@@ -146,7 +146,7 @@ def recurrent_products(
 ) -> Products:
     """Return the product of all inputs at once, and those of the state at every step."""
     batch, length, width = x.shape
-    each = ((length, batch, *w.shape) for w in (w_hh, *rest[2:]))
+    each = ((length, batch, w.shape[0], w.shape[1]) for w in (w_hh, *rest[2:]))
     return ((1, batch * length, w_hh.shape[0], width), *each)
 
 
