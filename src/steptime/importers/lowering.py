@@ -342,7 +342,7 @@ def recurrent(
         for way in range(ways):
             own = list(weights[layer * ways + way])
             rows = b.shape(own[0])[0]
-            projection = [own.pop()] if len(own) % 2 else []
+            projection = [own.pop()] if len(own) > 2 and len(b.shape(own[-1])) == 2 else []
             while len(own) < 4:
                 own.append(b.buffer(el.free_name(b, f"{place}/no_bias"), (rows,)))
             at = f"{place}/back" if way else place
