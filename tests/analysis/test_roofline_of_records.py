@@ -16,7 +16,7 @@ from steptime.analysis.ceilings import ceilings_of, ridges
 from steptime.analysis.data import Data
 from steptime.cli.main import run
 from steptime.core.hardware import device_from_table
-from steptime.core.record import Quantity, Record
+from steptime.core.record import Quantity, Record, record_to_json
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 
@@ -128,6 +128,19 @@ def test_what_a_published_record_lacks_is_said_and_a_prediction_adds_it() -> Non
     assert len(both.rows) == 1
     flop, traffic = (other.quantities[n].value or 0 for n in ("flop", "traffic_bytes"))
     assert both.rows[0]["intensity"] == pytest.approx(flop / traffic)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_a_copied_file_is_left_out_however_it_is_written(
+    separators: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = published(step_s=0.01, published_flop_per_s=2e12)
+    told = replace(one, env={**one.env, "note_of": '"duplicate_of": "x"'})
+    copied = replace(one, env={**one.env, "duplicate_of": "first.txt"})
+    lines = [json.dumps(record_to_json(each), separators=separators) for each in (told, copied)]
+    (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
+    (row,) = document(["roofline", str(tmp_path)], capsys)["rows"]
+    assert row["flop_per_s"] == 2e12
 
 
 def test_shares_of_the_peak_are_speeds_and_those_above_it_are_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
@@ -125,9 +126,11 @@ def test_the_module_itself_is_measured_beside_its_graph(
         found = _answer(line, capsys)
         assert (found["status"], found["model"]) == ("ok", "unet.UNet.pt2")
     texts = [path.read_text() for path in (folder / "records").glob("*.jsonl")]
-    methods = {json.loads(one)["method"]["name"] for text in texts for one in text.splitlines()}
-    assert methods == {"torch", "native"}
-    assert not [text for text in texts if str(user_folder("networks")) in text]
+    records = [json.loads(one) for text in texts for one in text.splitlines()]
+    assert {one["method"]["name"] for one in records} == {"torch", "native"}
+    assert {one["workload"]["model"] for one in records} == {"unet.UNet.pt2"}
+    places = (str(user_folder("networks")), str(folder), gettempdir())
+    assert not [text for text in texts for place in places if place in text]
     refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
     assert "native runs networks of code" in str(refused["note"])
 

@@ -89,6 +89,17 @@ def test_fit_says_no_and_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("memory of epyc-7763 is unknown" in note for note in cpu["notes"])
 
 
+def test_gpus_of_phones_are_chosen_where_they_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    phones = {one.name for one in catalog.devices() if one.details.get("used_in") == "phones"}
+    assert "adreno-640" in phones
+    for words, are in (("all", False), ("gpu", True), ("t4,adreno-640", True)):
+        line = ("choose", "fc", "--method", "analytic", "--devices", words)
+        found = {row["device"] for row in answer(capsys, *line)["rows"]}
+        assert (phones <= found, bool(phones & found)) == (are, are)
+
+
 def test_choose(capsys: pytest.CaptureFixture[str], mine: str) -> None:
     words = ["choose", "resnet18", "--devices", f"t4,h100,K40,{mine}", "--samples", "1000"]
     found = answer(capsys, *words, "--method", "analytic")
@@ -128,6 +139,8 @@ def test_predict_says_what_is_doubted(capsys: pytest.CaptureFixture[str], mine: 
     found = answer(capsys, *words)
     assert found["device_unverified"] == ["clock_MHz", "tdp_W"]
     assert "one setting of several" in found["device_note"]
+    assert run(words) == 0
+    assert "Tensor peaks are arithmetic" not in "".join(capsys.readouterr())
     assert run([*words, "--sources"]) == 0
     told = capsys.readouterr()
     assert "Tensor peaks are arithmetic" in told.out
@@ -135,6 +148,15 @@ def test_predict_says_what_is_doubted(capsys: pytest.CaptureFixture[str], mine: 
     assert "not verified: clock_MHz, tdp_W of rtx-3080-laptop\n" in said
     assert run(["predict", "fc", "--device", mine, "--method", "analytic"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_the_speed_of_a_language_model_is_in_tokens_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", "gpt2:length=128", "--device", "a100", "--batch", "4")
+    found = answer(capsys, *words)
+    assert found["tokens"] == 4 * 128
+    assert run(words) == 0
+    per_s = f"{512 / found['step_s']:,.0f} tokens/s (128 tokens each)"
+    assert per_s in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", ["analytic", "roofline", "calibrated"])

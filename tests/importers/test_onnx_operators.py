@@ -227,6 +227,37 @@ def test_weights_of_eight_bits_are_counted_as_they_are_stored(tmp_path: Path) ->
     assert graph.remarks == ("2 quantised weights counted as stored, multiplied in float32",)
 
 
+EIGHT: list[Any] = [
+    *(tensor("w", (16, 32), bytes(512), **BYTES), tensor("f", (8, 4, 3, 3), bytes(288), **BYTES)),
+    *(tensor("s", ()), tensor("z", (), bytes(1), **BYTES)),
+    *(tensor("t", (32,)), tensor("o", (32,), bytes(32), **BYTES)),  # of each column
+]
+LINEAR = 512 + 32 * 4 + 32 + 2 * 4 * (16 + 32) * 4  # weight, scales, zero points, what goes through
+OF_EIGHT_BITS = {
+    "QLinearMatMul": ([node("QLinearMatMul", "x s z w t o s z", "y")], X, 512, LINEAR),
+    "DequantizeLinear": (
+        [node("DequantizeLinear", "w t o", "d", axis=1), node("MatMul", "x d", "y")],
+        *(X, 512, LINEAR),
+    ),
+    "ConvInteger": (
+        [node("ConvInteger", "x f z z", "y")],
+        *(IMAGE, 288, 288 + 2 * (4 * 25 + 8 * 9) * 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_EIGHT_BITS)
+def test_a_product_reads_its_weight_of_eight_bits(name: str, tmp_path: Path) -> None:
+    nodes, given, parameters, traffic_bytes = OF_EIGHT_BITS[name]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model(nodes, EIGHT, [given]))
+    graph, counted = _step(path)
+    (product,) = (op for op in counted.ops if OPS[op.kind].work)
+    assert (counted.parameters, product.traffic_bytes) == (parameters, traffic_bytes)
+    assert [graph.tensors[name].size_bytes for name in graph.weights] == [parameters]
+    assert graph.remarks == ("1 quantised weight counted as stored, multiplied in float32",)
+
+
 def test_a_quantised_table_is_of_the_type_of_the_run(tmp_path: Path) -> None:
     """What is looked up in it is: no product scales it."""
     nodes = [node("DequantizeLinear", "w s", "f"), node("Gather", "f i", "y")]

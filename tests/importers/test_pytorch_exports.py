@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from steptime.build import build, build_step, make_workload, read_model
+from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.count import count
@@ -134,6 +135,33 @@ class Composes(nn.Module):
         return (y - mean) / spread + places.sum() + torch.logsumexp(y, 1, keepdim=True)
 
 
+class Bags(nn.Module):
+    """Rows of a table added up, weighed, and multiplied with their mean and with their largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = nn.EmbeddingBag(50, 8, mode="sum")
+        self.means, self.most = nn.EmbeddingBag(50, 6), nn.EmbeddingBag(50, 8, mode="max")
+        self.pairs = nn.Bilinear(8, 6, 5)
+
+    def forward(self, ids: Any) -> Any:
+        weighed = self.added(ids, per_sample_weights=(ids * 0.5).to(self.added.weight))
+        return self.pairs(weighed + self.most(ids), self.means(ids))
+
+
+class Projects(nn.Module):
+    """An LSTM both ways whose outputs are projected, and the last output of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(8, 12, 2, batch_first=True, bidirectional=True, proj_size=5)
+        self.plain = nn.LSTM(10, 6, batch_first=True, proj_size=3, bias=False)
+        self.head = nn.Linear(3, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.plain(self.layers(x)[0])[1][0][0])
+
+
 def image(n: int) -> Any:
     return torch.empty(n, 3, 32, 32, device="meta")
 
@@ -149,6 +177,8 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "tagger": (Tagger, words),
     "writes": (Writes, lambda n: torch.empty(n, 6, 16, device="meta")),
     "functions": (Composes, lambda n: torch.empty(n, 6, 8, device="meta")),
+    "bags": (Bags, words),
+    "projects": (Projects, lambda n: torch.empty(n, 6, 8, device="meta")),
     "video": (Video, lambda n: torch.empty(n, 3, 8, 32, 32, device="meta")),
 }
 
@@ -189,7 +219,7 @@ def test_figures_are_pytorchs(name: str, static: bool, tmp_path: Path) -> None:
         graph = build(make_workload(read_model(file), batch, phase="infer"))
         assert graph.parameters == sum(one.numel() for one in net.parameters())
         flops[batch] = products(graph)
-        if name != "tagger":  # counts an LSTM as 0
+        if name not in {"tagger", "bags"}:  # counts an LSTM and a bilinear layer as 0
             assert flops[batch] == counted(net, given(batch))
     assert flops[8] == 8 * flops[1]
     step = build_step(make_workload(read_model(file), 4))
@@ -206,6 +236,79 @@ def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path: Path) -> None:
     ]
     # 2 ways: 2 x (gates 4x12) x (inputs 8, then 2x12, and 12 of the state) a token
     assert products(graph) == 3 * 12 * (2 * 2 * 48 * (8 + 12 + 24 + 12) + 2 * 24 * 5)
+
+
+def test_a_projected_lstm_is_an_lstm_with_one_more_product(tmp_path: Path) -> None:
+    _, file = made("projects", tmp_path)
+    graph = build(make_workload(read_model(file), 3, phase="infer"))
+    assert [len(op.inputs) for op in graph.ops if op.kind == "lstm"] == [6] * 5
+    # both ways: gates 4x12 of inputs 8, then 2x5, and of 5 that each step's 12 are projected to
+    layers = 2 * (48 * (8 + 5) + 5 * 12 + 48 * (10 + 5) + 5 * 12)
+    plain = 24 * (10 + 3) + 3 * 6
+    assert products(graph) == 2 * 3 * (6 * (layers + plain) + 3 * 4)
+
+
+def test_the_last_cells_of_a_projected_lstm_are_not_projected(tmp_path: Path) -> None:
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(8, 12, batch_first=True, proj_size=5)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)[1][1][0]
+
+    program = torch.export.export(Cells(), (torch.zeros(3, 6, 8),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    graph = build(make_workload(read_model(str(tmp_path / "net.pt2")), 4, phase="infer"))
+    assert graph.tensors[graph.outputs[0]].shape == (4, 12)
+
+
+def test_bags_are_rows_reduced_and_a_bilinear_layer_two_products(tmp_path: Path) -> None:
+    _, file = made("bags", tmp_path)
+    graph = build(make_workload(read_model(file), 3, phase="infer"))
+    ops = {op.name: op for op in count(graph).ops}
+    # 3 bags of 12 rows of 8: places and rows are read, rows written; then these are added up
+    assert ops["added/embedding_bag"].traffic_bytes == 3 * 12 * (8 + 2 * 8 * 4)
+    assert ops["added/embedding_bag/reduce"].flop == 3 * 12 * 8
+    assert ops["added/embedding_bag/reduce"].traffic_bytes == 3 * (12 + 1) * 8 * 4
+    # torch's profiler: for each of 5 outputs a product of 8 x 6 and one of 6, an example
+    assert products(graph) == 3 * 5 * 2 * (8 * 6 + 6)
+
+
+def test_bags_that_offsets_tell_apart_are_of_one_length(tmp_path: Path) -> None:
+    ids, offsets = torch.zeros(28, dtype=torch.int64), torch.arange(0, 28, 7)
+    for name, at in (("even", offsets), ("odd", offsets[:3])):
+        program = torch.export.export(nn.EmbeddingBag(9, 2), (ids, at))
+        torch.export.save(program, tmp_path / f"{name}.pt2")
+    graph = build(make_workload(read_model(str(tmp_path / "even.pt2")), 28, phase="infer"))
+    assert graph.tensors[graph.outputs[0]].shape == (4, 2)
+    assert graph.remarks == ("embedding_bag: 4 bags, taken to be of 7 rows each",)
+    with pytest.raises(InputError, match="28 places in 3 bags of one length"):
+        build(make_workload(read_model(str(tmp_path / "odd.pt2")), 28, phase="infer"))
+
+
+@pytest.mark.parametrize("name", ["bags", "projects"])
+def test_values_are_the_modules(name: str, tmp_path: Path) -> None:
+    from steptime.measure.backends.torch.module import join_recurrent_weights, module_of
+
+    torch.manual_seed(3)
+    make, given = NETWORKS[name]
+    net, x = make().eval().double(), torch.zeros_like(given(3), device="cpu")
+    x = torch.randint(0, 50, x.shape) if name == "bags" else torch.rand(x.shape).double()
+    torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")
+    model = read_model(str(tmp_path / "net.pt2"))
+    graph = build(make_workload(model, 3, phase="infer", dtype="float64"))
+    values = {  # the weight of pairs is kept as it is read, inputs first
+        path: one.transpose(0, 1) if path == "pairs.weight" else one
+        for path, one in net.named_parameters()
+    }
+    values |= {name: torch.zeros(graph.tensors[name].shape).double() for name in graph.buffers}
+    join_recurrent_weights(graph, values)
+    ours = module_of(graph, values, precision("float64"))
+    wanted = net(x)
+    torch.testing.assert_close(ours(x), wanted)
+    grads = [torch.autograd.grad(y.square().sum(), [*net.parameters()]) for y in (ours(x), wanted)]
+    torch.testing.assert_close(*grads)
 
 
 def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path: Path) -> None:

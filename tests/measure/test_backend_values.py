@@ -315,6 +315,7 @@ CASES: dict[str, Network] = {
         cell: op(cell, (2, 3, 4), (rows * 5, 4), (rows * 5, 5), (rows * 5,), (rows * 5,))
         for cell, rows in GATES.items()
     },
+    "lstm with a projection": op("lstm", (2, 3, 4), (20, 4), (20, 2), (20,), (20,), (2, 5)),
 }
 BACKWARD = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
 FORWARD = [k for k in OPS if k not in {*BACKWARD, *OPTIMIZERS, *communication.KINDS}]

@@ -209,6 +209,21 @@ def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int, k
     assert made == (x, *weights)
 
 
+def test_a_projection_is_one_more_product_of_every_step() -> None:
+    x, y = spec(2, 3, 4), spec(2, 3, 2)  # batch 2, length 3, width 4, hidden 5, projected to 2
+    weights = (spec(20, 4), spec(20, 2), spec(20), spec(20), spec(2, 5))
+    assert shape_of("lstm", x, *weights) == (2, 3, 2)
+    assert products_of("lstm", (x, *weights)) == ((1, 6, 20, 4), (3, 2, 20, 2), (3, 2, 2, 5))
+    forward = 2 * 2 * 3 * (20 * (4 + 2) + 2 * 5)
+    assert flop("lstm", x, *weights) == forward
+    assert traffic("lstm", x, *weights) == (24 + 20 * (4 + 2 + 2) + 10 + 12) * 4
+    saved = saved_of("lstm", (x, *weights))  # 7 hidden sizes a step, and what it is projected to
+    assert saved == (spec(2, 3 * (7 * 5 + 2)),)
+    given = (x, *weights[:4], y, *saved, y, weights[4])
+    assert flop("lstm_grad", *given) == 2 * forward
+    assert outputs_of("lstm_grad", given) == (x, *weights)
+
+
 def test_embedding_reads_rows_only_and_its_gradient_writes_the_table() -> None:
     ids, table = spec(2, 3, dtype="int64"), spec(1000, 4)
     assert cost("embedding", ids, table) == (0, 6 * 8 + 24 * 4 + 24 * 4)

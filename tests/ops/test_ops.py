@@ -217,6 +217,12 @@ WRONG: list[tuple[str, Specs, dict[str, Any], str]] = [
     ),
     ("rotary", (spec(2, 3, 8), spec(4, 2)), {"head_width": 2}, "rotary of [2, 3, 8] and [4, 2]"),
     ("lstm", (spec(2, 3, 4), spec(20, 4), spec(15, 5), spec(20), spec(20)), {}, "with 4 gates"),
+    (
+        "gru",
+        (spec(2, 3, 4), spec(15, 4), spec(15, 2), spec(15), spec(15), spec(2, 5)),
+        {},
+        "a projection [2, 5] with 3 gates",
+    ),
     ("gru", (spec(2, 3, 4), spec(15, 4), spec(15, 5), spec(15)), {}, "two bias vectors of 15"),
     (
         "pointwise",

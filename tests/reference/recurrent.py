@@ -55,12 +55,15 @@ def _gru_back(s: State, before: State, dh: Array, dc: Array) -> tuple[Array, Arr
 
 
 def _states(cell: Callable[..., State], x: Array, *w: Array) -> list[State]:
-    w_ih, w_hh, b_ih, b_hh = w
-    zeros = np.zeros((x.shape[0], w_hh.shape[1]), x.dtype)
-    states = [{"h": zeros, "c": zeros}]
+    w_ih, w_hh, b_ih, b_hh, *projection = w
+    sizes = w_hh.shape[1], (*projection, w_hh)[0].shape[1]
+    states = [{k: np.zeros((len(x), n), x.dtype) for k, n in zip("hc", sizes, strict=True)}]
     for t in range(x.shape[1]):
         before = states[-1]
-        states.append(cell(x[:, t] @ w_ih.T + b_ih, before["h"] @ w_hh.T + b_hh, before))
+        made = cell(x[:, t] @ w_ih.T + b_ih, before["h"] @ w_hh.T + b_hh, before)
+        for w_hr in projection:
+            made |= {"whole": made["h"], "h": made["h"] @ w_hr.T}
+        states.append(made)
     return states
 
 
@@ -73,16 +76,19 @@ def _layer(cell: Callable[..., State]) -> Run:
 
 def _layer_grad(cell: Callable[..., State], back: Callable[..., Any]) -> Run:
     def run(x: Array, w_ih: Array, w_hh: Array, *rest: Array) -> tuple[Array, ...]:
-        b_ih, b_hh, _, _, grad = rest
-        states = _states(cell, x, w_ih, w_hh, b_ih, b_hh)
-        dx, grads = np.zeros_like(x), [np.zeros_like(w) for w in (w_ih, w_hh, b_ih, b_hh)]
-        dh = dc = np.zeros_like(states[0]["h"])
+        b_ih, b_hh, _, _, grad, *projection = rest
+        weights = (w_ih, w_hh, b_ih, b_hh, *projection)
+        states = _states(cell, x, *weights)
+        dx, grads = np.zeros_like(x), [np.zeros_like(w) for w in weights]
+        dh, dc = (np.zeros_like(states[0][k]) for k in "hc")
         for t in reversed(range(x.shape[1])):
-            before = states[t]
-            given, own, passed, dc = back(states[t + 1], before, dh + grad[:, t], dc)
+            before, of_output = states[t], dh + grad[:, t]
+            of_state = of_output @ projection[0] if projection else of_output
+            given, own, passed, dc = back(states[t + 1], before, of_state, dc)
             dx[:, t] = given @ w_ih
-            dh = passed + own @ w_hh
+            dh = own @ w_hh + (0 if projection else passed)
             made = (given.T @ x[:, t], own.T @ before["h"], given.sum(0), own.sum(0))
+            made += tuple(of_output.T @ states[t + 1]["whole"] for _ in projection)
             grads = [old + new for old, new in zip(grads, made, strict=True)]
         return dx, *grads
 

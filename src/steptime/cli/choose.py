@@ -20,7 +20,6 @@ from steptime.predict.step_model import StepModel
 
 SAMPLES = 1_000_000
 SHOWN = 40  # devices that people see
-PHONES = "Qualcomm"  # whose GPUs are those of telephones
 NAMED = 5  # of those that a note counts
 
 
@@ -79,9 +78,9 @@ def _devices(text: str) -> list[Device]:
     word = text.strip().lower()
     if word == "all" or word in KINDS:
         every = [one for one in catalog.devices(note) if not one.only_by_name]
-        phones = word == "all"  # their GPUs are asked for by kind or by name
-        chosen = [one for one in every if word in ("all", one.kind)]
-        return [one for one in chosen if not (phones and one.maker == PHONES)]
+        if word == "all":  # phones are asked for by kind or by name
+            return [one for one in every if one.details.get("used_in") != "phones"]
+        return [one for one in every if one.kind == word]
     return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
 
 

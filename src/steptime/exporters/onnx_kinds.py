@@ -224,7 +224,9 @@ def recurrent(cell: str, **attrs: Any) -> Write:
         gates = b.add_several("Split", len(order), weight, axis=0, num_outputs=len(order))
         return b.add("Concat", *(gates[i] for i in order), axis=0)
 
-    def write(b: Nodes, x: str, w_ih: str, w_hh: str, b_ih: str, b_hh: str) -> str:
+    def write(b: Nodes, x: str, w_ih: str, w_hh: str, b_ih: str, b_hh: str, *w_hr: str) -> str:
+        if w_hr:
+            raise NoOnnxError(f"{b.op.name}: ONNX has no {cell} with a projection")
         w, u, c, d = (ordered(b, name) for name in (w_ih, w_hh, b_ih, b_hh))
         first = b.ints(0)
         parts = [b.add("Unsqueeze", w, first), b.add("Unsqueeze", u, first)]

@@ -327,7 +327,8 @@ def recurrent(
     """Return the outputs of recurrent layers, and the last state of each, `[layers, n, hidden]`.
 
     `weights` are `w_ih, w_hh` and, where there are biases, `b_ih, b_hh` of each layer (and of its
-    way back, if `bidirectional`), gates in torch's order. `p` is dropped between layers.
+    way back, if `bidirectional`), gates in torch's order; after them, what projects the output of
+    an LSTM. `p` is dropped between layers.
     """
     require(cell in GATES, f"{name}: a cell '{cell}', not {', '.join(GATES)}")
     ways = 2 if bidirectional else 1
@@ -341,11 +342,12 @@ def recurrent(
         for way in range(ways):
             own = list(weights[layer * ways + way])
             rows = b.shape(own[0])[0]
+            projection = [own.pop()] if len(own) > 2 and len(b.shape(own[-1])) == 2 else []
             while len(own) < 4:
                 own.append(b.buffer(el.free_name(b, f"{place}/no_bias"), (rows,)))
             at = f"{place}/back" if way else place
             seen = el.op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
-            y = el.op(b, cell, seen, *own, name=at)
+            y = el.op(b, cell, seen, *own, *projection, name=at)
             last.append(el.slice_(b, y, 1, -1, b.shape(y)[1], f"{at}/last"))
             made.append(el.op(b, "flip", y, name=f"{at}/flip_back", axes=(1,)) if way else y)
         x = el.concat(b, made, 2, f"{place}/join")

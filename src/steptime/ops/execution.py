@@ -193,7 +193,8 @@ def _run(
     if how.passes:
         return _whole(done), _whole(how.passes * specs[0].size_bytes), how.kernels, products, steps
     moved += sum((n - 1) * spec.size_bytes for n, spec in zip(how.reads, specs, strict=False))
-    moved += sum((steps - 1) * specs[place].size_bytes for place in how.each_step)
+    again = (specs[place] for place in how.each_step if place < len(specs))
+    moved += (steps - 1) * sum(spec.size_bytes for spec in again)
     return _whole(done), moved, how.kernels, products, steps
 
 

@@ -120,34 +120,39 @@ def rotary_outputs(
 def recurrent_outputs(gates: int) -> Any:
     """Return the output rule of a layer with `gates` gates."""
 
-    def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *bias: TensorSpec) -> Specs:
+    def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *rest: TensorSpec) -> Specs:
         require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
-        hidden = w_hh.shape[-1]
+        bias, projection = rest[:2], rest[2:]
+        hidden, width = (*projection, w_hh)[0].shape[-1], w_hh.shape[-1]
+        rows = gates * hidden
         require(
-            w_ih.shape == (gates * hidden, x.shape[2]) and w_hh.shape == (gates * hidden, hidden),
-            f"a recurrent layer of {show(x, w_ih, w_hh)} with {gates} gates",
+            w_ih.shape == (rows, x.shape[2]) and w_hh.shape == (rows, width),
+            f"a recurrent layer of {show(x, w_ih, w_hh, *projection)} with {gates} gates",
         )
         require(
-            [b.shape for b in bias] == [(gates * hidden,)] * 2,
-            f"a recurrent layer needs two bias vectors of {gates * hidden}",
+            [b.shape for b in bias] == [(rows,)] * 2,
+            f"a recurrent layer needs two bias vectors of {rows}",
         )
-        return (TensorSpec((*x.shape[:2], hidden), x.dtype),)
+        fits = gates == GATES["lstm"] and width < hidden
+        fits = fits and [w.shape for w in projection] == [(width, hidden)]
+        require(fits or not projection, f"a projection {show(*projection)} with {gates} gates")
+        return (TensorSpec((*x.shape[:2], width), x.dtype),)
 
     return outputs
 
 
 def recurrent_products(
-    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec
+    x: TensorSpec, _w_ih: TensorSpec, w_hh: TensorSpec, *rest: TensorSpec
 ) -> Products:
-    """Return the product of all inputs at once, and that of the state at every step."""
+    """Return the product of all inputs at once, and those of the state at every step."""
     batch, length, width = x.shape
-    rows, hidden = w_hh.shape
-    return ((1, batch * length, rows, width), (length, batch, rows, hidden))
+    each = ((length, batch, w.shape[0], w.shape[1]) for w in (w_hh, *rest[2:]))
+    return ((1, batch * length, w_hh.shape[0], width), *each)
 
 
 def recurrent_grad_products(*specs: TensorSpec) -> Products:
-    """Return dX, the gradient of the state at every step, and those of both matrices."""
-    forward = recurrent_products(*specs)
+    """Return dX, the gradients of the state at every step, and those of the matrices."""
+    forward = recurrent_products(*specs[:5], *specs[8:])
     back = tuple((times, m, k, n) for times, m, n, k in forward)
     return (*back, *((1, n, k, times * m) for times, m, n, k in forward))
 
@@ -160,15 +165,17 @@ def recurrent_kinds(
     In hidden sizes a step, `kept` are saved for the backward pass, `dropped` are made besides: as
     in torch's own layers, with inputs laid out batch first. An LSTM keeps the four gates, the cell
     state, its tanh and the output; and makes as much in inference. A library may keep more: oneDNN
-    16 hidden sizes a step of an LSTM, in a workspace.
+    16 hidden sizes a step of an LSTM, in a workspace. What projects an LSTM's output is its sixth
+    input, the last of its gradient; what it makes of it is kept as well.
     """
     gates = GATES[kind]
     rows = gates * 5
     inputs = f"2x3x4 {rows}x4 {rows}x5 {rows} {rows}"
 
-    def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *_: TensorSpec) -> Specs:
+    def keep(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *rest: TensorSpec) -> Specs:
         batch, length = x.shape[:2]
-        return (TensorSpec((batch, length * kept * w_hh.shape[1]), x.dtype),)
+        each = kept * w_ih.shape[0] // gates + sum(w.shape[0] for w in rest[2:])
+        return (TensorSpec((batch, length * each), x.dtype),)
 
     return {
         kind: matrix_kind(
@@ -176,7 +183,11 @@ def recurrent_kinds(
             recurrent_products,
             example(inputs),
             f"{formula}; two bias vectors, as cuDNN and torch; the products alone are counted",
-            gradient=fused(f"{kind}_grad", "inputs y saved dy", "grad"),
+            gradient=lambda b: b.emit(
+                f"{kind}_grad",
+                (*b.op.inputs[:5], b.output, *b.saved, b.grad, *b.op.inputs[5:]),
+                "grad",
+            ),
             saved=keep,
             always_saves=always_saves,
             work="recurrent",
@@ -184,7 +195,7 @@ def recurrent_kinds(
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
         f"{kind}_grad": matrix_kind(
-            lambda x, w_ih, w_hh, b_ih, b_hh, *_: (x, w_ih, w_hh, b_ih, b_hh),
+            lambda *specs: (*specs[:5], *specs[8:]),
             recurrent_grad_products,
             example(f"{inputs} 2x3x5 2x{3 * kept * 5} 2x3x5"),
             f"derivative of {kind}: data and weight gradients, twice forward",

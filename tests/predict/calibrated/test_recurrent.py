@@ -36,6 +36,24 @@ def test_a_step_waits_and_reads_weights_that_no_cache_holds() -> None:
     assert recurrent(large, cached, P100.constants, max).memory_s == 0
 
 
+def test_a_projection_is_a_second_product_that_waits() -> None:
+    step_s = P100.constants["recurrent.step_s"]
+    shapes = ((8, 10, 256), (4096, 256), (4096, 512), (4096,), (4096,), (512, 1024))
+    (forward,) = op_kernels("lstm", shapes, {}, "float32")
+    y, saved = (8, 10, 512), (8, 10 * (7 * 1024 + 512))
+    given = (*shapes[:5], y, saved, y, shapes[5])
+    (backward,) = op_kernels("lstm_grad", given, {}, "float32")
+    whole, half = 4096 * 512, 512 * 1024
+    for kernel in (forward, backward):
+        found = recurrent(kernel, P100, P100.constants, max)
+        assert found.gap_s == 2 * 10 * step_s
+        # 10 MiB of weights, more than the cache of 4, at a rate below the datasheet's
+        assert found.memory_s > 10 * 4 * (whole + half) / P100.memory_bytes_per_s
+    times = [price(one, P100).value for one in (forward, backward)]
+    cases = [Case((one,), P100, 1.0, one.kind, "repeated") for one in (forward, backward)]
+    np.testing.assert_allclose(Columns(cases).predicted(P100.constants), times)
+
+
 def test_a_block_of_threads_makes_32_rows_by_itself() -> None:
     device = replace(
         P100, clock_hz=1e9, constants={**P100.constants, "recurrent.block_clocks": 1e6}

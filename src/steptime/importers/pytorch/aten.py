@@ -202,12 +202,40 @@ def _recurrent(cell: str, c: Call) -> Result:
     first = c["hx"]
     states = first if isinstance(first, list) else [first]
     require(all(isinstance(one, Const) for one in states), "a first state that is computed")
-    tensors, each = [c.walk.tensor(one) for one in c["params"]], 4 if c["has_biases"] else 2
+    widths = [one.shape[-1] for one in states]
+    projected = len({*widths}) > 1
+    tensors = [c.walk.tensor(one) for one in c["params"]]
+    each = (4 if c["has_biases"] else 2) + projected
     weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
     how: dict[str, Any] = {name: bool(c.get(name)) for name in ("bidirectional", "batch_first")}
     p = float(c.get("dropout", 0.0))
     y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, **how)
-    return [y, state, state]
+    wider = (0, 0, 0, 0, 0, widths[-1] - widths[0])  # the last cells: as the last output is made
+    return [y, state, c.do(el.pad, state, wider, at="/cells") if projected else state]
+
+
+def _bags(c: Call) -> Result:
+    """Return the sum, mean or maximum of each bag's rows; bags are taken to be of one length."""
+    ids, weights = c.x("indices"), c.maybe("per_sample_weights")
+    bags = c.walk.shape(c["offsets"])[0] - bool(c.get("include_last_offset"))
+    length, rest = divmod(math.prod(c.b.shape(ids)), max(1, bags))
+    require(length >= 1 and not rest, f"{c.b.shape(ids)[0]} places in {bags} bags of one length")
+    if isinstance(c["offsets"], str):
+        c.b.remarks.append(f"{c.name}: {bags} bags, taken to be of {length} rows each")
+    ids = c.do(el.reshape, ids, (bags, length), at="/bags")
+    y = c.do(el.embedding, ids, c.x("weight"))
+    if weights:
+        each = c.do(el.reshape, weights, (bags, length, 1), at="/weights")
+        y = c.do(el.pointwise, "mul", y, each, at="/weigh")
+    y = c.do(el.reduce, ("sum", "mean", "max")[c.get("mode", 0)], y, (1,), at="/reduce")
+    return [y, *[c.places(i) for i in (1, 2, 3)]]
+
+
+def _bilinear(c: Call) -> Result:
+    terms = [c.x(name) for name in ("input1", "weight", "input2")]
+    y = c.do(products.einsum, "...i,kij,...j->...k", terms)
+    bias = c.maybe("bias")
+    return c.do(el.pointwise, "add", y, bias, at="/bias") if bias else y
 
 
 def _dropout(c: Call) -> Result:
@@ -253,6 +281,8 @@ ATEN: Mapping[str, Handler] = {
     ),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
     "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
+    "embedding_bag": _bags,
+    "bilinear": _bilinear,
     "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **_weights(c, "bias")),
     **dict.fromkeys(("matmul", "linalg_matmul"), partial(_product, "self", "other")),
     **dict.fromkeys(("mm", "bmm"), partial(_product, "self", "mat2")),

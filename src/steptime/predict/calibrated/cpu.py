@@ -148,11 +148,12 @@ def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     share = constants["recurrent.lstm_share" if cell == "lstm" else "product.share"]
     compute = products_s(kernel, cores, device, constants, share)
     batch, m, n, k = kernel.products[1]
-    state = m * (n if kernel.pass_ == "forward" else k) * batch  # elements of all gates
+    is_forward = kernel.kind == cell
+    state = m * (n if is_forward else k) * batch  # elements of all gates
     gates = state * constants[f"recurrent.{cell}_cycles"] / (device.clock_hz or CLOCK_HZ)
     steps = kernel.serial * constants[f"recurrent.{cell}_step_s"]
     memory = moved_s(kernel.bytes, cores, device, constants, larger)
-    twice = 1 if kernel.pass_ == "forward" else constants["recurrent.backward"]
+    twice = 1 if is_forward else constants["recurrent.backward"]
     gap = gap_s(kernel, cores, constants)
     return Parts(compute, memory, gap + twice * (gates + steps))
 

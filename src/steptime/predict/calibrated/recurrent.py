@@ -17,21 +17,25 @@ BLOCK = 32  # rows up to which a block of threads makes all of them, and is not 
 def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
     """Return the seconds of a recurrent layer, or of its gradient.
 
-    A step is a product of the state, which reads the weights again unless the last cache holds
-    them, and a pause until the next one can begin. The product of all inputs runs beside the steps
-    as far as these leave room, and so does its gradient; that of the state's weights comes after.
+    A step is a product of the state (two with a projection), which reads the weights again unless
+    the last cache holds them, and a pause until the next one can begin. The product of all inputs
+    runs beside the steps as far as these leave room, and so does its gradient; those of the other
+    weights come after.
     """
-    _, (steps, m, n, k), *after = kernel.products
-    one = kernel._replace(products=((1, m, n, k),))
-    last = kernel._replace(products=tuple(after[-1:]))
-    unsplit = k * constants["recurrent.block_clocks"] / (device.clock_hz or CLOCK_HZ)
+    count = len(kernel.products) // (2 if kernel.kind.endswith("_grad") else 1)
+    each, after = kernel.products[1:count], kernel.products[count + 1 :]
+    last = kernel._replace(products=after)
     seen = kernel.dtype == "float32" and (device.architecture or "").startswith(BY_LANES)
-    unsplit = unsplit * seen * (m > FEW) * (m <= BLOCK)
-    chain = steps * larger(tiled_s(one, device, constants, larger), unsplit)
+    chain = weights = 0.0
+    for steps, m, n, k in each:
+        one = kernel._replace(products=((1, m, n, k),))
+        unsplit = k * constants["recurrent.block_clocks"] / (device.clock_hz or CLOCK_HZ)
+        unsplit = unsplit * seen * (m > FEW) * (m <= BLOCK)
+        chain = chain + steps * larger(tiled_s(one, device, constants, larger), unsplit)
+        weights = weights + SIZE_BYTES[kernel.dtype] * n * k
     compute = larger(
         chain + tiled_s(last, device, constants, larger),
         kernel.flop / device.peak_flop_per_s[computed_as(kernel, device)],
     )
-    weights = SIZE_BYTES[kernel.dtype] * n * k
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
-    return Parts(compute, again, steps * constants["recurrent.step_s"])
+    return Parts(compute, again, len(each) * steps * constants["recurrent.step_s"])

@@ -202,31 +202,34 @@ def experts(
     return y.reshape(x.shape)
 
 
-Cell = Callable[[Array, Array, Array], tuple[Array, Array]]  # products, state -> state, cell state
+State = tuple[Array, Array]  # output and cell state
+Cell = Callable[[Array, Array, State], State]  # of both products and the state before
 
 
 def _recurrent(cell: Cell) -> Callable[..., Array]:
     """Return a layer `[n, l, width] -> [n, l, hidden]`: the inputs' product, then step by step."""
 
-    def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Array:
-        def step(state: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
-            h, c = cell(given, state[0] @ w_hh.T + b_hh, jnp.stack(state))
+    def layer(x: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, *w_hr: Array) -> Array:
+        def step(state: State, given: Array) -> tuple[State, Array]:
+            h, c = cell(given, state[0] @ w_hh.T + b_hh, state)
+            for w in w_hr:
+                h = h @ w.T
             return (h, c), h
 
-        zeros = jnp.zeros((x.shape[0], w_hh.shape[1]), x.dtype)
-        _, made = lax.scan(step, (zeros, zeros), (x @ w_ih.T + b_ih).swapaxes(0, 1))
+        h, c = (jnp.zeros((len(x), w.shape[1]), x.dtype) for w in (w_hh, (*w_hr, w_hh)[0]))
+        _, made = lax.scan(step, (h, c), (x @ w_ih.T + b_ih).swapaxes(0, 1))
         return made.swapaxes(0, 1)
 
     return layer
 
 
-def _lstm(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
+def _lstm(given: Array, own: Array, state: State) -> State:
     i, f, g, o = jnp.split(given + own, 4, -1)
     c = nn.sigmoid(f) * state[1] + nn.sigmoid(i) * jnp.tanh(g)
     return nn.sigmoid(o) * jnp.tanh(c), c
 
 
-def _gru(given: Array, own: Array, state: Array) -> tuple[Array, Array]:
+def _gru(given: Array, own: Array, state: State) -> State:
     (r, z, n), (own_r, own_z, own_n) = (jnp.split(t, 3, -1) for t in (given, own))
     z = nn.sigmoid(z + own_z)
     n = jnp.tanh(n + nn.sigmoid(r + own_r) * own_n)

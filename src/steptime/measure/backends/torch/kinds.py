@@ -197,7 +197,8 @@ def _recurrent(run: Callable[..., Any]) -> Callable[..., Tensor]:
 
     def layer(x: Tensor, *w: Tensor) -> Tensor:
         zeros = x.new_zeros(1, x.shape[0], w[1].shape[1])
-        state = (zeros, zeros) if run is torch.lstm else zeros
+        cells = x.new_zeros(1, x.shape[0], w[-1].shape[1]) if len(w) > 4 else zeros
+        state = (zeros, cells) if run is torch.lstm else zeros
         made: Tensor = run(x, state, w, True, 1, 0.0, torch.is_grad_enabled(), False, True)[0]
         return made
 
@@ -280,3 +281,7 @@ for _kind, _run in RUNS.items():
         _run.__name__ = _run.__qualname__ = _kind
 TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
 RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
+RECURRENT_WEIGHTS = (
+    *("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"),
+    "weight_hr_l0",  # what projects an LSTM's output
+)

@@ -15,7 +15,7 @@ from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.measure import synthetic
-from steptime.measure.backends.torch.kinds import RECURRENT, RUNS, TAKES_BIAS
+from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, RUNS, TAKES_BIAS
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
 from steptime.measure.interpreter import Call, calls_of, interpret
@@ -126,13 +126,20 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
     for op in graph.ops:
         if op.kind not in RECURRENT or any(name not in values for name in op.inputs[1:]):
             continue
-        w_ih, w_hh, b_ih, b_hh = (values[name] for name in op.inputs[1:])
+        weights = [values[name] for name in op.inputs[1:]]
+        w_ih, w_hh, _, _, *projection = weights
+        how: dict[str, Any] = {"proj_size": w_hh.shape[1]} if projection else {}
+        hidden = (*projection, w_hh)[0].shape[1]
         layer = RECURRENT[op.kind](
-            w_ih.shape[1], w_hh.shape[1], batch_first=True, device="meta", dtype=w_ih.dtype
+            w_ih.shape[1], hidden, batch_first=True, device="meta", dtype=w_ih.dtype, **how
         )
-        layer.weight_ih_l0, layer.weight_hh_l0 = w_ih, w_hh
-        layer.bias_ih_l0, layer.bias_hh_l0 = b_ih, b_hh
+        # a bias that a file has not is no parameter
+        kept = [w if isinstance(w, nn.Parameter) else nn.Parameter(w, False) for w in weights]
+        for name, parameter in zip(RECURRENT_WEIGHTS, kept, strict=False):
+            setattr(layer, name, parameter)
         layer.flatten_parameters()
+        for weight, parameter in zip(weights, kept, strict=True):
+            weight.data = parameter.data
 
 
 def values_of(
