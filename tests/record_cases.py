@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import json
 import random
-import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import synthetic
 from steptime.analysis.analyses import PLOTS
-from steptime.cli.main import run
 from steptime.core.record import Quantity, record_to_json
 from steptime.core.workload import Plan
 
@@ -78,7 +74,7 @@ def base() -> list[dict[str, Any]]:
     return [record_to_json(record) for record in records]
 
 
-def record_cases(seed: int, count: int) -> Iterator[str]:
+def record_cases(seed: int | str, count: int) -> Iterator[str]:
     """Yield lines of records, each with one to three faults: of a value or of a key."""
     rng, sound = random.Random(seed), base()  # noqa: S311 - no secret
     for _ in range(count):
@@ -158,41 +154,3 @@ def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
         *(["export", "--in", *one, "-o", str(out / f"e.{ending}")] for ending in files),
         *(["plot", kind, "--in", *one, "-o", str(out / f"{kind}.html")] for kind in drawn),
     ]
-
-
-@dataclass
-class Attack:
-    """What commands did: how many ran, each traceback, exit codes that are none of ours."""
-
-    runs: int = 0
-    tracebacks: list[str] = field(default_factory=list)
-    codes: dict[int, int] = field(default_factory=dict)
-
-
-def attack(tmp: Path, seed: int, count: int, batch: int = 400) -> Attack:
-    """Return what every command does with `count` faulty records, `batch` of them in a folder."""
-    lines, found = list(record_cases(seed, count)), Attack()
-    sound = write(tmp / "sound", [])
-    for at in range(0, len(lines), batch):
-        out = tmp / f"out-{at}"
-        out.mkdir()
-        folder = write(tmp / f"folder-{at}", lines[at : at + batch])
-        for words in commands(folder, sound, out):
-            _run(words, found)
-    return found
-
-
-def _run(words: list[str], found: Attack) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    found.runs += 1
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(words)
-    except BaseException:  # noqa: BLE001 - whatever it is, it is counted
-        found.tracebacks.append(f"{' '.join(words)}\n{traceback.format_exc()}")
-        return
-    found.codes[code] = found.codes.get(code, 0) + 1
-    said = out.getvalue() + err.getvalue()
-    shown = said if "--format" not in words and "--json" not in words else err.getvalue()
-    if "\x1b" in shown or "\x07" in shown:
-        found.tracebacks.append(f"{' '.join(words)}\nan escape sequence was written")
