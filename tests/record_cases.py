@@ -41,6 +41,7 @@ VALUES: tuple[Any, ...] = (
     *(Raw("NaN"), Raw("1e400"), Raw("-Infinity"), Raw("9" * 5000), Raw('"\\ud800"'), "x" * 3000),
     *("a\x00b", "a\nb", "nodes", "Layers", 'a"b', "a'b", "a.b", "$", "*", *HOSTILE),
 )
+WRONG: tuple[Any, ...] = ("x", "", True, -1, 0, 1e300, [], [[1]], {}, {"a": {"b": []}})
 KEYS = (
     "",
     "Layers",
@@ -89,7 +90,7 @@ def _harm(table: dict[str, Any], rng: random.Random) -> None:
     holder, key = rng.choice(places)
     what = rng.random()
     if what < 0.75:
-        holder[key] = rng.choice(VALUES)
+        holder[key] = copy.deepcopy(rng.choice(VALUES))
     elif what < 0.85:
         del holder[key]
     elif isinstance(holder, dict):
@@ -99,13 +100,26 @@ def _harm(table: dict[str, Any], rng: random.Random) -> None:
         holder.extend([holder[key]] * rng.choice((1, 50)))
 
 
-def _places(held: Any) -> Iterator[tuple[Any, Any]]:
+def _places(held: Any, below: int = 9) -> Iterator[tuple[Any, Any]]:
     """Yield each place of a value; of a list the first alone, so that samples are not the most."""
     keys = list(held) if isinstance(held, dict) else range(min(1, len(held)))
     for key in keys:
         yield held, key
-        if isinstance(held[key], dict | list):
-            yield from _places(held[key])
+        if isinstance(held[key], dict | list) and below:
+            yield from _places(held[key], below - 1)
+
+
+def edited(table: Any, wrongs: Sequence[Any] = WRONG) -> Iterator[Any]:
+    """Yield copies of JSON values as a hand may edit them: one value is of another type or gone."""
+    for place in range(len([*_places(table)])):
+        for wrong in (*wrongs, ...):
+            made = copy.deepcopy(table)
+            holder, key = [*_places(made)][place]
+            if wrong is ...:
+                del holder[key]
+            else:
+                holder[key] = copy.deepcopy(wrong)
+            yield made
 
 
 def _text(value: Any) -> str:

@@ -209,7 +209,7 @@ def line_from_json(table: bytes | Mapping[str, Any]) -> Line:
             raise ValueError(f"quantities.{shorten(name)}: {why}")
         if one.columns:
             _check_columns(name, one)
-    if line.workload.plan != _USUAL_PLAN:
+    if line.workload.plan != _USUAL_PLAN or bool in map(type, line.workload.plan.values()):
         _check_plan(line.workload)
     return line
 
