@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import json
 import random
-import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import synthetic
 from steptime.analysis.analyses import PLOTS
-from steptime.cli.main import run
 from steptime.core.record import Quantity, record_to_json
 from steptime.core.workload import Plan
 
@@ -45,6 +41,7 @@ VALUES: tuple[Any, ...] = (
     *(Raw("NaN"), Raw("1e400"), Raw("-Infinity"), Raw("9" * 5000), Raw('"\\ud800"'), "x" * 3000),
     *("a\x00b", "a\nb", "nodes", "Layers", 'a"b', "a'b", "a.b", "$", "*", *HOSTILE),
 )
+WRONG: tuple[Any, ...] = ("x", "", True, -1, 0, 1e300, [], [[1]], {}, {"a": {"b": []}})
 KEYS = (
     "",
     "Layers",
@@ -78,7 +75,7 @@ def base() -> list[dict[str, Any]]:
     return [record_to_json(record) for record in records]
 
 
-def record_cases(seed: int, count: int) -> Iterator[str]:
+def record_cases(seed: int | str, count: int) -> Iterator[str]:
     """Yield lines of records, each with one to three faults: of a value or of a key."""
     rng, sound = random.Random(seed), base()  # noqa: S311 - no secret
     for _ in range(count):
@@ -93,7 +90,7 @@ def _harm(table: dict[str, Any], rng: random.Random) -> None:
     holder, key = rng.choice(places)
     what = rng.random()
     if what < 0.75:
-        holder[key] = rng.choice(VALUES)
+        holder[key] = copy.deepcopy(rng.choice(VALUES))
     elif what < 0.85:
         del holder[key]
     elif isinstance(holder, dict):
@@ -103,13 +100,26 @@ def _harm(table: dict[str, Any], rng: random.Random) -> None:
         holder.extend([holder[key]] * rng.choice((1, 50)))
 
 
-def _places(held: Any) -> Iterator[tuple[Any, Any]]:
+def _places(held: Any, below: int = 9) -> Iterator[tuple[Any, Any]]:
     """Yield each place of a value; of a list the first alone, so that samples are not the most."""
     keys = list(held) if isinstance(held, dict) else range(min(1, len(held)))
     for key in keys:
         yield held, key
-        if isinstance(held[key], dict | list):
-            yield from _places(held[key])
+        if isinstance(held[key], dict | list) and below:
+            yield from _places(held[key], below - 1)
+
+
+def edited(table: Any, wrongs: Sequence[Any] = WRONG) -> Iterator[Any]:
+    """Yield copies of JSON values as a hand may edit them: one value is of another type or gone."""
+    for place in range(len([*_places(table)])):
+        for wrong in (*wrongs, ...):
+            made = copy.deepcopy(table)
+            holder, key = [*_places(made)][place]
+            if wrong is ...:
+                del holder[key]
+            else:
+                holder[key] = copy.deepcopy(wrong)
+            yield made
 
 
 def _text(value: Any) -> str:
@@ -158,41 +168,3 @@ def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
         *(["export", "--in", *one, "-o", str(out / f"e.{ending}")] for ending in files),
         *(["plot", kind, "--in", *one, "-o", str(out / f"{kind}.html")] for kind in drawn),
     ]
-
-
-@dataclass
-class Attack:
-    """What commands did: how many ran, each traceback, exit codes that are none of ours."""
-
-    runs: int = 0
-    tracebacks: list[str] = field(default_factory=list)
-    codes: dict[int, int] = field(default_factory=dict)
-
-
-def attack(tmp: Path, seed: int, count: int, batch: int = 400) -> Attack:
-    """Return what every command does with `count` faulty records, `batch` of them in a folder."""
-    lines, found = list(record_cases(seed, count)), Attack()
-    sound = write(tmp / "sound", [])
-    for at in range(0, len(lines), batch):
-        out = tmp / f"out-{at}"
-        out.mkdir()
-        folder = write(tmp / f"folder-{at}", lines[at : at + batch])
-        for words in commands(folder, sound, out):
-            _run(words, found)
-    return found
-
-
-def _run(words: list[str], found: Attack) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    found.runs += 1
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run(words)
-    except BaseException:  # noqa: BLE001 - whatever it is, it is counted
-        found.tracebacks.append(f"{' '.join(words)}\n{traceback.format_exc()}")
-        return
-    found.codes[code] = found.codes.get(code, 0) + 1
-    said = out.getvalue() + err.getvalue()
-    shown = said if "--format" not in words and "--json" not in words else err.getvalue()
-    if "\x1b" in shown or "\x07" in shown:
-        found.tracebacks.append(f"{' '.join(words)}\nan escape sequence was written")

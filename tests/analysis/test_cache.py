@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 import synthetic
+from record_cases import edited
 from reference_rows import reference_row
 from steptime import store
 from steptime.analysis import cache, lines
@@ -129,8 +131,9 @@ def _flipped(path: Path) -> None:
 
 def _of_old(path: Path) -> None:
     known = path.with_suffix(".json")
-    told = json.loads(known.read_text())
-    known.write_text(json.dumps(told | {"format": "0, steptime 0.1.0"}))
+    told = json.loads(json.loads(known.read_text())["told"]) | {"format": "0, steptime 0.1.0"}
+    mark = hashlib.sha256((text := json.dumps(told)).encode()).hexdigest()
+    known.write_text(json.dumps({"of": mark, "told": text}))
 
 
 HARM: dict[str, Callable[[Path], object]] = {
@@ -155,6 +158,18 @@ def test_a_cache_that_does_not_fit_is_made_again(folder: Path, harm: str) -> Non
     _same(query(Data.load([folder], heard.append), ASKED), expected)
     assert not heard
     assert len(_cached(folder)) == len(_cached(folder, "json")) == 2
+
+
+def test_a_cache_that_was_edited_is_made_again(folder: Path) -> None:
+    asked = "SELECT count(*), max(step_s) FROM records"
+    expected = query(Data.load([folder], print), asked)
+    known = _cached(folder, "json")[0]
+    whole = json.loads(known.read_text())
+    told = [{**whole, "told": json.dumps(one)} for one in edited(json.loads(whole["told"]), "x")]
+    for table in (*told, *edited(whole)):
+        known.write_text(json.dumps(table))
+        assert query(Data.load([folder], print), asked) == expected
+        assert json.loads(known.read_text()) != table
 
 
 @pytest.mark.parametrize("harm", ["deleted", "torn", "empty", "unknown", "told of nothing"])

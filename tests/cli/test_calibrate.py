@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from record_cases import edited
 from steptime import catalog
+from steptime.analysis.ceilings import ceilings_of
+from steptime.calibration import log
 from steptime.cli.calibrate import points_s
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.core.files import read_lines
+from steptime.core.hardware import device_from_table
 from steptime.core.toml_files import toml_text
 from steptime.measure.doctor import stale
 
@@ -126,6 +131,50 @@ def test_a_kill_loses_one_point_at_most(
     kept.write_text("".join(json.dumps(line) + "\n" for line in (ceilings, *two)), "utf-8")
     _, said = answered(words, capsys)
     assert "going on" not in said
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_what_was_edited_by_hand_is_one_line_that_names_the_file(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    document, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
+    path = Path(document["path"])
+    whole = tomllib.loads(path.read_text("utf-8"))
+    refused = 0
+    for table in edited(whole):
+        path.write_text(toml_text(table), "utf-8")
+        code = run(["predict", "fc", "--device", str(path)])
+        line = capsys.readouterr().err
+        if code:
+            assert (code, line.count("\n")) == (2, 1), line
+            assert str(path) in line or document["device"] in line
+            refused += 1
+        else:
+            device = catalog.device(path)
+            assert ceilings_of(device)
+            probe = {"calibration": dict(device.calibration)}
+            machine = {"frameworks": {}, "cpu": {"default_threads": 1}, "gpus": None}
+            list(stale({"user_devices": {"probe": probe}, **machine}))
+    assert refused > 100
+
+
+def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path: Path) -> None:
+    path, of = tmp_path / "points.jsonl", {"steptime": "1"}
+    log.begin(path, of, catalog.device_table("t4"))
+    log.keep(path, "relu", {"seconds": {"step": 0.1}, "disturbed": 0.0, "rounds": 3})
+    log.keep(path, "gelu", {"note": "no memory"})
+    lines = read_lines(path)
+    for table in edited(lines):
+        path.write_text("".join(json.dumps(line) + "\n" for line in table), "utf-8")
+        try:
+            ceilings, answers = log.resume(path, of)
+        except InputError as error:
+            said = str(error)
+            assert said.startswith(f"{path}: ")
+            assert said.endswith("without this file the calibration begins anew")
+        else:
+            assert ceilings is None or device_from_table(ceilings, "here")
+            assert all(isinstance(one, dict) for held in answers.values() for one in held)
 
 
 def test_the_peak_that_a_probe_found_is_that_of_its_platform(

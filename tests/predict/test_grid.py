@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
-from steptime.cli.grid import split_models
+from steptime.cli.grid import MOST_CELLS, split_models
 from steptime.cli.main import run
 from steptime.core import ranges
 from steptime.core.errors import InputError
@@ -226,6 +228,29 @@ def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
     out = tmp_path / "cells.jsonl"
     assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
     assert [json.loads(line) for line in out.read_text().splitlines()] == found
+
+
+def test_a_grid_that_takes_more_memory_than_people_have_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["predict", "fc", "--grid", "--device", "T4", "--batch", "1..10000000"]) == 2
+    said = "steptime: a grid of 10000000 cells; at most 1000000: a range has steps, 8..4096 +8\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.slow
+def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path: Path) -> None:
+    asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MOST_CELLS}"]
+    words = [*asked, "-o", str(tmp_path / "cells.csv")]
+    code = (
+        "import resource, sys; from steptime.cli.main import run; assert run(sys.argv[1:]) == 0; "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert int(done.stdout) * 1024 < 2e9, done.stderr
+    assert "batches: " in done.stderr
+    assert done.stderr.endswith(f"{MOST_CELLS} cells in {tmp_path / 'cells.csv'}\n")
 
 
 def test_a_grid_without_batches_takes_each_models_own(capsys: pytest.CaptureFixture[str]) -> None:

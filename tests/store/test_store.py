@@ -204,6 +204,7 @@ WRONG = [  # a record with one wrong value, the field that is named, and what wa
     (_changed(quantities={"step_s": {"samples": [1e200]}}),
      "quantities[...].samples[0]: Expected `float` <="),
     (_changed(quantities={"step_s": {"value": -1}}), "'step_s': less than 0 s"),
+    (_changed(quantities={"step_s": {"samples": [0, 1e-300]}}), "'step_s': 1e-300 is too small"),
 ]  # fmt: skip
 
 

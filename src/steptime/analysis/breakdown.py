@@ -5,11 +5,11 @@ or published. A share is one of the time of a step, and over several networks th
 which a network without such an op counts as 0.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from statistics import fmean
 
+from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.data import Data
 from steptime.analysis.row import Row, grouped, over
@@ -53,6 +53,7 @@ WITH ops AS (
     SELECT * FROM ops QUALIFY way = max(way) OVER (PARTITION BY {cell}, side)
 ), parts AS (
     SELECT {cell}, side, origin, by_method, scope, op_kind, method_options,
+        {peak} AS peak_flop_per_s,
         unnest(['forward', 'backward', 'update', '']) AS pass,
         unnest([forward_s, backward_s, update_s,
             CASE WHEN forward_s IS NULL THEN step_s END]) AS time_s,
@@ -64,7 +65,7 @@ WITH ops AS (
         unnest([NULL, NULL, NULL, {published_flop_share}]) AS of_peak,
     FROM last
 )
-SELECT {cell}, side, origin, by_method, method_options,
+SELECT {cell}, side, origin, by_method, method_options, peak_flop_per_s,
     CASE op_kind WHEN '{no_op}' THEN op_kind ELSE {name} END AS name, {more}
     sum(time_s) AS time_s, sum(share) AS share, sum(flop) AS flop, sum(bytes) AS bytes,
     sum(of_peak * share) AS of_peak, count(DISTINCT scope) AS ops
@@ -114,6 +115,7 @@ def _found(data: Data, by: str, key: str | None = None, more: str = "") -> list[
     """Return a row for each cell, side and group, and for each value of the columns `more`."""
     known = data.columns("records")
     sql = _SQL.format(
+        peak=flat.rate("method_options ->> 'peak_flop_per_s'"),
         cell=", ".join(CELL), by=_BY, name=NAMES[by], containers=CONTAINERS, more=more, no_op=NO_OP,
         **{name: name if name in known else "NULL" for name in PUBLISHED},
     )  # fmt: skip
@@ -166,7 +168,7 @@ def _side(rows: Sequence[Row], step_s: float | None) -> Row:
         "rest_s": whole_s - ops_s if whole_s else None,
         "overhead_share": profiled_s / step_s - 1 if step_s and idle_s else None,
         "inflated": bool(step_s and not trusted),
-        "peaks": json.loads(rows[0]["method_options"] or "{}"),
+        "peak": rows[0]["peak_flop_per_s"],
     }
 
 
@@ -198,7 +200,7 @@ def _row(name: str, cells: Sequence[Row], each: bool) -> Row:
     costs = found["predicted"] if held["predicted"] else found["measured"]
     row["flop_share"], row["bytes_share"] = (_cost_share(name, cells, n) for n in ("flop", "bytes"))
     row["intensity_flop_per_byte"] = over(costs["flop"], costs["bytes"])
-    peak = _sum(one["predicted"]["peaks"].get("peak_flop_per_s") for one in held["predicted"][:1])
+    peak = _sum(one["predicted"]["peak"] for one in held["predicted"][:1])
     for side, key in zip(SIDES, ("peak_fraction", "predicted_peak_fraction"), strict=True):
         row[key] = over(over(costs["flop"], row[f"{side}_s"]), peak)
     if peak is None:

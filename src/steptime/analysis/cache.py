@@ -235,8 +235,7 @@ def kept(folder: Path, scratch: Path, told: str, make: Callable[[Path], None]) -
 
 def _is_kept(parquet: Path, known: Path) -> bool:
     with suppress(OSError, ValueError, KeyError, TypeError):
-        told = json.loads(known.read_text(encoding="utf-8"))
-        return bool(told["parquet"] == stamp_of(parquet))
+        return bool(_told(known)["parquet"] == stamp_of(parquet))
     return False
 
 
@@ -244,7 +243,7 @@ def _fitting(path: Path, folder: Path) -> dict[str, Any] | None:
     """Return what is known of Parquets that are of this file as it is now."""
     known = folder / f"{path.name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        told: dict[str, Any] = json.loads(known.read_text(encoding="utf-8"))
+        told = _told(known)
         stamps = {name: stamp_of(folder / name) for name in told["parquets"]}
         if told["format"] != FORMAT or told["parquets"] != stamps:
             return None
@@ -265,8 +264,21 @@ def _hash(path: Path) -> str:
 
 
 def _write(known: Path, told: dict[str, Any]) -> None:
+    text = json.dumps(told)
     with replacing(known) as part:
-        part.write_text(json.dumps(told), encoding="utf-8")
+        part.write_text(json.dumps({"of": _mark(text), "told": text}), encoding="utf-8")
+
+
+def _told(known: Path) -> dict[str, Any]:
+    """Return what `_write` wrote; raises `ValueError` for what others did."""
+    table = json.loads(known.read_text(encoding="utf-8"))
+    if table["of"] != _mark(str(table["told"])):
+        raise ValueError
+    return dict(json.loads(table["told"]))
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager

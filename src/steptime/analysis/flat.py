@@ -246,7 +246,7 @@ def kinds(connection: DuckDBPyConnection, rows: str, column: str) -> Kinds:
             FROM (SELECT unnest(entries) AS e,
                 place * 1000 + generate_subscripts(entries, 1) AS place FROM (
                 SELECT map_entries({column}) AS entries, min(line) AS place
-                FROM ({rows}) GROUP BY ALL)))
+                FROM ({rows}) GROUP BY ALL)) WHERE coalesce(json_type(e.value), 'NULL') <> 'NULL')
         GROUP BY ALL ORDER BY first
     """).fetchall()
     names: Kinds = {}

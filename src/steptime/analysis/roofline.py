@@ -42,7 +42,7 @@ r AS (SELECT {records}, workload_key FROM records WHERE {published} AND origin =
 points AS (
   SELECT coalesce(p.label, r.model || coalesce(', batch ' || r.batch, '')) AS name, {of_r},
     coalesce(r.intensity, p.intensity) AS intensity,
-    coalesce(r.speed, r.flop / r.step_s, p.flop / r.step_s) AS flop_per_s, r.share,
+    coalesce(r.speed, coalesce(r.flop, p.flop) / nullif(r.step_s, 0)) AS flop_per_s, r.share,
     p.predicted_flop_per_s, p.peak_flop_per_s AS peak, p.memory_bytes_per_s AS rate
   FROM r LEFT JOIN p USING (workload_key, platform)
   UNION ALL BY NAME SELECT label AS name, {told}, intensity, flop_per_s,
@@ -56,8 +56,8 @@ r AS (FROM every WHERE origin <> 'predicted'),
 points AS (
   SELECT scope || ' in ' || coalesce(r.model, p.model) AS name, {either},
     coalesce(r.intensity, p.own_flop / nullif(p.traffic_bytes, 0)) AS intensity,
-    coalesce(r.speed, r.flop / r.step_s, p.own_flop / r.step_s) AS flop_per_s, r.share,
-    p.own_flop / p.step_s AS predicted_flop_per_s,
+    coalesce(r.speed, coalesce(r.flop, p.own_flop) / nullif(r.step_s, 0)) AS flop_per_s, r.share,
+    p.own_flop / nullif(p.step_s, 0) AS predicted_flop_per_s,
     {peak} AS peak, {rate} AS rate
   FROM r FULL JOIN p USING (workload_key, platform, scope))"""
 UNDER = """,

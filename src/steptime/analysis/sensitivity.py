@@ -23,6 +23,7 @@ STEP = (*NETWORK, "dtype", "threads", "strategy", "input", "staging", "loaders",
 SCALES = ("linear", "log")
 MOST_LEVELS = 12  # that failures are told by; more are put together
 SURE = 0.05
+LARGEST_LOG = 700.0  # of a ratio that a number holds
 DOUBLING = "doubling"
 PLACE = ("family", "platform", "method")
 FILLS = tuple(f"weight_if_failed_{name}" for name in ("zero", "least", "greatest"))
@@ -291,7 +292,7 @@ class Networks:
         steps = np.log2(values[b] / values[a]) if doubles else np.ones(len(a))
         ends = regression.clustered(grown / steps, rest[a])
         for key, end in zip(("effect_ratio", "effect_low", "effect_high"), ends, strict=True):
-            told[key] = None if end is None else math.exp(end)
+            told[key] = None if end is None or end > LARGEST_LOG else math.exp(end)
         curve: list[Row] = []
         height, levels = 0.0, np.unique(values).tolist()
         for place in range(len(levels) - 1) if doubles else ():
@@ -300,7 +301,8 @@ class Networks:
                 break
             of = {"hyperparameter": name, "pairs": len(here)}
             curve = curve or [{**of, "level": levels[0], "ratio": 1.0}]
-            height += float(here.mean())
+            if (height := height + float(here.mean())) > LARGEST_LOG:
+                break
             curve.append({**of, "level": levels[place + 1], "ratio": math.exp(height)})
         return told, curve
 

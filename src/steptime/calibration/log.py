@@ -10,11 +10,30 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from steptime.core.checks import ABOVE_0, NUMBER, TABLE, TEXT, Check, checked, table_of
+from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
+from steptime.core.hardware import device_from_table
 from steptime.core.record import now
+from steptime.core.toml_files import shown
 
 LONGEST = timedelta(hours=12)  # after which a machine may be another one
 
+
+def _is_time(text: Any) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except (TypeError, ValueError):
+        return False
+
+
+_FIRST: dict[str, Check] = {"of": TABLE, "table": TABLE, "at": (_is_time, "a time with its zone")}
+_POINT: dict[str, Check] = {"point": TEXT, "answer": TABLE}
+_ANSWER: dict[str, Check] = {  # what is read of it
+    "seconds": table_of(ABOVE_0[0], "numbers above 0"),
+    "disturbed": NUMBER,
+    "note": TEXT,
+}
 Answers = Mapping[str, list[Mapping[str, Any]]]  # of points by name, in their order
 
 
@@ -30,14 +49,26 @@ def keep(path: Path, name: str, answer: Mapping[str, Any]) -> None:
 
 
 def resume(path: Path, of: Mapping[str, Any]) -> tuple[dict[str, Any] | None, Answers]:
-    """Return the ceilings and answers that are kept; None where too old, or of other software."""
+    """Return the ceilings and answers that are kept; None where too old, or of other software.
+
+    Raises `InputError` for what was edited into something else.
+    """
     first, *lines = read_lines(path) or [{}]
-    at = datetime.fromisoformat(first.get("at", datetime.min.replace(tzinfo=UTC).isoformat()))
     answers: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    if first.get("of") != of or datetime.now(UTC) - at > LONGEST:
+    if first.get("of") != of:
         return None, answers
-    for line in lines:
-        answers[line["point"]].append(line["answer"])
+    try:
+        checked(first, _FIRST, tuple(_FIRST), shown(path))
+        device_from_table(first["table"], f"{shown(path)}: table")
+        for line in lines:
+            checked(line, _POINT, tuple(_POINT), shown(path))
+            read = {key: value for key, value in line["answer"].items() if key in _ANSWER}
+            checked(read, _ANSWER, (), shown(path), "answer.")
+            answers[line["point"]].append(line["answer"])
+    except InputError as error:
+        raise InputError(f"{error}; without this file the calibration begins anew") from None
+    if datetime.now(UTC) - datetime.fromisoformat(first["at"]) > LONGEST:
+        return None, {}
     with path.open("a", encoding="utf-8") as file:
         file.write("\n")  # the last line may be torn
     return first["table"], answers

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from steptime.predict.grid import Cell, Place
     from steptime.sweep.predict_folder import Predicted
 
-MOST_CELLS = 10_000_000
+MOST_CELLS = 1_000_000  # which take 1.5 GB
 SHOWN_ROWS = 40
 TOLD_CELLS = 10_000  # told of together
 
@@ -65,7 +65,9 @@ def axes(
     if max(found.workers) > 1 and found.link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
     if found.cells > MOST_CELLS:
-        raise InputError(f"a grid of {found.cells} cells; at most {MOST_CELLS}")
+        raise InputError(
+            f"a grid of {found.cells} cells; at most {MOST_CELLS}: a range has steps, 8..4096 +8"
+        )
     return found
 
 

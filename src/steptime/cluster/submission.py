@@ -23,7 +23,9 @@ from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from steptime.cluster.resources import need_of
 from steptime.cluster.scheduler import Array, Need, TaskJob, TaskName, scheduler_of
@@ -39,7 +41,36 @@ from steptime.sweep.run import How
 FOLDER = "slurm"  # whatever the scheduler: older folders are found
 PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", "wanted"
 VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
+Made = TypeVar("Made", How, Options)
 _NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
+
+
+class _Job(msgspec.Struct):
+    allocation: dict[str, Any]
+    replicas: int
+    cores: int
+    slices: list[tuple[int, int]]
+
+
+class _Plan(msgspec.Struct):
+    """A `plan.json`, types checked."""
+
+    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")]
+    how: dict[str, Any]
+    jobs: list[_Job]
+    largest: Annotated[int, msgspec.Meta(ge=1)]
+    version: int = 1
+    scheduler: str = "slurm"
+
+
+class _Visit(msgspec.Struct):
+    """A line of `cells.jsonl`."""
+
+    id: str
+    workload: dict[str, Any]
+    backend: str
+    options: dict[str, Any]
+    round: int
 
 
 @dataclass(frozen=True)
@@ -252,34 +283,42 @@ def _plan(submission: Submission) -> str:
 def read(folder: Path) -> Submission:
     """Return the submission of a folder; raises `InputError` for one that is damaged or newer."""
     try:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        version = plan.get("version", 1)
+        table = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        version = table.get("version", 1)
         if version not in range(1, VERSION + 1):
             knows = f"this steptime knows up to {VERSION}; upgrade steptime"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
-        tasks = _tasks(plan["jobs"], (folder / CELLS).read_text(encoding="utf-8").splitlines())
-        scheduler_of(name := plan.get("scheduler", "slurm"))  # raises for one that is not here
-        return Submission(folder, plan["token"], How(**plan["how"]), tasks, plan["largest"], name)
+        plan, how = msgspec.convert(table, _Plan), _made(How, table["how"])
+        tasks = _tasks(plan.jobs, (folder / CELLS).read_text(encoding="utf-8").splitlines())
+        scheduler_of(plan.scheduler)  # raises for one that is not here
+        return Submission(folder, plan.token, how, tasks, plan.largest, plan.scheduler)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder}: is no submission: {error}") from None
 
 
-def _tasks(jobs: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> tuple[Task, ...]:
+def _made(kind: type[Made], table: Mapping[str, Any]) -> Made:
+    """Return a dataclass of a table that has its keys alone, types checked."""
+    return msgspec.convert(asdict(kind(**table)), kind)
+
+
+def _tasks(jobs: Sequence[_Job], lines: Sequence[str]) -> tuple[Task, ...]:
     """Return the tasks of a plan's jobs, whose cells are lines; raises `ValueError` for others."""
     tasks: list[Task] = []
     for number, job in enumerate(jobs):
-        request = ResourceRequest(**job["allocation"])
-        need = Need(request, job["replicas"], job["cores"])
-        for start, stop in job["slices"]:
+        request = ResourceRequest(**job.allocation)
+        need = Need(request, job.replicas, job.cores)
+        for start, stop in job.slices:
             trials = []
-            for one in map(json.loads, lines[start:stop]):
-                workload, options = workload_from_json(one["workload"]), Options(**one["options"])
-                cell = Cell(workload, one["backend"], options, request)
-                trials.append(Trial(one["id"], cell, one["round"]))
+            for line in lines[start:stop]:
+                one = msgspec.json.decode(line, type=_Visit)
+                workload, options = workload_from_json(one.workload), _made(Options, one.options)
+                trials.append(
+                    Trial(one.id, Cell(workload, one.backend, options, request), one.round)
+                )
             tasks.append(Task(len(tasks), number, need, tuple(trials)))
-    if max((stop for job in jobs for _, stop in job["slices"]), default=0) != len(lines):
+    if max((stop for job in jobs for _, stop in job.slices), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
     return tuple(tasks)
 

@@ -13,6 +13,7 @@ from steptime.core.checks import (
     TABLE,
     TEXT,
     TEXTS,
+    WHOLE,
     Check,
     checked,
     list_of,
@@ -255,14 +256,30 @@ def _are_ends(row: Any) -> bool:
 
 
 _CALIBRATION: dict[str, Check] = {  # what predictions read of it
-    **dict.fromkeys(("constants", "alone"), table_of(ABOVE_0[0], "numbers above 0")),
+    **dict.fromkeys(
+        ("constants", "alone"),
+        table_of(lambda of: NUMBER[0](of) and 1e-15 < of < 1e15, "numbers from 1e-15 to 1e15"),
+    ),
     "intervals": table_of(_are_ends, "two logs each, the lower one first"),
     "steps": list_of(row_of(ABOVE_0, ABOVE_0, _LOG), "[host_s, device_s, weight]"),
     "products": table_of(
         list_of(row_of(*[ABOVE_0] * 4, _LOG), "")[0], "lists of [batch, m, n, k, weight]"
     ),
     "networks": table_of(_LOG[0], "numbers between -100 and 100"),
-    "stack": TEXT,
+    **dict.fromkeys(("stack", "date", "backend", "version", "driver"), TEXT),
+    **dict.fromkeys(("threads", "measured_points"), WHOLE),
+}
+
+
+def _is_curve(one: Any) -> bool:
+    lists = [one.get(key) for key in ("work", "min_s")] if isinstance(one, dict) else [None]
+    return all(map(list_of(ABOVE_0[0], "")[0], lists)) and len({*map(len, lists)}) == 1
+
+
+_MEASURED: dict[str, Check] = {  # what is read of it
+    "platform": TEXT,
+    "cache_bytes": ABOVE_0,
+    "memory": table_of(_is_curve, "curves, each with as many numbers above 0 of 'work' as 'min_s'"),
 }
 
 
@@ -277,9 +294,9 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
     if idle >= most:
         raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
-    told = values.get("calibration", {})
-    read = {key: told[key] for key in _CALIBRATION.keys() & told.keys()}
-    checked(read, _CALIBRATION, (), where, "calibration.")
+    for part, checks in (("calibration", _CALIBRATION), ("measured", _MEASURED)):
+        read = {key: value for key, value in values.get(part, {}).items() if key in checks}
+        checked(read, checks, (), where, f"{part}.")
     for table_of_peaks in values.keys() & PEAK_TABLES.keys():
         peaks = values.pop(table_of_peaks)  # by dtype in TFLOP/s
         for dtype in peaks:

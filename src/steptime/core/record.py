@@ -22,6 +22,7 @@ from steptime.core.workload import (
 SCHEMA = 1
 MOST_EXAMPLES = 2**53  # of a step
 LARGEST = 1e100  # of a quantity: the square of what is larger may be none
+SMALLEST = 1e-100  # of an amount that is not 0: what is divided by less may be none
 ORIGINS = ("measured", "predicted", "published")
 STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
 DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
@@ -202,11 +203,13 @@ def line_from_json(table: bytes | Mapping[str, Any]) -> Line:
     for name, one in line.quantities.items():
         if abs(one.value or 0) > LARGEST:
             raise ValueError(f"quantities.{shorten(name)}.value: {shorten(one.value)} is too large")
-        if name in _AMOUNTS and min(one.value or 0, min(one.samples, default=0)) < 0:
-            raise ValueError(f"quantities.{shorten(name)}: less than 0 {QUANTITIES[name][0]}")
+        least = min(filter(None, (one.value, *one.samples)), default=1.0)
+        if name in _AMOUNTS and least < SMALLEST:
+            why = f"{least} is too small" if least > 0 else f"less than 0 {QUANTITIES[name][0]}"
+            raise ValueError(f"quantities.{shorten(name)}: {why}")
         if one.columns:
             _check_columns(name, one)
-    if line.workload.plan != _USUAL_PLAN:
+    if line.workload.plan != _USUAL_PLAN or bool in map(type, line.workload.plan.values()):
         _check_plan(line.workload)
     return line
 

@@ -140,9 +140,10 @@ def profile_of(events: Sequence[Event]) -> Profile:
     owners: dict[int, tuple[float, _Context]] = {}
     pieces = {track: list(_swept(held, launched, owners)) for track, held in tracks.items()}
     computed = {track: sum(p.end - p.start for p in held) for track, held in pieces.items()}
-    if not any(computed.values()) and not kernels:
-        raise InputError("holds no op of PyTorch's profiler")
     marks = sorted(one for held in tracks.values() for one in held if one.name.startswith(STEP))
+    stepping = {event.track for event in marks} or computed.keys()
+    if not kernels and not any(computed[track] for track in stepping):
+        raise InputError("holds no op of PyTorch's profiler")
     if kernels:
         ran = []
         for kernel in kernels:  # what launched it, or one of its own name where nothing says so
@@ -151,8 +152,7 @@ def profile_of(events: Sequence[Event]) -> Profile:
             context = found if found.op else replace(found, op=kernel.name)
             ran.append(_Piece(kernel.start, kernel.end, context))
     else:
-        stepping = {event.track for event in marks} or computed.keys()
-        ran = pieces[max(stepping, key=lambda track: computed.get(track, 0.0))]
+        ran = pieces[max(stepping, key=computed.__getitem__)]
     ran.sort(key=lambda piece: piece.start)
     starts = [mark.start for mark in marks] or [ran[0].start]
     ends = [*starts[1:], max([ran[-1].end, *(mark.end for mark in marks[-1:])])]

@@ -109,6 +109,6 @@ def _total(rows: Sequence[style.Row]) -> float:
 def _heading(name: str, rows: Sequence[style.Row]) -> str:
     """Return a network's line: with what its ops without FLOP take, which are not drawn."""
     idle = [row for row in rows if not row["flop"]]
-    share = _total(idle) / _total(rows)
+    share = over(_total(idle), _total(rows)) or 0.0
     without = f"; {len(idle)} ops without FLOP, not drawn, take {percent(share)} of the step"
     return name + (without if idle else "")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.graph import PASSES
 from steptime.core.hardware import Device
+from steptime.core.progress import tell
 from steptime.count import live_bytes
 from steptime.predict.host import finish
 from steptime.predict.kernel import Kernel
@@ -75,8 +76,10 @@ class Lines:
             sum(len(group.times) for group in groups.values()) for groups in self.groups.values()
         )
         step = max(1, CHUNK // most)
-        parts = (batches[i : i + step] for i in range(0, len(batches), step))
-        pieces = [list(self._piece(models, part)) for part in parts]
+        pieces = []
+        for i in range(0, len(batches), step):
+            pieces.append(list(self._piece(models, batches[i : i + step])))
+            tell("batches", i, len(batches))
         joined = (np.concatenate(same, axis=1).tolist() for same in zip(*pieces, strict=True))
         return [Span(whole[:3], *whole[3:]) for whole in joined]
 

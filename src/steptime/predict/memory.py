@@ -181,7 +181,7 @@ def memory_of(
         whole = sizes.get(name)
         sizes[name] = -(-(tensors[name].size_bytes if whole is None else whole) // shards)
     weights = [tensors[name].size_bytes for name in graph.weights]
-    unit = min(sum(weights), max(UNIT, *weights)) if zero >= 2 and shards > 1 else 0
+    unit = min(sum(weights), max([UNIT, *weights])) if zero >= 2 and shards > 1 else 0
     standing = 0
     if accumulates:
         each = {n: sizes.get(n, tensors[n].size_bytes) for n in gradients}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
-from steptime.core.record import Method, Quantity, Record
+from steptime.core.record import MOST_EXAMPLES, Method, Quantity, Record
 from steptime.core.toml_files import packaged
 from steptime.readers.sources import Found, Source, Unread, platform_of
 
@@ -160,7 +160,7 @@ def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
         return name.batch, "filename"
     if log["speed"] and log["step_s"]:
         implied = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
-        if implied > 0.5 and abs(implied - round(implied)) < 1e-3:
+        if 0.5 < implied <= MOST_EXAMPLES and abs(implied - round(implied)) < 1e-3:
             return round(implied), "implied"
     return None, ""
 
