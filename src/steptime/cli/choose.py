@@ -3,7 +3,6 @@
 from typing import Any
 
 from steptime import catalog
-from steptime.analysis.row import grouped
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.grid import names
@@ -13,7 +12,7 @@ from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
 from steptime.predict import DEFAULT
-from steptime.predict.assumed import assumed_text
+from steptime.predict.assumed import assumed_line, assumed_text
 from steptime.predict.choose import SORTS, choices, ordered
 from steptime.predict.prices import cheapest, offers
 from steptime.predict.step_model import StepModel
@@ -130,13 +129,7 @@ def _table(document: dict[str, Any]) -> Table:
         f"({document['method']}): {epochs} of {document['samples']:,} examples, by "
         f"{document['sort']}"
     )
-    alike = grouped(fitting, lambda row: assumed_text(row["assumed"]))
-    assumed = [
-        text + (f" ({', '.join(row['device'] for row in some)})" if len(alike) > 1 else "")
-        for text, some in alike.items()
-        if text
-    ]
-    below = [f"assumed: {'; '.join(assumed)}"] if assumed else []
+    below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
     if any(row["cost"] is not None for row in rows):
         below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
     return Table(heads, rows, title, below, most=SHOWN)

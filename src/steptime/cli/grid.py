@@ -17,6 +17,7 @@ from steptime.core.progress import tell
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
+from steptime.predict.assumed import assumed_line
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Link
@@ -207,7 +208,8 @@ def _table(cells: Sequence[Cell], number: int, found: Axes, first: Workload, met
         "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     more = number - len(rows)
-    below = [f"... and {more:,} more; --json has all"] if more else []
+    below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
+    below += [f"... and {more:,} more; --json has all"] if more else []
     return Table(
         of_steps(heads, rows), rows, f"{number} cells, {first.phase}, {dtype}({method})", below
     )

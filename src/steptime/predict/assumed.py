@@ -1,6 +1,6 @@
 """What decides a predicted time beside network and device, where nobody asked for it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from steptime.predict.step_model import StepModel
 
@@ -38,3 +38,18 @@ def assumed_text(assumed: Mapping[str, str]) -> str | None:
     if "host" in assumed:
         said.append(f"{assumed['host']} host")
     return ", ".join(filter(None, said)) or None
+
+
+def assumed_line(said: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return a line of what is assumed for devices, each with its text; none where nothing is."""
+    alike: dict[str, list[str]] = {}
+    for device, text in said:
+        named = alike.setdefault(text or "", [])
+        if device not in named:
+            named.append(device)
+    words = [
+        text + (f" ({', '.join(devices)})" if len(alike) > 1 else "")
+        for text, devices in alike.items()
+        if text
+    ]
+    return [f"assumed: {'; '.join(words)}"] if words else []

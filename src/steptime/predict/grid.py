@@ -19,6 +19,7 @@ from steptime.core.progress import watched
 from steptime.core.record import Quantity, Record, now
 from steptime.core.workload import Workload
 from steptime.count import peak_memory_bytes
+from steptime.predict.assumed import assumed_of, assumed_text
 from steptime.predict.calibrated.power import spent_j
 from steptime.predict.lines import Lines, Span, lines_of
 from steptime.predict.memory import Needs, blocks_bytes
@@ -34,6 +35,7 @@ class Cell(NamedTuple):
 
     `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
     peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
+    `assumed` is the software, layout and host that it is a prediction of.
     """
 
     model: str
@@ -52,6 +54,7 @@ class Cell(NamedTuple):
     low_s: float | None = None
     high_s: float | None = None
     dtype: str = ""
+    assumed: str = ""
 
 
 Maker = Callable[[int | None], Workload]
@@ -97,6 +100,7 @@ def grid(
 def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
     label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
+    assumed = assumed_text(assumed_of(on)) or ""
     for batch, times, low, high, needed in rows:
         alone = sum(times)
         status = "ok" if needed.fit(on.device) else "oom"
@@ -106,7 +110,7 @@ def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Itera
             yield Cell(
                 label, name, batch, count, step, *times, comm, speed,
                 needed.peak_bytes, status, "", None if low is None else low + comm,
-                None if high is None else high + comm, dtype,
+                None if high is None else high + comm, dtype, assumed,
             )  # fmt: skip
 
 
