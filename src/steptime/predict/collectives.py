@@ -320,6 +320,14 @@ def overlapped(
     return max(0.0, done_s - backward_s)
 
 
+def as_reached(fabric: Fabric) -> Fabric:
+    """Return what joins devices at the rates that its links reach, adding up included."""
+    inner, between = fabric.inside, fabric.between.reached
+    inside = as_reached(inner) if isinstance(inner, Fabric) else inner and inner.reached
+    adds = None if between.measured else fabric.memory_bytes_per_s
+    return replace(fabric, between=between, inside=inside, memory_bytes_per_s=adds)
+
+
 def fabric_of(
     link: Link | Fabric, efficiency: float, memory_bytes_per_s: float | None = None
 ) -> Fabric:
