@@ -285,7 +285,10 @@ def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
 
 
 EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all-reduce
-    one.__name__: one for one in (all_gather, reduce_scatter, all_to_all, send)
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+    "send": send,
 }
 
 
