@@ -22,6 +22,7 @@ from steptime.count import peak_memory_bytes
 from steptime.predict.calibrated.power import spent_j
 from steptime.predict.lines import Lines, Span, lines_of
 from steptime.predict.memory import Needs, blocks_bytes
+from steptime.predict.method import Method
 from steptime.predict.records import record_method, step_record
 from steptime.predict.step_model import StepModel
 
@@ -63,7 +64,7 @@ def grid(
     batches: Sequence[int] | None,
     workers: Sequence[int],
     link: Link | None,
-    method: str,
+    method: str | Method,
     options: Mapping[str, str],
 ) -> Iterator[Cell]:
     """Yield every cell, replicas changing fastest, then batches, devices and models.
@@ -201,7 +202,7 @@ def place_of(text: str) -> Place:
 def predicted(
     workloads: Iterable[Workload],
     places: Sequence[Place],
-    method: str,
+    method: str | Method,
     options: Mapping[str, object],
     refused: dict[str, int],
 ) -> Iterator[Record]:
