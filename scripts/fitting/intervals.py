@@ -21,7 +21,7 @@ from steptime.calibration.fit import logs
 from steptime.core.constants import Constant
 from steptime.predict.calibrated.form import OLD
 from steptime.predict.calibrated.interval import LEVEL
-from steptime.predict.calibrated.method import form_of
+from steptime.predict.calibrated.method import NAMES, form_of
 
 FEWEST = 15  # rows of a group on a device that count
 UPPER = (1 + LEVEL) / 2
@@ -86,7 +86,7 @@ def _group(case: Case, share: float) -> str:
     largest = case.kernels[0] if case.described else max(case.kernels, key=lambda one: one.bytes)
     several = len(case.kernels) > 1 and not case.described
     whole = several and case.condition in ("step", "call")
-    return f"step{of}" if whole else form_of(largest, case.device).__name__
+    return f"step{of}" if whole else NAMES[form_of(largest, case.device)]
 
 
 def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:

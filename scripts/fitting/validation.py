@@ -31,7 +31,7 @@ from steptime.calibration.device import calibrate, chosen
 from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scored_at
 from steptime.core.constants import Constant
 from steptime.predict import cost_model
-from steptime.predict.calibrated.method import GPU
+from steptime.predict.calibrated.method import GPU, NAMES
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 BEGIN, END = "<!-- scripts/validate writes from here -->", "<!-- to here -->"
@@ -209,7 +209,7 @@ def _widths(offs: Sequence[Off], device: str, stack: str) -> Constants:
     found = intervals.constants_of(offs, device)
     if stack in intervals.UNTOLD:
         found |= intervals.constants_of(offs, device, stack)
-    forms = {form.__name__ for form in GPU.values()}
+    forms = {NAMES[form] for form in GPU.values()}
     for form, end in product(sorted(forms), ("own", "shared")):
         found.setdefault(f"interval.{form}_{end}", found[f"interval.all_{end}"])
     return {name: one.value for name, one in found.items()}

@@ -117,6 +117,32 @@ def condensed(cells: Iterable[Any]) -> Any:
     return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()[:12]
 
 
+MIDDLE = ("step_s", "calibrated_s", "tpot_s")  # what `low_s` and `low` are the least of
+
+
+def intervals(value: Any, path: str = "") -> Iterator[tuple[str, list[float]]]:
+    """The least, the value and the most wherever a JSON document says all of them, with its path.
+
+    Raises `KeyError` for an end whose other end or value is missing.
+    """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from intervals(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from intervals(item, f"{path}.{key}")
+            words = key.split("_")
+            if key == "bounds":
+                for name, (low, high) in item.items():
+                    yield f"{path}.{name}", [low, value[name], high]
+            elif "low" in words:
+                high = value["_".join("high" if word == "low" else word for word in words)]
+                own = "_".join(word for word in words if word != "low")
+                name = next((one for one in (own, *MIDDLE) if one in value), own)
+                said = [end for end in (item, value[name], high) if end is not None]
+                yield f"{path}.{key}", said
+
+
 def captured(chosen: Iterable[Case]) -> dict[str, Any]:
     """What each case gives, by its command line."""
     found: dict[str, Any] = {}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
 import golden
 
+END = re.compile(r"\bbounds\b|(\b|_)low(\b|_)").search
 WRITTEN = json.loads(golden.COMMITTED.read_text(encoding="utf-8"))
 
 
@@ -20,6 +22,30 @@ WRITTEN = json.loads(golden.COMMITTED.read_text(encoding="utf-8"))
 def test_a_command_gives_what_was_written_down(line: str) -> None:
     now = golden.captured([tuple(line.split())])
     assert not list(golden.differences({line: WRITTEN[line]}, now))
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in WRITTEN if any(map(END, WRITTEN[line]["values"]))]
+)
+def test_every_interval_holds_its_value(line: str) -> None:
+    code, text = golden.printed(tuple(line.split()))
+    assert code == 0
+    found = list(golden.intervals(json.loads(text)))
+    assert found
+    assert [(path, ends) for path, ends in found if ends != sorted(ends)] == []
+
+
+def test_an_interval_beside_its_value_is_seen() -> None:
+    document = {
+        "rows": [{"step_s": 3.0, "low_s": 1.0, "high_s": 2.0}],
+        "bounds": {"a": [1, 2]},
+        "a": 0,
+    }
+    assert list(golden.intervals(document)) == [
+        (".rows[0].low_s", [1.0, 3.0, 2.0]), (".a", [1, 0, 2]),
+    ]  # fmt: skip
+    with pytest.raises(KeyError):
+        list(golden.intervals({"low_s": 1.0, "step_s": 2.0}))
 
 
 def test_every_case_is_written_down() -> None:

@@ -1,6 +1,7 @@
 """Plans of networks that are no language models: their step is that of `scale`."""
 
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,10 +15,10 @@ from steptime.cli.main import run
 from steptime.plans.answer import answered, timed
 from steptime.plans.best import searched
 from steptime.plans.network import balanced, cut
-from steptime.plans.request import Request, Site
+from steptime.plans.request import Request, Site, cluster_of, planner_of, shape_of
 from steptime.plans.search import plans, search
 from steptime.plans.step import plan_time, quick
-from steptime.predict.collectives import Fabric
+from steptime.predict.collectives import EXCHANGES, Fabric, ring
 from steptime.predict.lower import Row
 from steptime.predict.parallel.scaling import Exchange, data_parallel
 from steptime.predict.step_model import StepModel
@@ -147,3 +148,18 @@ def test_a_file_is_as_its_network(tmp_path: Path) -> None:
     filed = steptime.plan(path, "v100", 64, 2)
     assert filed["best"]["step_s"] == pytest.approx(told["best"]["step_s"], rel=0.01)
     assert filed["best"]["parameters"] == told["best"]["parameters"]
+
+
+@pytest.mark.parametrize("inside", ["nvlink-2", "nvlink-3", "nvlink-4", "nvlink-5"])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "send"])
+def test_one_rate_of_a_link(inside: str, kind: str) -> None:
+    """Exchanges of a step and of a plan take the same seconds for the same bytes."""
+    cluster, size = cluster_of(Site("h100", 8, inside, "infiniband-ndr"), 16), 1e8
+    fabric = StepModel("fc", "h100", cluster).fabric
+    assert fabric is not None
+    step_s = (ring if kind == "all_reduce" else EXCHANGES[kind])(size, 16, fabric)
+    planner = planner_of(shape_of("llama3_8b"), cluster, None, "calibrated", {})
+    slow, later_s = (planner.constant(f"exchange_{name}") for name in ("slow", "s"))
+    told_s = planner.exchange(kind, size, range(16)).seconds
+    large_s = planner.constant("exchange_large_s") or inf
+    assert told_s == pytest.approx(min(step_s * max(1, slow) + later_s, step_s + large_s))

@@ -13,6 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.hardware import Cluster, Device
 from steptime.core.workload import Plan
 from steptime.ops.ranks import rank_graph
+from steptime.predict import METHODS, cost_model
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.host import Host, finish
 from steptime.predict.kernel import Kernel
@@ -26,7 +27,6 @@ MODELS = (
     "transformer:kind=encoder,layers={n},width=128,heads=8,length=32,vocabulary=90",
 )
 DEVICES = tuple(catalog.devices())
-METHODS = ("calibrated", "analytic", "roofline")
 STACKS = ("torch-eager", "torch-compile", "jax")
 DTYPES = ("float32", "bfloat16", "float16-mixed")
 
@@ -41,8 +41,9 @@ def test_bounds_enclose_every_drawn_question(seed: int, count: int) -> None:
         text = draw.choice(MODELS).format(n=draw.choice((1, 2, 3)))
         phase, batch = draw.choice(("train", "infer")), draw.choice((1, 3, 16, 64))
         work = make_workload(read_model(text), batch, draw.choice(DTYPES), phase)
-        method = draw.choice(METHODS)
-        options = {"stack": draw.choice(STACKS)} if method != "roofline" else {}
+        method = draw.choice(tuple(METHODS))
+        stacks = "stack" in cost_model(method).options
+        options = {"stack": draw.choice(STACKS)} if stacks else {}
         for device in draw.sample(DEVICES, 30):
             try:
                 made = StepModel(work, device, method=method, options=options).timeline()

@@ -17,6 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.hardware import Link
 from steptime.paleo.method import PUBLISHED, without_latency
+from steptime.predict import cost_model
 from steptime.predict.collectives import (
     COLLECTIVES,
     EXCHANGES,
@@ -123,6 +124,23 @@ def test_a_measured_link_has_adding_up_in_its_rate() -> None:
     measured = replace(SLOW, measured={"processes": 2})
     assert fabric_of(measured, 1.0, 8.0).memory_bytes_per_s is None
     assert without_latency(fabric_of(SLOW, 1.0, 8.0)) == Fabric(replace(SLOW, latency_s=None))
+
+
+def test_every_link_of_a_fabric_runs_at_what_it_reaches() -> None:
+    """The published rate has adding up; without one a link runs at its datasheet's."""
+    quick = replace(SLOW, reached_bytes_per_s=0.5)
+    inner = Fabric(quick, inside=QUICK, per_node=4)
+    found = cost_model("analytic").joins(Fabric(quick, inside=inner, per_node=8), 8.0)
+    assert isinstance(found.inside, Fabric)
+    assert (found.between.bytes_per_s, found.inside.between.bytes_per_s) == (0.5, 0.5)
+    assert found.inside.inside == QUICK
+    assert found.memory_bytes_per_s is None
+    assert found.message_s(8) == 1000 + 8 / 0.5
+    assert cost_model("analytic").joins(SLOW, 8.0) == Fabric(SLOW, memory_bytes_per_s=8.0)
+    published = cost_model("paleo").joins(quick, 8.0)
+    assert published == Fabric(replace(quick, latency_s=None))
+    assert quick.faster(2).reached.bytes_per_s == 1.0
+    assert SLOW.faster(2) == replace(SLOW, bytes_per_s=2 * SLOW.bytes_per_s)
 
 
 def test_other_exchanges_by_hand() -> None:

@@ -107,6 +107,18 @@ def test_a_price_typed_on_the_command_line_predicts(
     assert (made["low_s"], made["high_s"]) == (None, None)
 
 
+def test_a_price_typed_on_the_command_line_predicts_a_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text("def model(kernel, device):\n    return 1.0\n")
+    method = f"{tmp_path}/mine.py:model"
+    kernels = len(StepModel("fc", "a100").lowered().kernels)
+    words = "predict", "fc", "--device", "a100", "--json", "--grid", "--method"
+    assert run([*words, method]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert (cell["step_s"], cell["low_s"], cell["high_s"]) == (kernels, None, None)
+
+
 def test_a_device_that_was_priced_is_data_still() -> None:
     device = catalog.device("a100")
     StepModel("fc", device).timeline()

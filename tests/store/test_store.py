@@ -208,6 +208,15 @@ WRONG = [  # a record with one wrong value, the field that is named, and what wa
 ]  # fmt: skip
 
 
+def test_communication_that_is_hidden_may_be_below_0() -> None:
+    """It is the difference of two steps: around 0 where all of it hides behind the computation."""
+    quantities = {
+        **TABLE["quantities"],
+        "comm_s": {"samples": [-1e-4, 2e-4, -3e-4], "value": -1e-4},
+    }
+    assert record_from_json(_changed(quantities=quantities)).quantities["comm_s"].value == -1e-4
+
+
 @pytest.mark.parametrize(("table", "says"), WRONG)
 def test_a_record_of_wrong_types_names_the_field_and_what_was_expected(
     table: dict[str, Any], says: str

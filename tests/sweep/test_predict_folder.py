@@ -57,6 +57,13 @@ def test_each_step_is_predicted_once_on_its_own_device(
     assert len(predicted(folder)) == 4
 
 
+def test_a_price_of_ones_own_predicts_a_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def model(kernel, device):\n    return 1.0\n")
+    method = f"{tmp_path}/mine.py:model"
+    assert run(["predict", "--in", str(folder), "--method", method]) == 0
+    assert predicted(folder) == [(8, "t4", method), (16, "t4", method)]
+
+
 def test_ops_come_beside_a_step_that_is_there(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from steptime.core.ranges import whole_number
 from steptime.core.record import now
 from steptime.predict.calibrated.form import Constants
 from steptime.predict.calibrated.interval import LEVEL
-from steptime.predict.calibrated.method import form_of
+from steptime.predict.calibrated.method import NAMES, form_of
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
 LEAST_RANGE = 1e-9  # of the logs of sizes
@@ -182,7 +182,7 @@ def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, 
     as often as is said, a step of many kernels or one. `PRIOR` further shares are as the priors
     say, so that few cases do not make sure of anything. Forms that no case tells are left out.
     """
-    told = {form_of(one, columns.device).__name__ for case in columns.cases for one in case.kernels}
+    told = {NAMES[form_of(one, columns.device)] for case in columns.cases for one in case.kernels}
     told |= {"all"} | {"host" for case in columns.cases if case.condition != "repeated"}
     own = {form: constants.get(f"interval.{form}_own") for form in sorted(told)}
     widths = {form: width for form, width in own.items() if width is not None}

@@ -18,6 +18,7 @@ from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
 from steptime.predict.assumed import assumed_line
+from steptime.predict.method import Method
 
 if TYPE_CHECKING:
     from steptime.core.hardware import Link
@@ -100,7 +101,7 @@ def _checked(names: list[str], where: str) -> list[str]:
 def answer(
     found: Axes,
     workload_of: Callable[[str, int | None], Workload],
-    method: str,
+    method: Method,
     given: Mapping[str, str],
     out: str | None,
     whole: bool,
@@ -145,27 +146,26 @@ def answer(
         write_whole(Path(out), FORMATS[Path(out).suffix](kept))
         note(f"{len(kept)} cells in {out}")
     document = {"cells": (cell._asdict() for cell in kept or cells), "unmodelled": missing}
-    tables = [_table(kept, number, found, first, method)] if kept and out is None else []
+    tables = [_table(kept, number, found, first, method.name)] if kept and out is None else []
     return Answer(document, tables, unmodelled(missing))
 
 
 def _into_folder(
     found: Axes,
     workload_of: Callable[[str, int | None], Workload],
-    method: str,
+    method: Method,
     given: Mapping[str, str],
     out: Path,
 ) -> Answer:
-    from steptime.predict import cost_model
     from steptime.sweep.predict_folder import predict_space
 
     if found.link or found.workers != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
-    cost_model(method).under(given)
+    method.under(given)
     batches = found.batches or (None,)
     workloads = [workload_of(name, batch) for name in found.models for batch in batches]
     made = predict_space(out, workloads, found.places, note, method, given)
-    return written(out, method, made)
+    return written(out, method.name, made)
 
 
 def written(folder: Path, method: str, made: Predicted) -> Answer:

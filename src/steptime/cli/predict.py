@@ -18,7 +18,7 @@ from steptime.core.units import interval, rate, seconds, shown
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.assumed import assumed_of, assumed_text
-from steptime.predict.method import priced_by
+from steptime.predict.method import Method, priced_by
 from steptime.predict.power import run_energy, step_energy
 from steptime.predict.records import record_method
 from steptime.predict.step_model import StepModel
@@ -74,13 +74,15 @@ def predict(
              "--steps": steps},
             "{} takes one --stack",
         )  # fmt: skip
+    price = options.price_of(method)
+    chosen = cost_model(method) if price is None else priced_by(method, price)
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
              "--replicas": replicas, "--out": out, "--trace": trace},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
-        return _of_folder(folder, device, method, given, link, by_op)
+        return _of_folder(folder, device, chosen, given, link, by_op)
     if model is None or device is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
@@ -102,13 +104,11 @@ def predict(
         def cell(name: str, size: int | None) -> Workload:
             return make_workload(choice(name), size, dtype, phase, optimizer)
 
-        return grid.answer(axes, cell, method, given, out, whole)
+        return grid.answer(axes, cell, chosen, given, out, whole)
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     each = [given, *(_on_stack(name, given) for name in stacks[1:])]
-    price = options.price_of(method)
-    chosen = method if price is None else priced_by(method, price)
     asked = [StepModel(workload, options.one_device(device), method=chosen, options=one)
              for one in each]  # fmt: skip
     if trace:
@@ -161,7 +161,7 @@ def _notes(document: dict[str, Any]) -> list[str]:
 def _of_folder(
     folder: Path,
     device: str | None,
-    method: str,
+    method: Method,
     given: dict[str, str],
     link: str | None,
     ops: bool,
@@ -170,10 +170,10 @@ def _of_folder(
 
     names = (name.strip() for name in device.split(",")) if device is not None else ()
     devices = tuple(map(catalog.device, names)) or None
-    cost_model(method).under(given)
+    method.under(given)
     joined = None if link is None else catalog.link(link)
     found = predict_folder(folder, note, devices, method, given, joined, ops)
-    return grid.written(folder, method, found)
+    return grid.written(folder, method.name, found)
 
 
 def _predicted(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict[str, Any]:

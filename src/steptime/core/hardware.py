@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from steptime.core.checks import (
     ABOVE_0,
@@ -133,6 +133,18 @@ class Link:
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
     reached_bytes_per_s: float | None = None
+
+    @property
+    def reached(self) -> Self:
+        """The link at the bus bandwidth that collectives reach, itself where nobody says one."""
+        if self.reached_bytes_per_s is None:
+            return self
+        return replace(self, bytes_per_s=self.reached_bytes_per_s, measured={"bus": "published"})
+
+    def faster(self, times: float) -> Self:
+        """Return the link at so many times its rate, of the datasheet and reached."""
+        reached = self.reached_bytes_per_s and times * self.reached_bytes_per_s
+        return replace(self, bytes_per_s=times * self.bytes_per_s, reached_bytes_per_s=reached)
 
 
 class Level(NamedTuple):

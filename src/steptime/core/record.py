@@ -97,7 +97,8 @@ def stack_of(record: Record) -> str | None:
 
 
 _OF_SAMPLES = {"run": int, "disturbed": bool}
-_AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"}
+# What communication takes may be a difference of two steps, and so below 0 where it is hidden.
+_AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"comm_s"}
 _USUAL_PLAN = plan_to_json(Plan())
 _AS_IT_STANDS = ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
 

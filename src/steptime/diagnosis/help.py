@@ -108,8 +108,7 @@ def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
     if asked.fixed_s:
         yield "an exchange that takes half as long", replace(asked, fixed_s=asked.fixed_s / 2)
     if asked.link is not None and asked.replicas > 1:
-        link = replace(asked.link, bytes_per_s=2 * asked.link.bytes_per_s)
-        yield "twice the rate of the link", replace(asked, link=link)
+        yield "twice the rate of the link", replace(asked, link=asked.link.faster(2))
         count = asked.replicas
         yield f"{2 * count} replicas", replace(asked, replicas=2 * count)
         yield f"fewer replicas: {count // 2}", replace(asked, replicas=count // 2)

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from steptime.build import Choice, build_step, family_of, make_workload
-from steptime.core.hardware import Cluster, Link
+from steptime.core.hardware import Cluster
 from steptime.core.workload import Plan, Workload
 from steptime.ops.loss import STATES
 from steptime.plans.pieces import FIRST, LAST, Kept, Piece, held_of
@@ -182,10 +182,6 @@ class NetworkPlanner(Planner):
             "context": needs.context_bytes or 0.0,
             "blocks": needs.blocks_bytes or 0.0,
         }
-
-    def reached(self, link: Link) -> Link:
-        """Return a link as `scale` has it."""
-        return link
 
     def update_s(self, _: float, parameters: float, micro_batch: int) -> float:
         """Return the seconds in which a device applies so many gradients."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from steptime import catalog
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
-from steptime.core.hardware import Cluster, Device, Level, Link
+from steptime.core.hardware import Cluster, Device, Link
 from steptime.core.stack import KNOWN
 from steptime.core.table import picked
 from steptime.core.workload import Plan
@@ -34,7 +34,7 @@ from steptime.plans.pieces import (
 from steptime.plans.stages import Layout, Load, layout_of
 from steptime.predict.calibrated.interval import Bounds, bounds
 from steptime.predict.calibrated.power import draws
-from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group, ring
+from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group, ring
 from steptime.predict.kernel import Interval, Kernel
 from steptime.predict.method import Method
 
@@ -159,7 +159,7 @@ class Planner:
 
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
-        levels = [Level(size, self.reached(link), links) for size, link, links in cluster.ladder]
+        levels = list(cluster.ladder)
         if self.use == "serving" and levels and levels[0].link.bytes_per_s > DIRECT:
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
@@ -179,12 +179,6 @@ class Planner:
             self._known[key] = make()
         found: T = self._known[key]
         return found
-
-    def reached(self, link: Link) -> Link:
-        """Return a link at the bus bandwidth that collectives reach, adding up included."""
-        if link.reached_bytes_per_s is None:
-            return link
-        return replace(link, bytes_per_s=link.reached_bytes_per_s, measured={"bus": "published"})
 
     def layout(self, plan: Plan, _micro_batch: int) -> Layout:
         """Return who has which layers under a plan."""
@@ -279,14 +273,13 @@ class Planner:
         if (link := self.host) is None:
             what = "what joins a device to its host, such as pcie-5-x16"
             raise InputError(f"plan: --offload needs --host-link LINK, {what}")
-        return Exchanged((link.latency_s or 0.0) + size_bytes / link.bytes_per_s, link.name)
+        return Exchanged(self.method.joins(link).message_s(size_bytes), link.name)
 
     def _fabric(self, group: Sequence[int]) -> tuple[Fabric, str]:
         place, fabric = self.cluster.level_of(group), fabric_of_group(self.cluster, group)
         if place is None or fabric is None:
             raise InputError("several devices need a link: --link LINK (steptime list links)")
-        share = self.method.settings.link_efficiency
-        return fabric_of(fabric, share, self.device.memory_bytes_per_s), self.names[place]
+        return self.method.joins(fabric, self.device.memory_bytes_per_s), self.names[place]
 
     def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""

@@ -285,7 +285,10 @@ def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
 
 
 EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all-reduce
-    one.__name__: one for one in (all_gather, reduce_scatter, all_to_all, send)
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+    "send": send,
 }
 
 
@@ -318,6 +321,14 @@ def overlapped(
             done_s = max(done_s, ready_s) + one(filled)
             filled = 0.0
     return max(0.0, done_s - backward_s)
+
+
+def as_reached(fabric: Fabric) -> Fabric:
+    """Return what joins devices at the rates that its links reach, adding up included."""
+    inner, between = fabric.inside, fabric.between.reached
+    inside = as_reached(inner) if isinstance(inner, Fabric) else inner and inner.reached
+    adds = None if between.measured else fabric.memory_bytes_per_s
+    return replace(fabric, between=between, inside=inside, memory_bytes_per_s=adds)
 
 
 def fabric_of(

@@ -23,6 +23,7 @@ from steptime.predict.assumed import assumed_of, assumed_text
 from steptime.predict.calibrated.power import spent_j
 from steptime.predict.lines import Lines, Span, lines_of
 from steptime.predict.memory import Needs, blocks_bytes
+from steptime.predict.method import Method
 from steptime.predict.records import record_method, step_record
 from steptime.predict.step_model import StepModel
 
@@ -66,7 +67,7 @@ def grid(
     batches: Sequence[int] | None,
     workers: Sequence[int],
     link: Link | None,
-    method: str,
+    method: str | Method,
     options: Mapping[str, str],
 ) -> Iterator[Cell]:
     """Yield every cell, replicas changing fastest, then batches, devices and models.
@@ -205,7 +206,7 @@ def place_of(text: str) -> Place:
 def predicted(
     workloads: Iterable[Workload],
     places: Sequence[Place],
-    method: str,
+    method: str | Method,
     options: Mapping[str, object],
     refused: dict[str, int],
 ) -> Iterator[Record]:

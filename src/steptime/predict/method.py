@@ -10,9 +10,9 @@ from typing import Any
 from steptime import catalog
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device
+from steptime.core.hardware import Device, Link
 from steptime.core.ranges import number_of
-from steptime.predict.collectives import COLLECTIVES, Collective, Fabric
+from steptime.predict.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
 from steptime.predict.kernel import Interval, Kernel, Larger, Price, Settings
 from steptime.predict.lower import Lowered, lower
 from steptime.predict.price import roofline, seen
@@ -56,10 +56,15 @@ class Method:
     notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = lambda *_: ()
     collective: str = "ring"
     collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
-    links: Callable[[Fabric], Fabric] = lambda fabric: fabric
+    links: Callable[[Fabric], Fabric] = as_reached
     as_published: bool = False
     reads: tuple[str, ...] = ()
     arrays: bool = False
+
+    def joins(self, link: Link | Fabric, memory_bytes_per_s: float | None = None) -> Fabric:
+        """Return what joins devices as the method finds it: the one rate of a link."""
+        share = self.settings.link_efficiency
+        return self.links(fabric_of(link, share, memory_bytes_per_s))
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""

@@ -29,8 +29,8 @@ def cuts(here: StepModel, there: StepModel, link: Link) -> list[dict[str, Any]]:
     names = ["", *(row.name for row in rows)]
     sizes = [lowered.input_bytes, *(row.output_bytes for row in rows)]
     sent = _crossing(names, sizes, rows)
-    rate = link.bytes_per_s * here.settings.link_efficiency
-    took = [(link.latency_s or 0.0) + moved / rate if moved else 0.0 for moved in sent]
+    joins = here.method.joins(link)
+    took = [joins.message_s(moved) if moved else 0.0 for moved in sent]
     before, after = (
         list(accumulate((times[row.name].forward.value for row in rows), initial=0.0))
         for times in (first, second)

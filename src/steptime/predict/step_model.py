@@ -21,7 +21,7 @@ from steptime.core.workload import Workload
 from steptime.count import op_work, peak_memory_bytes
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.calibrated.interval import bounds
-from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of, fabric_of_group
+from steptime.predict.collectives import EXCHANGES, Fabric, fabric_of_group
 from steptime.predict.host import Host, host_of, issuing
 from steptime.predict.kernel import NOTHING, Exchange, Interval, Kernel
 from steptime.predict.lower import Lowered, stack_of
@@ -121,7 +121,7 @@ class StepModel:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
         rate = self.device.memory_bytes_per_s
-        return self.method.links(fabric_of(found, self.settings.link_efficiency, rate))
+        return self.method.joins(found, rate)
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""

@@ -201,7 +201,8 @@ def _link(link: Link) -> Table:
     return {
         **picked(link, "name latency_s"),
         "bytes_per_s": _short(link.bytes_per_s),
-        "adds": not link.measured,
+        "reached_bytes_per_s": _short(link.reached.bytes_per_s),
+        "adds": not link.reached.measured,
         "source": ". ".join(filter(None, (link.source, link.note))),
         "unverified": list(link.unverified),
     }

@@ -237,18 +237,22 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
         raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
     draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
     pools = [pool_of(phases, demand, load, asked.replicas, draft)]
-    devices, per_s, wait_s = asked.devices * asked.replicas, inf, 0.0
+    devices, joins, token_bytes = asked.devices * asked.replicas, None, 0.0
     if demand.prefill_replicas:
         link = asked.site.link or asked.site.inside
         if link is None:
             raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
         other = replace(asked, tensor=demand.prefill_tensor or asked.tensor)
-        first, joins = other.phases(), catalog.link(link)
+        first = other.phases()
         pools.insert(0, pool_of(first, demand, load, demand.prefill_replicas))
         devices += other.devices * demand.prefill_replicas
-        per_s, wait_s = joins.bytes_per_s / first.kv_token_bytes, joins.latency_s or 0.0
-    prompt_s = phases.constant("prompt_s")
-    told = under_load(demand, load, pools, prompt_s, lambda tokens: wait_s + tokens / per_s)
+        joins = first.planner.method.joins(catalog.link(link))
+        token_bytes = first.kv_token_bytes
+
+    def sent_s(tokens: int) -> float:
+        return joins.message_s(tokens * token_bytes) if joins else 0.0
+
+    told = under_load(demand, load, pools, phases.constant("prompt_s"), sent_s)
     return told | {"devices": devices}
 
 

@@ -16,7 +16,7 @@ from steptime.core.record import Record
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.grid import Place, predicted
-from steptime.predict.method import stack_option
+from steptime.predict.method import Method, stack_option
 from steptime.predict.parallel.scaling import predict_replicas
 from steptime.stacks import stack_of
 
@@ -41,7 +41,7 @@ def predict_folder(
     folder: Path,
     warn: Callable[[str], None],
     devices: Sequence[Device] | None = None,
-    method: str = DEFAULT,
+    method: str | Method = DEFAULT,
     options: Mapping[str, str] = MappingProxyType({}),
     link: Link | None = None,
     by_op: bool = False,
@@ -96,7 +96,7 @@ def predict_space(
     workloads: Iterable[Workload],
     places: Sequence[Place],
     warn: Callable[[str], None],
-    method: str = DEFAULT,
+    method: str | Method = DEFAULT,
     options: Mapping[str, str] = MappingProxyType({}),
     must_fit: bool = False,
 ) -> Predicted:

@@ -48,6 +48,17 @@ GPU: dict[str, Form] = {  # by kind of op, else by its unit
 TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **DESCRIBED}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 
+NAMES: dict[Form, str] = {  # under which constants say how far off a form is
+    **dict.fromkeys((product, cpu.product), "product"),
+    **dict.fromkeys((stream, cpu.stream), "stream"),
+    **dict.fromkeys((attention, cpu.attention), "attention"),
+    **dict.fromkeys((convolution, cpu.convolution), "convolution"),
+    **dict.fromkeys((recurrent, cpu.recurrent), "recurrent"),
+    systolic: "systolic",
+    described: "described",
+    unnamed: "unnamed",
+}
+
 
 def price(
     kernel: Kernel, device: Device, larger: Larger = max, alone: float = 0, pause_s: float = 0.0
@@ -94,7 +105,7 @@ def _rules(
     beyond = constants.get("interval.beyond", 0.0) > 0
     joint = constants["joint.power"] if multiplies else 0.0
     limit = limit_of(device, constants, unit, dtype)
-    return form, power, joint, beyond, *_bounds(device, constants, form.__name__), limit
+    return form, power, joint, beyond, *_bounds(device, constants, NAMES[form]), limit
 
 
 @kept

@@ -21,6 +21,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.ops.ranks import rank_graph
 from steptime.predict import DEFAULT, cost_model
 from steptime.predict.collectives import fabric_of_group, overlapped
+from steptime.predict.method import Method
 from steptime.predict.records import records
 from steptime.predict.step_model import StepModel, no_link
 
@@ -240,7 +241,7 @@ def predict_replicas(
     cluster: Cluster,
     strategy: str,
     overlap: bool,
-    method: str = DEFAULT,
+    method: str | Method = DEFAULT,
     options: Mapping[str, str] | None = None,
 ) -> Sequence[Record]:
     """Return the record of the step of all replicas, then one for each row of a replica's.

@@ -177,9 +177,10 @@ function exchange(name, n, choice) {
   const { link, device } = choice, inside = choice.inside ?? link;
   const bytes = choice.work.gradient_bytes;
   const latency = choice.latency_us === null ? link.latency_s ?? 0 : choice.latency_us * 1e-6;
+  const rate = choice.method.as_paleo ? "bytes_per_s" : "reached_bytes_per_s";
   let slowest = 0;
   for (let i = 0; i < moved.length; i += 2) {
-    slowest = Math.max(slowest, moved[i] / link.bytes_per_s + moved[i + 1] / inside.bytes_per_s);
+    slowest = Math.max(slowest, moved[i] / link[rate] + moved[i + 1] / inside[rate]);
   }
   return far * latency + near * (choice.inside ? inside.latency_s ?? 0 : latency)
     + bytes * slowest / choice.share[1]
