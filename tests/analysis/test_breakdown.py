@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,15 @@ def test_the_last_prediction_counts() -> None:
         for one in PREDICTED[:2]
     ]
     assert _by_name(_table([*PREDICTED, *later]))["linear"]["ops"] == 1
+
+
+def test_a_peak_or_a_share_that_is_no_number_is_unknown() -> None:
+    wrong = [
+        replace(one, method=Method("roofline", "1", {"peak_flop_per_s": "x"})) for one in PREDICTED
+    ]
+    assert {row["peak_fraction"] for row in _table(MEASURED + wrong).rows} == {None}
+    empty = replace(_op("c", "linear", 1, 1), quantities={"published_flop_share": Quantity()})
+    assert _table([*MEASURED, replace(empty, origin="published")]).rows
 
 
 def test_rows_are_of_each_op_where_asked() -> None:

@@ -152,6 +152,12 @@ def test_shares_of_the_peak_are_speeds_and_those_above_it_are_named() -> None:
     assert "above the peak of float32: matrix units were used" in " ".join(ROOFLINE.says(table))
 
 
+def test_a_step_of_no_time_has_no_speed() -> None:
+    flop = {"flop": Quantity(1e9), "step_s": Quantity(0.0)}
+    one = replace(synthetic.measured(synthetic.workloads()[0]), origin="published", quantities=flop)
+    assert answer([one]).rows == []
+
+
 def test_an_unknown_device_has_no_ceiling_and_says_so() -> None:
     one = replace(published(step_s=0.01, published_flop_per_s=2e12), platform="no-such-device")
     table = answer([one])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,18 @@ def test_a_power_law_is_told_exactly() -> None:
     assert [one["ratio"] for one in found["curves"] if one["hyperparameter"] == "nodes"] == (
         pytest.approx([1, 2, 4, 8])
     )
+
+
+def test_an_effect_beyond_any_number_is_unknown() -> None:
+    """From 1e-99 to 1e99 with the eighth of a doubling: 2 ** (8 * 658)."""
+    near = {2: 1.0, 4: 2**0.125, 8: 2**0.25}
+    found = cells(lambda layers, _, __: 10.0 ** (99 * (layers - 4) / 4))
+    steep = [
+        replace(one, workload=replace(one.workload, params={**one.workload.params, "layers": x}))
+        for one in found
+        if (x := near[int(one.workload.params["layers"])])
+    ]
+    assert by_name(steep)["layers"]["effect_ratio"] is None
 
 
 def test_what_never_varies_has_no_weight_and_is_said() -> None:

@@ -18,6 +18,7 @@ from fake_scheduler import State, set_state
 import idx_folder
 import paleo_net
 from places import TESTS
+from record_cases import edited
 from steptime import store
 from steptime.cli.main import run
 from steptime.cluster import status as cluster
@@ -774,6 +775,25 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
     assert len({tuple(sorted(row.items())) for row in seen["visits"]}) == len(seen["visits"])
     without_id = [json.dumps({k: v for k, v in row.items() if k != "id"}) for row in seen["visits"]]
     assert len(set(without_id)) == len(without_id), "every column that differs is shown"
+
+
+def test_a_submission_that_was_edited_is_one_line(
+    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those alone whose plan means the same go on: a scheduler's name, a limit, an id."""
+    capsys.readouterr()
+    for name in ("plan.json", "cells.jsonl"):
+        path = sent.folder / name
+        whole = path.read_text()
+        lines = [json.loads(line) for line in whole.splitlines()] if "jsonl" in name else [
+            json.loads(whole)
+        ]  # fmt: skip
+        for tables in edited(lines):
+            path.write_text("\n".join(map(json.dumps, tables)))
+            code = run(["status", str(out)])
+            said = capsys.readouterr().err
+            assert (code, said.count("\n")) == (2, 1) or code == 0, said
+        path.write_text(whole)
 
 
 def test_a_submission_that_lost_a_cell_is_refused(

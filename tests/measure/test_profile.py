@@ -93,6 +93,15 @@ def test_without_a_device_the_time_is_the_hosts() -> None:
     [
         ("{}", "holds no list of trace events"),
         (_text([]), "holds no op of PyTorch's profiler"),
+        (
+            _text(
+                [
+                    _event("user_annotation", "ProfilerStep#0", 0, 9),
+                    _event("cpu_op", "aten::linear", 1, 5, tid=3) | {"tid": 3},
+                ]
+            ),
+            "holds no op",
+        ),
         (_text(GPU_STEP)[:900], "is torn or no JSON: "),
         ('{"traceEvents": [' + "[" * 100_000, "is torn or no JSON"),
         ('{"traceEvents": [3, null, {"ph": "X", "ts": "1", "dur": -1}]}', "holds no op"),

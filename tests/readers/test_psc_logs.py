@@ -218,6 +218,11 @@ def test_spellings_of_the_results(tmp_path: Path) -> None:
         assert (record.workload.batch_per_replica, record.env["batch_source"]) == (50, "implied")
 
 
+def test_a_batch_that_no_step_has_is_unknown(tmp_path: Path) -> None:
+    record = _one(tmp_path, psc_log(step_s=1e300, speed=1e300))
+    assert (record.workload.batch_per_replica, record.env["batch_source"]) == (64, "unknown")
+
+
 def test_a_traceback_that_names_a_result_is_none(tmp_path: Path) -> None:
     line = (
         '    print("Mean Time Per Step : " + str(np.mean(times`)))\nSyntaxError: invalid syntax\n'

@@ -192,6 +192,8 @@ WRONG = [  # a record with one wrong value, the field that is named, and what wa
     (_changed(workload={**TABLE["workload"], "params": {"layers": None}}), "workload.params[...]"),
     (_changed(workload={**TABLE["workload"], "plan": {"data": 0}}), "workload.plan: .*data"),
     (_changed(workload={**TABLE["workload"], "plan": {"dta": 1}}), "workload.plan: .*dta"),
+    (_changed(workload={**TABLE["workload"], "plan": {"data": True, "tensor": 1, "pipeline": 1}}),
+     "workload.plan: data: Expected `int`, got `bool`"),
     (_changed(env=[]), "env: Expected `object`, got `array`"),
     (_changed(env={"round": "x"}), "env.round: expected `int`, got 'x'"),
     (_changed(env={"round": True}), "env.round: expected `int`"),

@@ -74,20 +74,21 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     asked = [one for one in names() if analysis(one).section]
     charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
 
-    def part(one: str, of_analysis: bool) -> Section | InputError | None:
+    def part(one: str, of_analysis: bool, here: Data) -> Section | InputError | None:
         try:
             if of_analysis:
-                return _section(one, data.beside(), pictures)
-            spec = draw(one, data.beside())
+                return _section(one, here, pictures)
+            spec = draw(one, here)
             return Section(one, spec["title"]["text"], (), None, spec)
         except InputError as error:
             return error
 
     which, made = [True] * len(asked) + [False] * len(charts), []
+    each = [data.beside() for _ in which]  # here: threads that ask for one at once collide
     with ThreadPoolExecutor(threads()) as pool:
         summary = pool.submit(numbers, data.beside())
         clicks = pool.submit(details, data.beside(), rows) if pictures else None
-        for one in pool.map(part, [*asked, *charts], which):
+        for one in pool.map(part, [*asked, *charts], which, each):
             made.append(one)
             tell("sections", len(made), len(which))
     found = summary.result()
