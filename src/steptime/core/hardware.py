@@ -264,13 +264,17 @@ _LOG: Check = (lambda value: NUMBER[0](value) and -100 < value < 100, "")  # of 
 
 
 def _are_ends(row: Any) -> bool:
-    return row_of(_LOG, _LOG)(row) and row[0] <= row[1]
+    return row_of(_LOG, _LOG)(row) and bool(row[0] <= row[1])
+
+
+def _is_factor(value: Any) -> bool:
+    return NUMBER[0](value) and 1e-15 < value < 1e15
 
 
 _CALIBRATION: dict[str, Check] = {  # what predictions read of it
     **dict.fromkeys(
         ("constants", "alone"),
-        table_of(lambda of: NUMBER[0](of) and 1e-15 < of < 1e15, "numbers from 1e-15 to 1e15"),
+        table_of(_is_factor, "numbers from 1e-15 to 1e15"),
     ),
     "intervals": table_of(_are_ends, "two logs each, the lower one first"),
     "steps": list_of(row_of(ABOVE_0, ABOVE_0, _LOG), "[host_s, device_s, weight]"),
@@ -284,8 +288,9 @@ _CALIBRATION: dict[str, Check] = {  # what predictions read of it
 
 
 def _is_curve(one: Any) -> bool:
-    lists = [one.get(key) for key in ("work", "min_s")] if isinstance(one, dict) else [None]
-    return all(map(list_of(ABOVE_0[0], "")[0], lists)) and len({*map(len, lists)}) == 1
+    lists: list[Any] = [one.get(key) for key in ("work", "min_s")] if isinstance(one, dict) else []
+    rows = list_of(ABOVE_0[0], "")[0]
+    return bool(lists) and all(map(rows, lists)) and len({*map(len, lists)}) == 1
 
 
 _MEASURED: dict[str, Check] = {  # what is read of it
