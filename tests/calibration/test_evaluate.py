@@ -267,6 +267,15 @@ ASKED = [
 STEP = {"model": "cnn:blocks=1,filters=16,image=64", "batch": 2, "dtype": "float32"}
 
 
+@pytest.mark.parametrize("cell", ["yes", "TRUE", "on", True])
+def test_a_cell_says_yes_in_several_spellings(cell):
+    row = {**STEP, "device": "a100", "condition": "step", "seconds": 1.0}
+    assert plain_case({**row, "channels_last": cell}).asked == {"channels_last": "yes"}
+    assert plain_case({**row, "channels_last": "off"}).asked == {"channels_last": "no"}
+    with pytest.raises(InputError, match=r"row: channels_last must be yes or no, not 'nhwc'"):
+        plain_case({**row, "channels_last": "nhwc"})
+
+
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 def test_rows_ask_as_predict_does(asked):
     """A table's `tf32`, `host` and `channels_last` mean what they mean in `predict`."""

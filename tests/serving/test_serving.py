@@ -1,10 +1,12 @@
 """Inference: what phases are made of, by hand; memory and largest batch; options and answers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import steptime
+from places import ROOT
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.ops.sequence import experts_read
@@ -182,6 +184,18 @@ def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
     flop = one.attended(narrow, Group(1, 8192, 0))[1].flop
     assert flop == 4 * 64 * 64 * 64 * 128 * 256 * 0.75
     keys = 128 * 2 * 8 * 64 * 2
+    assert one.attended(narrow, Group(1, 1, 8192))[1].bytes == pytest.approx(keys, rel=0.1)
+
+
+def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    text = (ROOT / "src/steptime/data" / "stacks/vllm-2025.toml").read_text()
+    own.write_text(text.replace("skips_window = true", "skips_window = false"))
+    one = phases("gpt_oss_20b", stack=str(own))
+    narrow = one.layers["block1"].head
+    assert narrow is not None
+    assert one.attended(narrow, Group(1, 8192, 0))[1].flop == 4 * 64 * 64 * 8192 * 4096
+    keys = 128 * 2 * 8 * 64 * 2  # the cache keeps no more than the window
     assert one.attended(narrow, Group(1, 1, 8192))[1].bytes == pytest.approx(keys, rel=0.1)
 
 

@@ -111,7 +111,10 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
         attrs = dict(said["attrs"]).items()
         said["attrs"] = {name: repr(v) if isinstance(v, str) else v for name, v in attrs}
     said["rivals"] = {name: repr(value) for name, value in dict(row.get("rivals") or {}).items()}
-    said |= {name: str(said[name]) for name in ("batch", "channels_last") if name in said}
+    if "batch" in said:
+        said["batch"] = str(said["batch"])
+    if "channels_last" in said:
+        said["channels_last"] = str(truth(said["channels_last"], f"{place}: channels_last"))
     rows: Rows = _valid(Rows, said, place)
     for name in ("seconds", *(() if device else ("device",))):
         if row.get(name) is None:

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.core.stack import Execution
 from steptime.ops.builder import Builder
 from steptime.ops.execution import PLAIN
 from steptime.plans.pieces import FIRST, LAST, piece_of
 from steptime.plans.planner import Planner
-from steptime.predict.kernel import Kernel
+from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import stack_of
 
 HALF = 2  # bytes
@@ -57,9 +58,14 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
     first, *rest = planner.method.lower(b.graph(y), planner.in_memory, settings).kernels
     flop = first.flop
     if tokens > 1:  # a mask skips keys among the new ones alone
-        skips = 1 - stack_of(settings).kinds.get("attention", PLAIN).causal_flop
+        skips = 1 - attention_of(settings).causal_flop
         flop *= (1 - skips * tokens / keys) / (1 - skips)
     return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
+
+
+def attention_of(settings: Settings) -> Execution:
+    """Return how a stack runs attention."""
+    return stack_of(settings).kinds.get("attention", PLAIN)
 
 
 def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:

@@ -21,7 +21,15 @@ from steptime.predict.calibrated.interval import bounds
 from steptime.predict.calibrated.power import spent_j
 from steptime.predict.host import calls_of, host_of
 from steptime.predict.kernel import Interval, Kernel
-from steptime.serving.kernels import FORMATS, HALF, Group, Head, attention, merged
+from steptime.serving.kernels import (
+    FORMATS,
+    HALF,
+    Group,
+    Head,
+    attention,
+    attention_of,
+    merged,
+)
 
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
 
@@ -164,6 +172,10 @@ class Phases:
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)
 
+    @cached_property
+    def _skips_window(self) -> bool:
+        return attention_of(self.planner.method.settings).skips_window
+
     def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
         """Return the seconds of a layer's attention for a group, and its first kernel.
 
@@ -171,7 +183,7 @@ class Phases:
         section 2.1.2): all heads share one key, of which a part is the value.
         """
         if head.window:  # parts of a prompt as long as the window see that before them
-            parts = -(-group.tokens // head.window)
+            parts = -(-group.tokens // head.window) if self._skips_window else 1
             tokens, past = -(-group.tokens // parts), head.window if parts > 1 else group.past
             group = Group(group.sequences * parts, tokens, min(past, head.window))
         group = group._replace(past=round(group.past))
