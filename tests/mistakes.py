@@ -488,6 +488,8 @@ LINES = [
     ("convert fc -o net.json --dtype float31", "unknown dtype 'float31'; did you mean 'float32'?"),
     ("convert fc -o net.json --input x=2x3", "--input is of code: model.py:UNet"),
     ("convert model.py:Net --input x=2y3", "input 'x=2y3' is not NAME=2x3x256x256:float32"),
+    (f"convert model.py:Net --input x=2x{'9' * 5000}", "is larger than 2^53"),
+    ("convert model.py:Net --input x=2x0", "--input: input 'x=2x0': must be at least 1, not 0"),
     ("convert model.py:Net --input x=2x3:float31", "unknown type of an input 'float31'"),
     ("convert model.py:Net --input x=2 --input x=3", "input 'x' is given twice"),
     ("convert model.py:Net --input x=2 --input 3", "give a name to all inputs or to none"),

@@ -19,6 +19,7 @@ from steptime.core.record import (
     DONE,
     MOST_EXAMPLES,
     ORIGINS,
+    SMALLEST,
     STATUSES,
     Method,
     Quantity,
@@ -216,7 +217,7 @@ def test_a_record_as_json_by_hand() -> None:
     assert (table["schema"], table["status"], table["cause"]) == (1, "ok", "")
 
 
-numbers = st.floats(0, 1e100)
+numbers = st.just(0.0) | st.floats(SMALLEST, 1e100)
 facts = st.dictionaries(st.text(max_size=2), st.integers() | st.booleans(), max_size=3)
 quantities = st.builds(
     lambda value, low, high, samples, columns: Quantity(

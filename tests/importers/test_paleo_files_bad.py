@@ -103,6 +103,10 @@ BAD: dict[str, tuple[Table, str]] = {
         {"data": image(2, 10**400), "a": layer("ReLU", "data")},
         "layer 'data': tensor must be whole numbers from 1 to 2^53",
     ),
+    "a batch that is a table": (
+        {"data": {**image(2, 6), "tensor": [{}, 6, 6, 3]}, "a": layer("ReLU", "data")},
+        "layer 'data': tensor must be whole numbers from 1 to 2^53",
+    ),
     "huge input": (
         {"data": image(2, 2**30, 2**30), "a": layer("ReLU", "data")},
         "layer 'data': output '[2, 1073741824, 1073741824]' has more than 2^53 elements",

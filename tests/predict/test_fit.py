@@ -258,6 +258,7 @@ def test_a_price_file_of_a_user(tmp_path: Path) -> None:
         ("Tesla T4", "Tesla T44", "offer 1: unknown device 'Tesla T44'"),
         ('["Tesla T4"]', "[]", "offer 1 ('a node') has no device"),
         ("number = 8", "number = 0", "offer 1 ('a node') has no device"),
+        ("number = 8", f"number = 1{'0' * 400}", "offer 1: 'number' must be positive and finite"),
         ("[[offers]]", "[offers]", "'offers' must be a list of tables"),
     ],
 )

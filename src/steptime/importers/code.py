@@ -15,6 +15,7 @@ from typing import Any
 
 from steptime.catalog import user_folder
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import whole_number
 from steptime.importers import Source, opened, read_content
 from steptime.importers.archive import member
 
@@ -88,9 +89,10 @@ def inputs_of(texts: list[str], where: str) -> Inputs:
         found = _INPUT.fullmatch(text.strip())
         if not found:
             raise InputError(f"{where}: input {shorten(text)} is not NAME=2x3x256x256:float32")
-        shape = tuple(int(n) for n in found["shape"].split("x"))
-        if not all(0 < n < 2**40 for n in shape) or len(shape) > MOST_AXES:
-            raise InputError(f"{where}: input {shorten(text)}: a size that none can have")
+        here = f"{where}: input {shorten(text)}"
+        shape = tuple(whole_number(n, here, most=2**40) for n in found["shape"].split("x"))
+        if len(shape) > MOST_AXES:
+            raise InputError(f"{here}: more than {MOST_AXES} axes")
         dtype = found["dtype"] or "float32"
         if dtype not in TYPES:
             raise unknown("type of an input", dtype, TYPES, where)

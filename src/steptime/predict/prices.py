@@ -73,7 +73,8 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
         one = checked(table_of_offer, _OFFER, ("name", "devices", "per_hour"), place)
         if one.get("number") == 0 or not one["devices"]:
             raise InputError(f"{place} ({shorten(one['name'])}) has no device")
-        price = positive(one["per_hour"], 1.0, "per_hour", place) / one.get("number", 1)
+        price = positive(one["per_hour"], 1.0, "per_hour", place)
+        price /= positive(one.get("number", 1), 1.0, "number", place)
         try:
             devices = [catalog.device(word).name for word in one["devices"]]
         except InputError as error:

@@ -58,8 +58,9 @@ def _network(table: object, allow_unknown: bool) -> tuple[tuple[Entry, ...], int
         raise InputError(f"a network has one layer of type Input; found {names or 'none'}")
     if len(entries) == 1:
         raise InputError("the network has no layers besides its input")
-    tensor = inputs[0].keys.get("tensor")
-    return entries, tensor[0] if isinstance(tensor, list) and tensor else 1
+    tensor = inputs[0].keys.get("tensor")  # what is no shape is refused when it is built
+    sizes = tensor if isinstance(tensor, list) else []
+    return entries, sizes[0] if sizes and type(sizes[0]) is int else 1
 
 
 def _lowered(b: Builder, entries: Sequence[Entry], own_batch: int, batch: int) -> str:
