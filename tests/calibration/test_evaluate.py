@@ -277,18 +277,21 @@ def test_a_cell_says_yes_in_several_spellings(cell):
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=str)
-def test_rows_ask_as_predict_does(asked):
+@pytest.mark.parametrize("model", [STEP["model"], "resnet18", "bert_base"])
+def test_rows_ask_as_predict_does(asked, model):
     """A table's `tf32`, `host` and `channels_last` mean what they mean in `predict`."""
-    row = {**STEP, **asked, "device": "a100", "condition": "step", "seconds": 1.0}
+    step = {**STEP, "model": model}
+    row = {**step, **asked, "device": "a100", "condition": "step", "seconds": 1.0}
     stack = asked.get("stack")
     wishes = {name: value for name, value in asked.items() if name != "stack"}
     options = {"stack": stack} if stack else None
-    told = predict(**STEP, device="a100", options=options, **wishes)
+    told = predict(**step, device="a100", options=options, **wishes)
     (one,) = evaluate_rows([row]).scored
-    assert (one.value, one.low, one.high) == pytest.approx((told.step_s, told.low, told.high))
+    ends = told.step_s, told.low, told.high
+    assert (one.value, one.low, one.high) == pytest.approx(ends, rel=1e-12)
     (analytic,) = score([plain_case(row)], cost_model("analytic"))
     known = {name: value for name, value in wishes.items() if name == "tf32"}
-    told = predict(**STEP, device="a100", method="analytic", options=options, **known)
+    told = predict(**step, device="a100", method="analytic", options=options, **known)
     assert analytic.value == pytest.approx(told.step_s)
 
 

@@ -25,11 +25,15 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class _Block:
-    """Kernels that differ in numbers alone: one kernel of arrays, the case of each, how often."""
+    """Kernels that differ in numbers alone: one kernel of arrays, the case of each, how often.
+
+    Those of a case that differ in new pages alone are off alike: `same` says which of all that is.
+    """
 
     kernel: Kernel
     case: Any  # indices
     often: Floats
+    same: Any  # indices
 
 
 class Columns:
@@ -56,14 +60,18 @@ class Columns:
                     flop=0, bytes=0, fresh=0, tensors=(), products=(), row=1, window=flat
                 )
                 blocks[alike, len(kernel.products)].append((kernel, i, often))
-        self._blocks = [
-            _Block(
-                _stacked([kernel for kernel, _, _ in rows]),
-                np.array([i for _, i, _ in rows]),
-                np.array([float(often) for _, _, often in rows]),
+        self._blocks = []
+        for rows in blocks.values():
+            ids: dict[tuple[Kernel, int], int] = {}
+            grouped = [(kernel._replace(fresh=0), i) for kernel, i, _ in rows]
+            self._blocks.append(
+                _Block(
+                    _stacked([kernel for kernel, _, _ in rows]),
+                    np.array([i for _, i, _ in rows]),
+                    np.array([float(often) for _, _, often in rows]),
+                    np.array([ids.setdefault(one, len(ids)) for one in grouped]),
+                )
             )
-            for rows in blocks.values()
-        ]
 
     def _found(self, kernel: Kernel, case: Case) -> Kernel:
         """Return a kernel as the case finds it: weights in the last cache where it is repeated."""
@@ -96,15 +104,14 @@ class Columns:
         value = passes.sum(axis=0)
         below, above, below2, above2 = sums = np.zeros((4, len(self.cases)))
         for block, one in self._priced(constants):
-            down = block.often * (one.value - one.low)
-            up = block.often * (one.high - one.value)
-            alone = 1 - one.shared**2
-            parts = (
-                *(one.shared * down, one.shared * up),
-                *(alone * down**2, alone * up**2),
-            )
+            down = np.bincount(block.same, block.often * (one.value - one.low))
+            up = np.bincount(block.same, block.often * (one.high - one.value))
+            _, first = np.unique(block.same, return_index=True)
+            shared = np.broadcast_to(one.shared, block.case.shape)[first]
+            alone = 1 - shared**2
+            parts = (shared * down, shared * up, alone * down**2, alone * up**2)
             for i, part in enumerate(parts):
-                sums[i] += np.bincount(block.case, part, len(self.cases))
+                sums[i] += np.bincount(block.case[first], part, len(self.cases))
         low = value - np.sqrt(below**2 + below2)
         high = value + np.sqrt(above**2 + above2)
         middle = self._timed(passes, constants)
