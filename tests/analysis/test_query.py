@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from steptime.analysis.data import Data
 from steptime.analysis.query import export, query
-from steptime.analysis.row import COLUMNS, Row, facts_of, network_names
 from steptime.cli import command
 from steptime.core.errors import InputError
 from steptime.core.progress import listening, watched
-from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
+from steptime.records.row import COLUMNS, Row, facts_of, network_names
 
 RECORDS = synthetic.sweep(failures=True)
 DATA = Data.of(RECORDS)

@@ -7,9 +7,9 @@ import pytest
 
 import steptime
 import synthetic
-from steptime import store
 from steptime.core.errors import InputError
-from steptime.predict.step_model import StepModel
+from steptime.prediction.step_model import StepModel
+from steptime.records import store
 
 ROWS = [
     {"kind": "linear", "shapes": [[64 * i, 512], [256, 512]], "seconds": i * 2e-5}
@@ -39,8 +39,8 @@ ASK = "print(steptime.predict('resnet18', 't4').model)"
     "text",
     [
         f"import steptime; {ASK}",
-        f"import steptime.predict.method as m, steptime; assert m.Method; {ASK}",
-        f"import steptime; steptime.predict; import steptime.predict.method; {ASK}",
+        f"import steptime.prediction.method as m, steptime; assert m.Method; {ASK}",
+        f"import steptime; steptime.predict; import steptime.prediction.method; {ASK}",
         "from steptime import predict; print(predict('resnet18', 't4').model)",
     ],
 )

@@ -20,10 +20,10 @@ import pytest
 import exported
 import synthetic
 from onnx_bytes import model, node, tensor, value
-from steptime import store
 from steptime.cli.main import run
-from steptime.core.record import Record, record_to_json
 from steptime.core.workload import workload_from_json, workload_to_json
+from steptime.records import store
+from steptime.records.record import Record, record_to_json
 
 CODE = "evil.py:Net"
 SAYS = "is code, which data does not run; name it on the command line, in Python or in an exper"

@@ -12,7 +12,7 @@ import synthetic
 from steptime.cli.command import command, note
 from steptime.cli.main import COMMANDS, run
 from steptime.core.table import Answer
-from steptime.store import open_writer
+from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 

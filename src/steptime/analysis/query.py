@@ -10,13 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steptime.analysis import flat
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_folder, replacing
 from steptime.core.printers import APOSTROPHE, FORMULA
-from steptime.store import StoreError
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.row import Row
+from steptime.records.store import StoreError
 
 if TYPE_CHECKING:
     import duckdb

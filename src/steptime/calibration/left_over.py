@@ -13,8 +13,8 @@ import numpy as np
 
 from steptime.calibration.columns import Columns, Floats, products_alike
 from steptime.calibration.fit import logs
-from steptime.predict import described
-from steptime.predict.host import alike
+from steptime.prediction import described
+from steptime.prediction.host import alike
 
 FEWEST = 10  # products, or steps, that show how others miss
 SPREAD = 0.2  # of what they miss by together, in ln

@@ -16,13 +16,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from steptime import catalog, models
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.table import picked
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
-from steptime.predict.kernel import Interval
+from steptime.hardware import catalog
+from steptime.network import families as models
+from steptime.prediction.kernel import Interval
 
 DATA = Path(catalog.__file__).parent / "data/published"
 SITES = DATA / "sites.toml"

@@ -26,7 +26,7 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
 from steptime.energy.process import Process, factors, read_process
-from steptime.ops import cost_of, products_of
+from steptime.network.ops import cost_of, products_of
 
 _DATA = Path(__file__).parents[1] / "data"
 _FLOATS = {one.compute for one in PRECISIONS.values()}

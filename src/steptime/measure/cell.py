@@ -9,16 +9,16 @@ from typing import Any
 
 from steptime.build import build
 from steptime.core.graph import Graph
-from steptime.core.record import Quantity
 from steptime.core.workload import Workload
-from steptime.importers import located
+from steptime.formats import located
 from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
 from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
-from steptime.ops.execution import dequantised
+from steptime.network.ops.execution import dequantised
+from steptime.records.record import Quantity
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from steptime.build import build
 from steptime.core.graph import PASSES
-from steptime.core.record import NO_OP, UNATTRIBUTED, Quantity
 from steptime.core.workload import Workload
 from steptime.measure.contract import Options, Prepared, UnsupportedError
 from steptime.measure.timing import in_one_run
-from steptime.measure.trace import Profile, events_of, profile_of
+from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity
+from steptime.records.trace import Profile, events_of, profile_of
 
 MOST_STEPS, LEAST_STEPS = 20, 3
 

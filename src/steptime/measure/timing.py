@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from steptime.core.record import Quantity
 from steptime.measure.disturbance import Watch, changes
+from steptime.records.record import Quantity
 
 WINDOW = 5
 TOLERANCE = 0.01  # windows that differ less are taken as equal

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from steptime.build import build
-from steptime.core.record import Quantity
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
 from steptime.measure.data.dataset import Split
@@ -15,6 +14,7 @@ from steptime.measure.data.loader import Fit, decode
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
 from steptime.measure.timing import in_one_run
+from steptime.records.record import Quantity
 
 
 def examination(
