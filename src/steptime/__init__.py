@@ -18,7 +18,7 @@ _FROM = {
     "from_module": "steptime.api:from_module",
     "link": "steptime.hardware.catalog:link",
     "plan": "steptime.questions.plan.best:plan",
-    "predict": "steptime.predict",  # the room, which can be called
+    "predict": "steptime.api:predict",
     "predict_op": "steptime.api:predict_op",
     "serve": "steptime.questions.serve.answer:serve",
     "whatif": "steptime.api:whatif",

@@ -233,8 +233,9 @@ def over_replicas(
 
     Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
     """
+    from steptime.core.workload import STRATEGIES
     from steptime.measure import ranks
-    from steptime.measure.contract import STRATEGIES, meaningful
+    from steptime.measure.contract import meaningful
 
     if strategy is not None and strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES, "--strategy")

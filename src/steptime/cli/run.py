@@ -14,8 +14,9 @@ from steptime.core.files import check_folder
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.table import Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si, size
+from steptime.core.workload import STAGINGS
 from steptime.hardware.device import Device
-from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS
+from steptime.measure.contract import INPUTS, LEAST_TRAINED
 from steptime.records.record import Record
 
 LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step

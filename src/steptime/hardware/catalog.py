@@ -22,15 +22,14 @@ from typing import Any, Generic, TypeVar
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_whole
 from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
-from steptime.core.toml_files import read_toml, shown, toml_text
+from steptime.core.toml_files import DATA, read_toml, shown, toml_text
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import GB, LATER, Device, Link, device_from_table, link_from_table
 from steptime.hardware.stack import Stack, stack_from_table
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
-_DATA = Path(__file__).parent / "data"
-_ALIASES = _DATA / "devices" / "aliases.toml"
+_ALIASES = DATA / "devices" / "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
 _READ_BY_ALL = (  # figures that every method of prediction may read
     *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
@@ -51,7 +50,7 @@ class _Shelf(Generic[_Item]):
 
     def shipped(self) -> dict[str, Path]:
         """Return the shipped files by name."""
-        paths = sorted((_DATA / self.folder).glob("*.toml"))
+        paths = sorted((DATA / self.folder).glob("*.toml"))
         return {path.stem: path for path in paths if path != _ALIASES}
 
     def own(self) -> dict[str, Path]:
@@ -70,7 +69,7 @@ class _Shelf(Generic[_Item]):
         """Return the file of a name in lower case, or of what it is short for, or None."""
         if not _NAME.fullmatch(key):
             return None
-        shipped = _DATA / self.folder / f"{alias or key}.toml"
+        shipped = DATA / self.folder / f"{alias or key}.toml"
         known = shipped != _ALIASES and shipped.is_file()
         own = self.own().get(key)
         if own and known:
@@ -118,11 +117,11 @@ def _checked(item: _Item, path: Path) -> _Item:
 def user_folder(kind: str) -> Path:
     """Return the folder of the user's own files of a kind, such as devices; it need not exist.
 
-    It lies in $STEPTIME_HOME, else $XDG_DATA_HOME/steptime, else ~/.local/share/steptime.
+    It lies in $STEPTIME_HOME, else $XDGDATA_HOME/steptime, else ~/.local/share/steptime.
     """
     if home := os.environ.get("STEPTIME_HOME"):
         return Path(home) / kind
-    data = os.environ.get("XDG_DATA_HOME")
+    data = os.environ.get("XDGDATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
 
 
@@ -210,7 +209,7 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
     stack's, with those of its uses.
     """
-    path = _DATA / "priors" / f"{kind}.toml"
+    path = DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
     found = constants_from_table(read_toml(path), shown(path))
     found |= {**stack(DEFAULT_STACK).uses, **stack(software).uses}

@@ -8,13 +8,13 @@ from typing import Any
 
 from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.toml_files import read_toml, shown
+from steptime.core.toml_files import DATA, read_toml, shown
 from steptime.hardware import catalog
 
 HOUR_S = 3600.0
 BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
 _DIGITS = 9  # of an hour: rounding in sums must not start another one
-_SHIPPED = Path(catalog.__file__).parent / "data" / "prices"
+_SHIPPED = DATA / "prices"
 _FILE: dict[str, Check] = {
     **dict.fromkeys(("name", "date", "currency", "billing", "source", "note"), TEXT),
     "unverified": TEXTS,

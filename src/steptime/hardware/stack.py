@@ -49,17 +49,17 @@ class Stack:
     `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
     one kernel that moves every tensor once. `host` are seconds of the host, by names such as
     `host.forward_op_s` (`prediction/host.py`), on one whose `host.factor` is 1; {} where nobody
-    measured them. `training` are constants of a training over many devices (`plans/`), `serving` of
-    inference (`serving/`), {} for those of the default stack. `memory` is what it holds on a GPU
-    beside tensors (`prediction/memory.py`), {} where that is not known; `interval` is how far its host
-    and its steps are off (`prediction/calibrated/interval.py`), {} for those of other stacks. Images
-    are laid out with their `channels_last`, or before height and width; convolutions in float32 run
-    as `conv_tf32` where a device has it, other products as `matmul_tf32`. `backend` measures it,
-    told to `compile` or not; "" where nothing here does. One that never `trains` runs inference
-    alone. `since` is the month ("2024-09") of which it is the state, "" for one without a date;
-    `seen` says what its constants of training were fitted on (`models`, `devices`,
-    `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where that is
-    known.
+    measured them. `training` are constants of a training over many devices (`questions/plan`),
+    `serving` of inference (`questions/serve`), {} for those of the default stack. `memory` is what
+    it holds on a GPU beside tensors (`prediction/memory.py`), {} where that is not known;
+    `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
+    for those of other stacks. Images are laid out with their `channels_last`, or before height and
+    width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
+    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. One
+    that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
+    state, "" for one without a date; `seen` says what its constants of training were fitted on
+    (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves
+    out, where that is known.
     """
 
     name: str

@@ -75,9 +75,7 @@ def meaning(backend: Any, error: Exception) -> Exception:
 
 
 INPUTS = ("device", "host", "dataset")  # resident, copied in each step, read from files meanwhile
-STAGINGS = ("shared", "local")  # files are read where they are, or copied to this machine first
 LEAST_TRAINED = 10  # steps of a training: fewer leave nothing to time
-STRATEGIES = ("allreduce", "independent", "sharded", "parameter-server")  # see docs/devices.md
 
 
 @dataclass(frozen=True)

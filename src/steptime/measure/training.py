@@ -13,8 +13,7 @@ from steptime.measure.data.dataset import Split
 from steptime.measure.data.loader import Fit, decode
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
-from steptime.measure.timing import in_one_run
-from steptime.records.record import Quantity
+from steptime.records.record import Quantity, in_one_run
 
 
 def examination(

@@ -1,13 +1,9 @@
 """Cost models: graph, workload and cluster -> records. Blind to every measurement.
 
 The first record is of the whole step; one for each forward op follows, in the order of the graph.
-The room can be called: `steptime.predict("resnet50", "a100")` is `steptime.api.predict`.
 """
 
-import sys
 from dataclasses import replace
-from types import ModuleType
-from typing import Any
 
 from steptime.core import registry
 from steptime.prediction.method import Method
@@ -32,14 +28,3 @@ def cost_model(name: str | Method) -> Method:
     if name not in CORRECTIONS:
         return method
     return replace(method, options={**registry.load(CORRECTIONS[name]), **method.options})
-
-
-class _Room(ModuleType):
-    """This room as a module that can be called, so that one name serves for both."""
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """Return what `steptime.api.predict` returns."""
-        return registry.load("steptime.api:predict")(*given, **named)
-
-
-sys.modules[__name__].__class__ = _Room

@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from math import exp, log
 from operator import mul
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import truth
-from steptime.hardware import catalog
+from steptime.core.toml_files import DATA
 from steptime.prediction.kernel import Kernel
 
 NAME = "described"
@@ -30,7 +29,7 @@ KINDS = tuple(
     for unnamed in ((), (UNNAMED,))
     for words in ((), ("channels_last",), ("compiled",))
 )
-_FILE = Path(catalog.__file__).parent / "data" / "image_networks.csv"
+_FILE = DATA / "image_networks.csv"
 _NEAR = 8  # power of a likeness: which of those that share words counts
 _FAR = 1e-12  # weight of a network that shares none
 _KNOWN = 1 / 4  # likeness from which on a family is known

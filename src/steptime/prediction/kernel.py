@@ -45,7 +45,7 @@ class Settings:
 
 
 class Exchange(NamedTuple):
-    """What exchanges over a link: the name of an op, and its group (`network/ops/communication.py`)."""
+    """What exchanges over a link: the name of an op, and its group."""
 
     name: str
     ranks: int
@@ -133,7 +133,7 @@ Larger = Callable[[float, float], float]
 
 
 class Price(Protocol):
-    """How long a kernel takes on a device. `larger` is `max`, also of arrays (`prediction/lines.py`).
+    """How long a kernel takes on a device. `larger` is `max`, of arrays, too (`prediction/lines`).
 
     A price that cannot take arrays of FLOP and bytes leaves `larger` out (`Method.arrays`).
     """

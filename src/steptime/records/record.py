@@ -1,7 +1,7 @@
 """The one record that measured, predicted and published numbers share, and its JSON form."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -85,6 +85,11 @@ class Record:
     env: Mapping[str, Any] = field(default_factory=dict)
     taken_at: str = ""
     schema: int = SCHEMA
+
+
+def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity:
+    """Return samples with the column that says the run of each: one worker is one run."""
+    return Quantity(samples=tuple(samples), columns={"run": (0,) * len(samples), **columns})
 
 
 def stack_of(record: Record) -> str | None:

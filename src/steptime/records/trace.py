@@ -8,12 +8,13 @@ sequence number. A kernel belongs to the op that launched it: both say one corre
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.records.record import UNATTRIBUTED
+from steptime.core.graph import PASSES
+from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, in_one_run
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
@@ -209,3 +210,41 @@ def _swept(
             if known is None or known[0] <= event.start:  # later ones saw the number, this made it
                 owners[event.sequence] = event.start, here
         stack.append(here)
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """The times of one op in each profiled step, or of what belongs to none."""
+
+    scope: str
+    kind: str
+    quantities: Mapping[str, Quantity]
+
+
+def times_of(profile: Profile, kinds: Mapping[str, str], first: int = 1) -> list[OpTimes]:
+    """Return the times of ops from the step `first` on: the profiler slows the one before.
+
+    `kinds` are those of the ops by name; what is none of them is unattributed, but the optimizer.
+    """
+    known = {**kinds, "optimizer": "optimizer"}
+    steps = profile.steps[first:]
+    ops: dict[str, dict[str, list[float]]] = {}
+    for part, seconds in profile.parts.items():
+        scope = part.scope if part.scope in known else UNATTRIBUTED
+        passes = ops.setdefault(scope, {name: [0.0] * len(steps) for name in PASSES})
+        passes[part.pass_] = [
+            a + b for a, b in zip(passes[part.pass_], seconds[first:], strict=True)
+        ]
+    ordered = [*known, UNATTRIBUTED]
+    found = []
+    rest = steps
+    for scope in sorted(ops, key=ordered.index):
+        whole = [sum(each) for each in zip(*ops[scope].values(), strict=True)]
+        rest = [left - taken for left, taken in zip(rest, whole, strict=True)]
+        samples = {f"{name}_s": values for name, values in ops[scope].items()} | {"step_s": whole}
+        found.append(OpTimes(scope, known.get(scope, UNATTRIBUTED), _sampled(samples)))
+    return [*found, OpTimes(NO_OP, NO_OP, _sampled({"step_s": rest}))]
+
+
+def _sampled(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
+    return {name: in_one_run(values) for name, values in samples.items()}

@@ -12,7 +12,7 @@ from steptime.build import Choice, choice_of, family_of, known_keys, read_table,
 from steptime.core import ranges
 from steptime.core.dtypes import ALIASES, PRECISIONS
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.workload import OPTIMIZERS, PHASES
+from steptime.core.workload import OPTIMIZERS, PHASES, STAGINGS, STRATEGIES
 from steptime.measure import contract, registry
 from steptime.sweeps.resource_request import ResourceRequest
 
@@ -109,8 +109,8 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "dtype": (*PRECISIONS, *ALIASES),
     "optimizer": OPTIMIZERS,
     "input": contract.INPUTS,
-    "staging": contract.STAGINGS,
-    "strategy": contract.STRATEGIES,
+    "staging": STAGINGS,
+    "strategy": STRATEGIES,
 }
 _TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 

@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from math import sqrt
-from pathlib import Path
 from typing import Any
 
-from steptime.core.toml_files import read_toml
-from steptime.hardware import catalog
+from steptime.core.toml_files import DATA, read_toml
 from steptime.hardware.device import Device
 
 NEAR = 1.25  # watts within this factor of what was measured count as measured
 WIDER = 0.15  # of ln(measured / predicted), for each reason: assumed, as much as kinds differ by
 NO_KIND = 9  # reasons that a kind of device counts of which none was measured
-_FILE = Path(catalog.__file__).parent / "data" / "measured.toml"
+_FILE = DATA / "measured.toml"
 _ASKED = {  # by kind of device, field: how a person calls it
     "gpu": {
         "maker": "maker",

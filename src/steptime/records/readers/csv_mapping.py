@@ -13,7 +13,7 @@ from steptime.build import is_path, known_keys, make_workload, read_model, valid
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.units import QUANTITIES
-from steptime.measure.contract import STAGINGS, STRATEGIES
+from steptime.core.workload import STAGINGS, STRATEGIES
 from steptime.records.readers.csv_rows import Row, number, positive, read_rows
 from steptime.records.readers.sources import Found, Source, platform_of
 from steptime.records.record import STATUSES, Method, Quantity, Record

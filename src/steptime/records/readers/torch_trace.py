@@ -9,10 +9,9 @@ from statistics import fmean
 from steptime.core.errors import InputError, one_line
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Workload
-from steptime.measure.profile import times_of
 from steptime.records.readers.sources import TRACE, Found, Source, platform_of
 from steptime.records.record import NO_OP, UNATTRIBUTED, Method, Quantity, Record
-from steptime.records.trace import Part, Profile, events_of, profile_of
+from steptime.records.trace import Part, Profile, events_of, profile_of, times_of
 
 SOURCE = "a trace of torch.profiler"
 SEEN = 1_000_000  # bytes before the list of events, at most
