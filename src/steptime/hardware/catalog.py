@@ -117,11 +117,11 @@ def _checked(item: _Item, path: Path) -> _Item:
 def user_folder(kind: str) -> Path:
     """Return the folder of the user's own files of a kind, such as devices; it need not exist.
 
-    It lies in $STEPTIME_HOME, else $XDGDATA_HOME/steptime, else ~/.local/share/steptime.
+    It lies in $STEPTIME_HOME, else $XDG_DATA_HOME/steptime, else ~/.local/share/steptime.
     """
     if home := os.environ.get("STEPTIME_HOME"):
         return Path(home) / kind
-    data = os.environ.get("XDGDATA_HOME")
+    data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
 
 

@@ -68,7 +68,7 @@ class StepModel:
     `network` is model text (`resnet50`), a path or a workload; `device` and `link` are names,
     paths or what the catalog gives; a `Fabric` or a `Cluster` in place of a link says more about
     what joins the replicas. `options` are those of the method, as text or as Python values. `graph`
-    is that of the workload's step where it is built already, of one rank too (`network.ops.ranks`), whose
+    is that of the workload's step where it is built already, of one rank too (`ops.ranks`), whose
     exchanges `overlap` with its kernels. Steps are computed once a batch and kept. Raises
     `InputError` for what is not known.
 
