@@ -65,3 +65,15 @@ def test_every_way_says_the_same_bytes(
     assert made.peak_memory_bytes == fit["peak_memory_bytes"]
     grid = answer(capsys, "predict", model, "--device", device, "--grid", *of)
     assert grid["cells"][0]["peak_memory_bytes"] == fit["peak_memory_bytes"]
+
+
+def test_what_no_device_holds_is_said_where_no_time_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """`choose` prices no training that cannot run; `predict` says its step, and that it is none."""
+    of = ("llama3_8b", "--batch", "1")
+    (chosen,) = answer(capsys, "choose", *of, "--devices", "rtx-4090")["rows"]
+    made = answer(capsys, "predict", *of, "--device", "rtx-4090")
+    assert (chosen["status"], made["status"]) == ("oom", "oom")
+    assert chosen["step_s"] is None
+    assert made["note"] in chosen["note"]
+    assert "out of memory by" in made["note"]
+    assert chosen["needed_bytes"] == made["needed_bytes"]
