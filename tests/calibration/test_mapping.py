@@ -191,6 +191,11 @@ def test_a_bad_row_of_plain_columns_is_one_line():
         ({"kind": None}, "row: a row has a kind of op or a model"),
         ({"seconds": -1}, "row: seconds must be above 0"),
         ({"shapes": "8"}, "row: shapes"),
+        ({"shapes": [[-8]]}, r"row: a size is a whole number below 2\^63, not '-8'"),
+        (
+            {"kind": None, "model": "fc", "batch": 2.5},
+            r"row: batch is a whole number below .*'2.5'",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             plain_case({**good, **change})
