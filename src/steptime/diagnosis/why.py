@@ -18,7 +18,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.diagnosis.bound import BOUNDS, Input, Path, ceilings_s
 from steptime.diagnosis.help import WORTH, Asked, helps
 from steptime.predict import DEFAULT
-from steptime.predict.assumed import assumed_of, assumed_text
+from steptime.predict.assumed import assumed_of, assumed_row
 from steptime.predict.method import stack_option
 from steptime.predict.step_model import StepModel
 from steptime.stacks import stack_of
@@ -73,7 +73,7 @@ class Diagnosis:
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
         ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
         step = interval("step_s", self.step_s, *ends)
-        rows: list[tuple[str, Any]] = [("assumed", assumed_text(self.assumed))]
+        rows: list[tuple[str, Any]] = assumed_row(self.assumed)
         rows += [("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
         told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
