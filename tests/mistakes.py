@@ -543,7 +543,7 @@ LINES = [
         "--compile is for torch: onnxruntime decides by itself; leave it out",
     ),
     ("run fc --stack torhc", "unknown stack 'torhc'; did you mean 'torch'?"),
-    ("run fc --stack tensorflow1", "stack tensorflow1 is for predictions: no backend runs it"),
+    ("run fc --stack fsdp-2022", "stack fsdp-2022 is for predictions: no backend runs it"),
     ("run fc --stack torch --compile", "--compile says what --stack says; keep one of them"),
     ("run fc --stack torch --backend null", "--backend says what --stack says; keep one of them"),
     ("compare records --fail-on slower", "--fail-on goes with two folders"),
