@@ -15,6 +15,7 @@ from math import sqrt
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from fitting import catapult
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
@@ -26,7 +27,7 @@ from steptime.predict.calibrated.method import NAMES, form_of
 FEWEST = 15  # rows of a group on a device that count
 UPPER = (1 + LEVEL) / 2
 LEAST = 0.03  # of a width: no device is known better
-UNTOLD = ("tensorflow1",)  # stacks whose kernels no dispatcher told: widths of their own
+UNTOLD = (catapult.STACK,)  # stacks whose kernels no dispatcher told: widths of their own
 Groups = Mapping[str, Mapping[str, Floats]]
 
 

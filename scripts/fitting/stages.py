@@ -312,7 +312,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name} {device:24} {kind:18} {middle:6.1%} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
-        write_lines(STACKS / f"{stage.stack}.toml", of_host)
+        write_lines(STACKS / Path(stage.stack).with_suffix(".toml"), of_host)
         rest = {key: one for key, one in constants.items() if key not in of_host}
         write(PRIORS / f"{stage.priors}.toml", rest)
         catalog.priors.cache_clear()

@@ -94,7 +94,7 @@ TARGETS = (
     ),
     Target(
         "layers in TensorFlow 1", _layers, ("30 % (20 %)", "20 % (15 %)"), "median",
-        stack="tensorflow1",
+        stack=catapult.STACK,
     ),
     Target("products of DeepBench", deepbench.products, ("20 % (15 %)", "-"), "median"),
     Target("convolutions of DeepBench", deepbench.convolutions, ("30 % (25 %)", "-"), "median"),
