@@ -15,7 +15,6 @@ from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import widened
 from steptime.predict.calibrated.method import form_of, price, reached
 from steptime.predict.calibrated.product import product, weights_at_hand
-from steptime.predict.described import alike
 from steptime.predict.host import Host, behind_host, calls_of, left_over, longer, spent
 from steptime.predict.kernel import Interval, Kernel, Settings
 from steptime.predict.sums import numbers_of, with_numbers
@@ -47,7 +46,6 @@ class Columns:
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
-        self._names = [cases[i].described for i in self._steps]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
@@ -154,9 +152,6 @@ class Columns:
                 for waits in (False, True)
             ]
             factor = longer(parts, host._replace(steps=known.get("steps", ())))
-            if networks := known.get("networks"):
-                named = [sum(w * alike(a, b) for b, w in networks.items()) for a in self._names]
-                factor = np.where(np.array(self._names) != "", np.exp(named), factor)
             total[self._steps] = np.where(self._awaited, behind[1], behind[0]) * factor
         elif self._steps:
             total[self._steps] += constants["launch.step_s"]
