@@ -297,6 +297,14 @@ def test_rows_ask_as_predict_does(asked, model):
     assert analytic.value == pytest.approx(told.step_s)
 
 
+def test_tf32_is_wished_for_in_vain_where_nothing_is_float32():
+    """A device without TF32 computes in bfloat16 all the same, in a table as in `predict`."""
+    step = {**STEP, "dtype": "bfloat16", "device": "jetson-agx-thor", "tf32": "on"}
+    told = predict(**step)
+    (one,) = evaluate_rows([{**step, "condition": "step", "seconds": 1.0}]).scored
+    assert (one.value, one.low, one.high) == pytest.approx((told.step_s, told.low, told.high))
+
+
 def test_an_op_may_run_as_tf32():
     of = {"shapes": [[1024, 1024]] * 2, "dtype": "float32", "device": "a100"}
     plain, fast = (predict_op("matmul", **of, tf32=one).seconds for one in ("auto", "on"))

@@ -216,3 +216,22 @@ def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batc
     case = Case(model.lowered().kernels, V100, 1.0, "step", condition)
     made = Columns([case]).predicted(model.seen.constants)
     assert made == pytest.approx([model.timeline().step_s], rel=1e-9)
+
+
+KNOWN = ([], [[1e-3, 4e-3, 0.6]], [[3e-3, 2e-2, -0.5], [1e-3, 5e-4, 0.7]])
+
+
+@pytest.mark.parametrize(("condition", "waits"), [("call", "yes"), ("step", "no")])
+@pytest.mark.parametrize("known", KNOWN, ids=len)
+@pytest.mark.parametrize("name", ["v100", "core-i9-9900k"])
+def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, known, name):
+    """What constants leave over moves with the step as it is; a CPU's base is its host's, too."""
+    device = catalog.device(name)
+    if not device.is_own_host:  # whose steps tell nothing of others
+        device = replace(device, calibration={"steps": known} if known else {})
+    model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
+    times = model.timeline()
+    case = Case(model.lowered().kernels, device, 1.0, "step", condition)
+    found = [one[0] for one in Columns([case]).intervals(model.seen.constants)]
+    assert found == pytest.approx([times.step_s, times.low_s, times.high_s], rel=1e-12)
+    assert times.low_s < times.step_s < times.high_s

@@ -171,7 +171,7 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
             r"ops.csv:2: formula 'item\(op, 2\)': 'bmm' has 0 numbers, counted from 0",
         ),
         ({"rows": [{"kind": "rleu", "shapes": [["m"]]}]}, r"unknown op kind 'rleu'.*'relu'"),
-        ({"rows": [{"kind": "linear", "shapes": [["m"]]}]}, "linear of .*: missing 1 required"),
+        ({"rows": [{"kind": "linear", "shapes": [["m"]]}]}, r"linear of '\(\(\d+,\),\)': lacks w"),
         ({"words": {}, "device": "no-such"}, "unknown device 'no-such'"),
         ({"seconds": "0 * b"}, "must be above 0"),
         ({"dtype": "float3"}, "unknown dtype 'float3'"),
@@ -191,6 +191,11 @@ def test_a_bad_row_of_plain_columns_is_one_line():
         ({"kind": None}, "row: a row has a kind of op or a model"),
         ({"seconds": -1}, "row: seconds must be above 0"),
         ({"shapes": "8"}, "row: shapes"),
+        ({"shapes": [[-8]]}, r"row: a size is a whole number below 2\^63, not '-8'"),
+        (
+            {"kind": None, "model": "fc", "batch": 2.5},
+            r"row: batch is a whole number below .*'2.5'",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             plain_case({**good, **change})

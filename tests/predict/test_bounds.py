@@ -48,9 +48,11 @@ def test_bounds_enclose_every_drawn_question(seed: int, count: int) -> None:
                 made = StepModel(work, device, method=method, options=options).timeline()
             except InputError:  # no peak of the type
                 continue
-            low = 0.0 if made.low_s is None else made.low_s
-            high = made.step_s if made.high_s is None else made.high_s
-            assert 0 <= low <= made.step_s <= high, (work.label, device, method, options)
+            low, high = made.low_s, made.high_s
+            assert low is not None
+            assert (high is None) == (method != "calibrated")  # others are lower bounds
+            most = made.step_s if high is None else high
+            assert 0 <= low <= made.step_s <= most, (work.label, device, method, options)
             answered += 1
 
 

@@ -278,7 +278,7 @@ def _step(
     said: Rows, row: Row, dtype: str, asked: Mapping[str, str]
 ) -> tuple[Workload, tuple[Kernel, ...]]:
     """Return the step of a row's model, and its kernels."""
-    batch = _size(said.batch, row) if said.batch else None
+    batch = _size(said.batch, row, "batch") if said.batch else None
     optimizer = one_of("optimizer", filled(said.optimizer, row), OPTIMIZERS)
     model = read_model(filled(said.model, row))
     workload = make_workload(model, batch, dtype, filled(said.phase, row), optimizer)
@@ -303,14 +303,15 @@ def _kernels(op: OpOf, row: Row, dtype: str, tf32: str = "") -> tuple[Kernel, ..
         reason = f"{kind}: {said[2] or said[0]}"
         of_shapes = f"{kind} of {shorten(shapes)}: {said[2] or said[0]}"
         raise InputError(of_shapes) from InputError(reason)
-    return one * _size(op.count, row, below=2**20)
+    return one * _size(op.count, row, "count", 2**20)
 
 
-def _size(said: Size, row: Row, below: int = 2**63) -> int:
+def _size(said: Size, row: Row, what: str = "a size", below: int = 2**63) -> int:
     value = said if isinstance(said, int) else formula(said)(row)
     if not isinstance(value, int | float) or not 0 <= value < below or value != int(value):
         most = f"2^{below.bit_length() - 1}"
-        raise InputError(f"{said} is a whole number below {most}, not {shorten(value)}")
+        name = what if str(value) == str(said) else said
+        raise InputError(f"{name} is a whole number below {most}, not {shorten(value)}")
     return int(value)
 
 
