@@ -84,9 +84,8 @@ def _group(case: Case, share: float) -> str:
     of = f"@{case.stack}" if case.stack in UNTOLD else ""
     if share < 0.5:
         return f"host{of}"
-    largest = case.kernels[0] if case.described else max(case.kernels, key=lambda one: one.bytes)
-    several = len(case.kernels) > 1 and not case.described
-    whole = several and case.condition in ("step", "call")
+    largest = max(case.kernels, key=lambda one: one.bytes)
+    whole = len(case.kernels) > 1 and case.condition in ("step", "call")
     return f"step{of}" if whole else NAMES[form_of(largest, case.device)]
 
 

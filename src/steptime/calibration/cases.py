@@ -16,7 +16,6 @@ from steptime.ops import kind_row, output_names, outputs_of
 from steptime.ops.table import ShapeError
 from steptime.ops.training import training_graph
 from steptime.predict import cost_model
-from steptime.predict.described import KINDS
 from steptime.predict.kernel import Kernel, Settings
 from steptime.predict.lower import lower
 from steptime.predict.method import stack_option
@@ -102,11 +101,6 @@ class Case:
     def alone(self) -> bool:
         """Whether it is an op by itself, no step of a network."""
         return self.condition in ("isolated", "repeated")
-
-    @property
-    def described(self) -> str:
-        """The name of a network of which only sums are known, "" for other cases."""
-        return self.family if self.kernels[0].kind in KINDS else ""
 
 
 Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause

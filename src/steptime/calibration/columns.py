@@ -15,7 +15,6 @@ from steptime.predict.calibrated.form import Constants, between_events_s
 from steptime.predict.calibrated.interval import bounds, widened
 from steptime.predict.calibrated.method import form_of, price, reached
 from steptime.predict.calibrated.product import product, weights_at_hand
-from steptime.predict.described import alike
 from steptime.predict.host import (
     Host,
     behind_host,
@@ -23,7 +22,6 @@ from steptime.predict.host import (
     finish,
     host_of,
     left_over,
-    longer,
     spent,
 )
 from steptime.predict.kernel import Interval, Kernel, Settings
@@ -56,7 +54,6 @@ class Columns:
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
-        self._names = [cases[i].described for i in self._steps]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
@@ -135,7 +132,7 @@ class Columns:
             of_steps = list(passes[:, self._steps])
             found = [finish(of_steps, shares, host, np.maximum)[1:] for host in hosts]
             for end, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
-                end[self._steps] = self._named(of_steps, hosts, ahead, waiting)
+                end[self._steps] = np.where(self._awaited, waiting, ahead)
         return middle, ends[0], ends[1]
 
     def _priced(self, constants: Constants) -> Iterator[tuple[_Block, Any]]:
@@ -162,22 +159,9 @@ class Columns:
             total = np.where(self._isolated, between, device_s)
         if self._steps and (hosts := self._hosts(constants)):
             parts = list(passes[:, self._steps])
-            behind = [sum(behind_host(parts, host, np.maximum)) for host in hosts]
-            total[self._steps] = self._named(parts, hosts, *behind)
+            ahead, waiting = (sum(behind_host(parts, host, np.maximum)) for host in hosts)
+            total[self._steps] = np.where(self._awaited, waiting, ahead)
         return total
-
-    def _named(self, parts: list[Floats], hosts: Sequence[Host], ahead: Any, waiting: Any) -> Any:
-        """Return the seconds of steps, behind a host that runs ahead or waits, as each was timed.
-
-        Networks that are described take longer as those of like names do, not as steps of like
-        seconds.
-        """
-        behind: Floats = np.where(self._awaited, waiting, ahead)
-        if not (networks := self.device.calibration.get("networks")):
-            return behind
-        named = [sum(w * alike(a, b) for b, w in networks.items()) for a in self._names]
-        factor = np.exp(named) / longer(parts, hosts[0])
-        return behind * np.where(np.array(self._names) != "", factor, 1.0)
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:
         """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""

@@ -242,8 +242,8 @@ def graph_of_rank(workload: Workload, strategy: str, overlap: bool) -> Graph:
     how, graph = _how(workload, strategy), build_step(workload)
     if not how.shards:
         return graph
-    plan = Plan(data=workload.plan.data, zero=3)
-    return rank_graph(graph, plan, BUCKET_BYTES if overlap and how.overlaps else inf)
+    bucket_bytes = BUCKET_BYTES if overlap and how.overlaps else inf
+    return rank_graph(graph, workload.plan.data, bucket_bytes)
 
 
 def predict_replicas(
