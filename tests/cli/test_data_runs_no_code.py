@@ -211,7 +211,6 @@ def _silent(folder: Path, line: str, capsys: pytest.CaptureFixture[str]) -> str:
     said = capsys.readouterr()
     assert not (folder / "RAN").exists(), line
     assert "evil" not in sys.modules, line
-    print("SAID", line, "::", said.err)
     assert "Traceback" not in said.err, said.err
     return said.err
 
