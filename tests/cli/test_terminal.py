@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,3 +83,20 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(
     monkeypatch.setattr("steptime.analysis.query.query", interrupted)
     assert run(["query", "FROM records", "--in", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "steptime: interrupted\n"
+
+
+def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback() -> None:
+    code = """
+import signal
+import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == "steptime.cli.main":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Pressed())
+from steptime.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "steptime: interrupted\n")

@@ -129,9 +129,10 @@ def _flipped(path: Path) -> None:
     path.write_bytes(held)
 
 
-def _of_old(path: Path) -> None:
+def _told(path: Path, **changes: object) -> None:
+    """Change what a cache says, so that its mark fits, as a stranger's folder may bring it."""
     known = path.with_suffix(".json")
-    told = json.loads(json.loads(known.read_text())["told"]) | {"format": "0, steptime 0.1.0"}
+    told = json.loads(json.loads(known.read_text())["told"]) | changes
     mark = hashlib.sha256((text := json.dumps(told)).encode()).hexdigest()
     known.write_text(json.dumps({"of": mark, "told": text}))
 
@@ -143,7 +144,8 @@ HARM: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "with a bit flipped": _flipped,
     "of another file": lambda path: shutil.copy(_cached(path.parent.parent)[1], path),
-    "of an older version": _of_old,
+    "of an older version": lambda path: _told(path, format="0, steptime 0.1.0"),
+    "of no file": lambda path: _told(path, parquets={}, number=7, params={"x": ["evil"]}),
     "unknown": lambda path: path.with_suffix(".json").unlink(),
     "told in nonsense": lambda path: path.with_suffix(".json").write_text('{"format": 3'),
     "told of nothing": lambda path: path.with_suffix(".json").write_text("[]"),
