@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -104,7 +104,23 @@ class _Shelf(Generic[_Item]):
 
 _DEVICES = _Shelf("device", "devices", device_from_table)
 _LINKS = _Shelf("link", "links", link_from_table)
-_STACKS = _Shelf("stack", "stacks", stack_from_table)
+
+
+def _read_stack(table: Mapping[str, Any], where: str, above: tuple[str, ...] = ()) -> Stack:
+    """Return a stack that is told over the one that it is `like`; `above` are those like it."""
+    like = table.get("like")
+    if not isinstance(like, str):
+        return stack_from_table(table, where)
+    if like in above:
+        raise InputError(f"{where}: 'like' leads in a circle: {' -> '.join((*above, like))}")
+    path = _STACKS.path(like.lower())
+    if path is None:
+        raise unknown("stack", like, _STACKS.files(), where)
+    base = _read_stack(read_toml(path), shown(path), (*above, like))
+    return stack_from_table(table, where, base)
+
+
+_STACKS = _Shelf("stack", "stacks", _read_stack)
 
 
 def _checked(item: _Item, path: Path) -> _Item:
@@ -209,11 +225,16 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
     stack's, with those of its uses.
     """
-    path = DATA / "priors" / f"{kind}.toml"
-    path = path if path.is_file() else path.with_stem("gpu")
-    found = constants_from_table(read_toml(path), shown(path))
-    found |= {**stack(DEFAULT_STACK).uses, **stack(software).uses}
+    owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
+    found = {**constants_of(owner), **stack(DEFAULT_STACK).uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
+
+
+@cache
+def constants_of(owner: str) -> Mapping[str, Constant]:
+    """Return the constants of a kind of device, of a `host` or of a `link`, whatever runs there."""
+    path = DATA / "priors" / f"{owner}.toml"
+    return constants_from_table(read_toml(path), shown(path))
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

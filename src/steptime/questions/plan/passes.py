@@ -142,7 +142,8 @@ class Step:
                 moved = planner.weight_bytes * size
                 one = planner.exchange("all_gather", moved, group)
                 cast = planner.constant("cast_bytes") * size / len(group)
-                seconds = one.seconds + planner.traffic_s("cast", cast).value
+                cast_s = planner.traffic_s("cast", max(1.0, cast)).value  # it starts, at least
+                seconds = one.seconds + cast_s
                 gathers.append(Wait("data", "all_gather", one.link, moved, seconds, 0.0))
             moved = planner.constant("gradient_bytes") * size
             one = planner.exchange("reduce_scatter", moved, group)
@@ -219,7 +220,7 @@ class Step:
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
-        whole = piece.forward.value - piece.last_s * self.planner.constant("stops_early")
+        whole = piece.forward.value - piece.last_s * self.planner.flag("stops_early")
         share = self.planner.constant("selective_again")
         some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]
