@@ -315,7 +315,6 @@ def main(arguments: Sequence[str]) -> int:
         write_lines(STACKS / f"{stage.stack}.toml", of_host)
         rest = {key: one for key, one in constants.items() if key not in of_host}
         write(PRIORS / f"{stage.priors}.toml", rest)
-        catalog.priors.cache_clear()
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -86,13 +86,17 @@ class _Shelf(Generic[_Item]):
         """Return what a file holds that is found by its name, which must be its own."""
         return _checked(self.at(path), path)
 
-    def one(self, name: str) -> _Item:
-        """Return what the file of a name holds, or a path that ends in .toml."""
+    def file(self, name: str) -> Path:
+        """Return the file of a name, or of a path that ends in .toml."""
         key = name.lower()
         path = Path(name) if key.endswith(".toml") else self.path(key)
         if path is None:
             raise unknown(self.what, name, self.files())
-        return self.at(path)
+        return path
+
+    def one(self, name: str) -> _Item:
+        """Return what the file of a name holds, or a path that ends in .toml."""
+        return self.at(self.file(name))
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
@@ -194,16 +198,29 @@ def stack_names(own: bool = True) -> list[str]:
     return list(_STACKS.files() if own else _STACKS.shipped())
 
 
-@lru_cache(maxsize=16)
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name, or of a path that ends in .toml.
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    return _STACKS.one(DEFAULT_STACK if name == "torch" else name)
+    path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
+    return _stack(path, _mark(path))
 
 
-@lru_cache(maxsize=8)
+def _mark(path: Path) -> Hashable:
+    """Return what changes where a file does: where it lies, its time and size; None without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None  # reading it says why
+    return path.absolute(), status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=16)
+def _stack(path: Path, _: Hashable) -> Stack:
+    return _STACKS.at(path)
+
+
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of the model of calibrated times for a kind of device.
 
@@ -212,9 +229,14 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """
     path = _DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
-    found = constants_from_table(read_toml(path), shown(path))
-    found |= {**stack(DEFAULT_STACK).uses, **stack(software).uses}
+    read = _constants(path, _mark(path))
+    found = {**read, **stack(DEFAULT_STACK).uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
+
+
+@lru_cache(maxsize=8)
+def _constants(path: Path, _: Hashable) -> Mapping[str, Constant]:
+    return constants_from_table(read_toml(path), shown(path))
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:
