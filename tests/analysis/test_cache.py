@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 import synthetic
@@ -148,6 +149,18 @@ HARM: dict[str, Callable[[Path], object]] = {
     "told in nonsense": lambda path: path.with_suffix(".json").write_text('{"format": 3'),
     "told of nothing": lambda path: path.with_suffix(".json").write_text("[]"),
 }
+
+
+def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 9}, raising=False)
+    assert cache.threads() == 5
+    asked = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
+    (ours,), (usual,) = (
+        one.execute(asked).fetchone() for one in (cache.connected(tmp_path), duckdb.connect())
+    )
+    assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
 
 
 @pytest.mark.parametrize("harm", HARM)

@@ -7,7 +7,7 @@ from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
 from steptime.predict import DEFAULT
-from steptime.predict.assumed import assumed_of, assumed_text
+from steptime.predict.assumed import assumed_of, assumed_row
 from steptime.predict.choose import KNEE, doubling, helps, knee, largest_batch
 from steptime.predict.memory import worst_moment
 from steptime.predict.step_model import StepModel
@@ -110,7 +110,7 @@ def _tables(document: dict[str, Any]) -> list[Table]:
         f"on {document['device']} ({document['method']})"
     )
     short = [
-        ("assumed", assumed_text(document["assumed"])),
+        *assumed_row(document["assumed"]),
         ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}{over}"),
         ("  most", document["worst_moment"]),
         ("  that is", parts),

@@ -17,7 +17,7 @@ from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import interval, rate, seconds, shown
 from steptime.core.workload import Workload
 from steptime.predict import DEFAULT, cost_model
-from steptime.predict.assumed import assumed_of, assumed_text
+from steptime.predict.assumed import assumed_of, assumed_row
 from steptime.predict.method import Method, priced_by
 from steptime.predict.power import run_energy, step_energy
 from steptime.predict.records import record_method
@@ -229,7 +229,7 @@ def _totals(document: dict[str, Any], device: Device | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
-        ("assumed", assumed_text(document["assumed"])),
+        *assumed_row(document["assumed"]),
         ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
         ("speed", _speed(document)),

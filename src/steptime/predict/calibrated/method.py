@@ -11,7 +11,6 @@ from steptime.core.hardware import Device
 from steptime.predict.calibrated import cpu
 from steptime.predict.calibrated.attention import attention
 from steptime.predict.calibrated.convolution import convolution
-from steptime.predict.calibrated.described import described, unnamed
 from steptime.predict.calibrated.form import OLD, Constants, Form, has_matrix_units, kept, ruled_as
 from steptime.predict.calibrated.hosts import HOST, host_constants
 from steptime.predict.calibrated.hull import beyond, wider
@@ -21,7 +20,6 @@ from steptime.predict.calibrated.product import product
 from steptime.predict.calibrated.recurrent import recurrent
 from steptime.predict.calibrated.stream import stream
 from steptime.predict.calibrated.systolic import systolic
-from steptime.predict.described import KINDS, UNNAMED
 from steptime.predict.kernel import Interval, Kernel, Larger, Settings
 from steptime.predict.method import (
     CHANNELS_LAST,
@@ -35,17 +33,15 @@ from steptime.predict.method import (
 )
 from steptime.predict.price import peak_flop_per_s, seen
 
-DESCRIBED: dict[str, Form] = {kind: unnamed if UNNAMED in kind else described for kind in KINDS}
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "matrix": product,
     "vector": stream,
     "attention": attention,
     "attention_grad": attention,
     **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
-    **DESCRIBED,
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
-TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **DESCRIBED}
+TPU: dict[str, Form] = {"matrix": systolic, "vector": stream}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 
 NAMES: dict[Form, str] = {  # under which constants say how far off a form is
@@ -55,8 +51,6 @@ NAMES: dict[Form, str] = {  # under which constants say how far off a form is
     **dict.fromkeys((convolution, cpu.convolution), "convolution"),
     **dict.fromkeys((recurrent, cpu.recurrent), "recurrent"),
     systolic: "systolic",
-    described: "described",
-    unnamed: "unnamed",
 }
 
 
