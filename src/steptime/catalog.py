@@ -203,22 +203,22 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
-    return _stack(path, _mark(path))
+    found: Stack = _now(_STACKS.file(DEFAULT_STACK if name == "torch" else name), _STACKS.read)
+    return found
 
 
-def _mark(path: Path) -> Hashable:
-    """Return what changes where a file does: where it lies, its time and size; None without one."""
+def _now(path: Path, read: Callable[[Mapping[str, Any], str], Any]) -> Any:
+    """Return what a file holds; it is read anew where its place, time or size is another."""
     try:
-        status = path.stat()
-    except OSError:
-        return None  # reading it says why
-    return path.absolute(), status.st_mtime_ns, status.st_size
+        mark = path.absolute(), path.stat().st_mtime_ns, path.stat().st_size
+    except (OSError, ValueError):
+        mark = None  # reading it says why
+    return _held(path, read, mark)
 
 
-@lru_cache(maxsize=16)
-def _stack(path: Path, _: Hashable) -> Stack:
-    return _STACKS.at(path)
+@lru_cache(maxsize=32)
+def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], _: Hashable) -> Any:
+    return read(read_toml(path), shown(path))
 
 
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
@@ -229,14 +229,8 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """
     path = _DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
-    read = _constants(path, _mark(path))
-    found = {**read, **stack(DEFAULT_STACK).uses, **stack(software).uses}
+    found = {**_now(path, constants_from_table), **stack().uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
-
-
-@lru_cache(maxsize=8)
-def _constants(path: Path, _: Hashable) -> Mapping[str, Constant]:
-    return constants_from_table(read_toml(path), shown(path))
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

@@ -35,10 +35,8 @@ def text(table: Table, width: int | None = None) -> str:
     gone: list[Column] = []
     while width and len(kept) > 2 and _width(cells) > width:
         spare = [i for i, column in enumerate(kept) if column.spare]
-        if not spare and _width(_folded(cells, width)) <= width:
-            break
         can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
-        if not can:
+        if not can or (not spare and _width(_folded(cells, width)) <= width):
             break
         last = max(can)
         gone.insert(0, kept.pop(last))
@@ -53,17 +51,14 @@ def text(table: Table, width: int | None = None) -> str:
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
         below.append(f"(too narrow for: {names}; --json has all)")
-    before = table.title.split("\n") if table.title else []
-    return "".join(
-        f"{line}\n"
-        for line in [*prose(before, width), *lines, *prose([*below, *table.below], width)]
-    )
+    before = prose(table.title.split("\n") if table.title else [], width)
+    said = [*before, *lines, *prose([*below, *table.below], width)]
+    return "".join(f"{line}\n" for line in said)
 
 
 def prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
-    """Yield lines of text, one that is wider than `width` in pieces, broken between words."""
-    for line in lines:
-        yield from wrap(line, width) if width and len(line) > width else [line]
+    """Return lines of text, one that is wider than `width` in pieces, broken between words."""
+    return (piece for line in lines for piece in (wrap(line, width) if width else [line]))
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -126,10 +121,7 @@ def _folded(cells: Cells, width: int) -> Cells:
         widths[widest] -= min(sum(widths) - width, widths[widest] - max(words[widest], 12))
     found: Cells = []
     for row in cells:
-        pieces = [
-            wrap(cell, size - 2) if len(cell) > size - 2 else [cell]
-            for cell, size in zip(row, widths, strict=True)
-        ]
+        pieces = [wrap(cell, size - 2) for cell, size in zip(row, widths, strict=True)]
         found += map(list, zip_longest(*pieces, fillvalue=""))
     return found
 
