@@ -20,16 +20,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "null_backend"))
 import fake_scheduler
 
-from steptime import store
-from steptime.cluster import status as cluster
-from steptime.cluster import submission as files
-from steptime.cluster.outcome import failure_record
-from steptime.cluster.scheduler import SCHEDULERS
-from steptime.cluster.submit import send
-from steptime.launch.local import Failure
-from steptime.sweep.cells import cells_of
-from steptime.sweep.experiment import check_experiment
-from steptime.sweep.run import How, Request
+from steptime.measure.launch import Failure
+from steptime.records import store
+from steptime.sweeps.cells import cells_of
+from steptime.sweeps.cluster import status as cluster
+from steptime.sweeps.cluster import submission as files
+from steptime.sweeps.cluster.outcome import failure_record
+from steptime.sweeps.cluster.scheduler import SCHEDULERS
+from steptime.sweeps.cluster.submit import send
+from steptime.sweeps.experiment import check_experiment
+from steptime.sweeps.run import How, Request
 
 EXPERIMENT = {
     "name": "ten thousand",

@@ -24,12 +24,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.importers.huggingface import described, types
+from steptime.formats.huggingface import described, types
 from steptime.measure.backends.native.module import without_operators
-from steptime.models.family import resolve
-from steptime.ops import OPS, cost_of
-from steptime.ops.builder import Builder
-from steptime.ops.table import ShapeError
+from steptime.network.families.family import resolve
+from steptime.network.ops import OPS, cost_of
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
 
 warnings.filterwarnings("ignore")
 SMALL = {"length": 24, "target_length": 17}

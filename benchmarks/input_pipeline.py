@@ -72,8 +72,8 @@ def steps(folder: Path, turns: int, threads: int) -> dict[str, dict[str, list[fl
     """Return the median step and the infeed share of deep_mnist by where its input is from."""
     from steptime.build import make_workload, read_model
     from steptime.core.workload import workload_to_json
-    from steptime.launch.local import Worker
     from steptime.measure.contract import Options
+    from steptime.measure.launch import Worker
 
     plain = Options(threads=threads)
     files = replace(plain, input="dataset", data=str(folder))

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from steptime.build import build, make_workload, read_model
-from steptime.count import count
+from steptime.network.count import count
 
 NETWORKS = (
     *("ResNet50", "ResNet50V2", "MobileNet", "MobileNetV2", "MobileNetV3Small", "MobileNetV3Large"),

@@ -74,8 +74,8 @@ def alternate(
     """Return the blocks of both sides, taken in turns; `script --by-hand` is the loop by hand."""
     from steptime.build import make_workload, read_model
     from steptime.core.workload import workload_to_json
-    from steptime.launch.local import Worker
     from steptime.measure.contract import Options
+    from steptime.measure.launch import Worker
 
     told = Options(threads=threads, compile=compiled)
     request = {

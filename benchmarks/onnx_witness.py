@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import build_step, make_workload, read_model
-from steptime.count import count
-from steptime.ops import OPS
+from steptime.network.count import count
+from steptime.network.ops import OPS
 
 NETWORKS = (
     "resnet50",

@@ -21,8 +21,8 @@ HEAVY = ("numpy", "scipy", "pandas", "torch", "duckdb")
 
 def once() -> dict[str, float]:
     """Return what a search takes in this process, which has made none."""
-    from steptime.plans.request import Request, Site
-    from steptime.plans.search import plans, search
+    from steptime.questions.plan.request import Request, Site
+    from steptime.questions.plan.search import plans, search
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import synthetic
 from browsing import FLAGS
-from steptime.analysis.data import Data
-from steptime.report.page import page
+from steptime.records.data import Data
+from steptime.reports.page import page
 
 NETWORKS, SAMPLES, TIMES, WAIT_S = 1000, 130, 3, 8
 

@@ -42,7 +42,7 @@ def import_s() -> float:
 
 def main() -> int:
     """Run the sweep, print what it took, and give the exit code."""
-    from steptime import store
+    from steptime.records import store
 
     framework_s = import_s()
     with tempfile.TemporaryDirectory() as folder:

@@ -22,10 +22,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from steptime.build import build_step, make_workload, read_model
-from steptime.count import count
 from steptime.measure.backends.native.export import export
 from steptime.measure.backends.native.module import module_of, on_meta, specs_of
-from steptime.ops import OPS
+from steptime.network.count import count
+from steptime.network.ops import OPS
 
 IMAGE = ((2, 3, 224, 224), "float32")
 NAMES = [

@@ -65,9 +65,9 @@ def measured(compiled: Any) -> dict[str, float]:
 
 def ours(graph: Any) -> dict[str, float]:
     """Return the same of `steptime count`."""
-    from steptime import catalog
-    from steptime.count import count
-    from steptime.ops.training import training_graph
+    from steptime.hardware import catalog
+    from steptime.network.count import count
+    from steptime.network.ops.training import training_graph
 
     found = count(training_graph(graph, "sgd"), catalog.stack("jax"))
     return {

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import synthetic
-from steptime.core.record import Quantity, Record
 from steptime.core.workload import Workload
+from steptime.records.record import Quantity, Record
 
 RUN_TO_RUN, SPIKES, FOLLOWS = 0.01, 0.02, 0.7
 SAMPLES = 20

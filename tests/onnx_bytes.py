@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from steptime.exporters.protobuf import message, varint
+from steptime.formats.export.protobuf import message, varint
 
 FLOAT, INT64 = 1, 7
 

@@ -9,12 +9,12 @@ import pytest
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
-from steptime.count import count
-from steptime.importers import Source
-from steptime.importers.caffe.read import read
-from steptime.ops.builder import Builder
-from steptime.ops.table import ShapeError
-from steptime.ops.training import training_graph
+from steptime.formats import Source
+from steptime.formats.caffe.read import read
+from steptime.network.count import count
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+from steptime.network.ops.training import training_graph
 
 DATA = 'input: "data" input_shape { dim: 2 dim: 3 dim: 8 dim: 10 }\n'
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import synthetic
 from steptime.analysis.analyses import PLOTS
-from steptime.core.record import Quantity, record_to_json
 from steptime.core.workload import Plan
+from steptime.records.record import Quantity, record_to_json
 
 HOSTILE = (
     "</script><script>window.ran=1</script>",

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from steptime.analysis.row import Row, by_run, headline
-from steptime.analysis.statistics import BETWEEN, WITHIN, estimate
-from steptime.core.record import Record, stack_of
+from steptime.records.record import Record, stack_of
+from steptime.records.row import Row, by_run, headline
+from steptime.records.statistics import BETWEEN, WITHIN, estimate
 
 UNKNOWN = "unknown"
 OF_ENV = ("round", "host", "op_kind", "batch_source", "source_file", "duplicate_of")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device
 from steptime.core.workload import Workload
-from steptime.predict.kernel import Interval, Kernel
-from steptime.predict.lower import Lowered
-from steptime.predict.method import Method
-from steptime.predict.step_model import StepModel
+from steptime.hardware.device import Device
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.lower import Lowered
+from steptime.prediction.method import Method
+from steptime.prediction.step_model import StepModel
 
 
 def step_model(

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Value, Workload
+from steptime.records.record import Method, Quantity, Record
 
 PLATFORM = "cpu-amd-epyc-9r14-2t"
 PEAK, BANDWIDTH, LAUNCH = 204e9, 39e9, 1e-6

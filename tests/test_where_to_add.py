@@ -21,7 +21,7 @@ import pytest
 import steptime
 import synthetic
 from places import ROOT, TESTS
-from steptime import store
+from steptime.records import store
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def test_a_recipe_works_in_no_more_files_than_it_may(
     shutil.copytree(package, tmp_path / "src" / "steptime", ignore=skipped)
     touched = _follow(recipe, tmp_path)
     if recipe == "A scheduler":  # its file is too long for a page
-        file = "src/steptime/cluster/fake_scheduler.py"
+        file = "src/steptime/sweeps/cluster/fake_scheduler.py"
         shutil.copy(TESTS / "null_backend/fake_scheduler.py", tmp_path / file)
         touched.add(file)
     assert len(touched) <= most

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from steptime.analysis import devices_table, pairs
-from steptime.analysis.data import Data
 from steptime.analysis.pairing import Pairing
-from steptime.core.record import Record
+from steptime.records.data import Data
+from steptime.records.record import Record
 
 
 def predicted_and_measured(records: Sequence[Record], *told: Any) -> SimpleNamespace:

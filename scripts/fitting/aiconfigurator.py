@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
-from steptime.predict.kernel import Kernel
+from steptime.prediction.kernel import Kernel
 
 THIN = 8  # rows of a product that only reads its weights
 LARGE = 1.5e8  # bytes: more than any cache

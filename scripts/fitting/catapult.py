@@ -12,10 +12,10 @@ from steptime.calibration.cases import Case
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.windows import same_padding
-from steptime.ops.builder import Builder
-from steptime.ops.training import training_graph
-from steptime.predict.kernel import Settings
-from steptime.predict.lower import lower
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.training import training_graph
+from steptime.prediction.kernel import Settings
+from steptime.prediction.lower import lower
 
 STACK = str(Path(__file__).with_name("tensorflow1.toml"))  # of these rows alone: not shipped
 SETTINGS = Settings(stack=STACK)

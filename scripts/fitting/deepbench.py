@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
-from steptime.ops.sequence import GATES
+from steptime.network.ops.sequence import GATES
 
 CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 

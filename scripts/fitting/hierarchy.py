@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import SIGMA, constants_of, logs
-from steptime.core.constants import Constant
+from steptime.hardware.constants import Constant
 
 ROUNDS = 15
 STEP = 1e-3  # of ln(constant), by which slopes are found

@@ -19,10 +19,10 @@ from fitting import catapult
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
-from steptime.core.constants import Constant
-from steptime.predict.calibrated.form import OLD
-from steptime.predict.calibrated.interval import LEVEL
-from steptime.predict.calibrated.method import NAMES, form_of
+from steptime.hardware.constants import Constant
+from steptime.prediction.calibrated.form import OLD
+from steptime.prediction.calibrated.interval import LEVEL
+from steptime.prediction.calibrated.method import NAMES, form_of
 
 FEWEST = 15  # rows of a group on a device that count
 UPPER = (1 + LEVEL) / 2

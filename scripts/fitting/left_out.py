@@ -19,8 +19,8 @@ from steptime.calibration.asking import KINDS
 from steptime.calibration.published import Question, Told, tables_in
 from steptime.calibration.published_errors import told_of
 from steptime.core.errors import InputError
-from steptime.predict import cost_model
-from steptime.predict.method import Method
+from steptime.prediction import cost_model
+from steptime.prediction.method import Method
 
 MEGATRON = ("megatron-2023", "megatron-2024", "megatron-2025")
 NEUTRAL: Mapping[str, tuple[tuple[str, ...], str, float]] = {  # stacks, constant, without steps

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fitting.rows import device_of, drawn
 from steptime.calibration.cases import Case, op_kernels
-from steptime.predict.kernel import Kernel
+from steptime.prediction.kernel import Kernel
 
 
 def products(data: Path) -> Iterator[Case]:

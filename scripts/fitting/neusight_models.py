@@ -8,7 +8,7 @@ from pathlib import Path
 from fitting.neusight import TWO_INPUTS, vector
 from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
-from steptime.predict.kernel import Kernel
+from steptime.prediction.kernel import Kernel
 
 
 @dataclass(frozen=True)

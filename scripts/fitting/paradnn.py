@@ -8,8 +8,8 @@ from pathlib import Path
 from fitting.rows import device_of, rows
 from steptime.build import build_step, make_workload, read_model
 from steptime.calibration.cases import Case
-from steptime.predict.kernel import Kernel, Settings
-from steptime.predict.lower import lower
+from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.lower import lower
 
 DEVICES = {"Tesla T4": "t4", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb"}
 STEPS = 100  # that a duration is of

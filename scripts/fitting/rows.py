@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from steptime import catalog
+from steptime.hardware import catalog
 
 device_of = lru_cache(catalog.device)  # a table names few devices, many times
 

@@ -13,12 +13,12 @@ import numpy as np
 from fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_lines
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
-from steptime.core.constants import Constant
-from steptime.predict.calibrated.form import OLD
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.prediction.calibrated.form import OLD
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 STACKS = PRIORS.with_name("stacks")

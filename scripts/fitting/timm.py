@@ -11,7 +11,7 @@ from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
-from steptime.predict.kernel import Kernel
+from steptime.prediction.kernel import Kernel
 
 DTYPE, OLD = "float16-mixed", "torch-eager-1"
 Row = dict[str, str]

@@ -23,14 +23,14 @@ from fitting import (
 from fitting.hierarchy import hierarchical
 from fitting.intervals import Off
 from fitting.stages import STAGES, by_device, even
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
 from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scored_at
-from steptime.core.constants import Constant
-from steptime.predict import cost_model
-from steptime.predict.calibrated.method import GPU, NAMES
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.prediction import cost_model
+from steptime.prediction.calibrated.method import GPU, NAMES
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 BEGIN, END = "<!-- scripts/validate writes from here -->", "<!-- to here -->"

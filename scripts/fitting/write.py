@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from steptime.core.constants import Constant
 from steptime.core.files import write_whole
 from steptime.core.toml_files import read_toml, toml_text
+from steptime.hardware.constants import Constant
 
 _HEAD = (
     "# Constants of the method `calibrated`; scripts/fit-priors DATA STAGE rewrites a section.\n"

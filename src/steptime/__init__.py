@@ -9,18 +9,18 @@ from typing import Any
 
 __version__ = "0.15.0"
 _FROM = {
-    "StepModel": "steptime.predict.step_model:StepModel",
-    "analyse": "steptime.report.answered:analyse",
+    "StepModel": "steptime.prediction.step_model:StepModel",
+    "analyse": "steptime.reports.answered:analyse",
     "calibrate": "steptime.api:calibrate",
     "count_step": "steptime.build:count_step",
-    "device": "steptime.catalog:device",
+    "device": "steptime.hardware.catalog:device",
     "evaluate": "steptime.api:evaluate",
     "from_module": "steptime.api:from_module",
-    "link": "steptime.catalog:link",
-    "plan": "steptime.plans.best:plan",
-    "predict": "steptime.predict",  # the room, which can be called
+    "link": "steptime.hardware.catalog:link",
+    "plan": "steptime.questions.plan.best:plan",
+    "predict": "steptime.api:predict",
     "predict_op": "steptime.api:predict_op",
-    "serve": "steptime.serving.answer:serve",
+    "serve": "steptime.questions.serve.answer:serve",
     "whatif": "steptime.api:whatif",
     "why": "steptime.api:why",
 }

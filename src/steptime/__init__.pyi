@@ -6,12 +6,12 @@ from steptime.api import predict_op as predict_op
 from steptime.api import whatif as whatif
 from steptime.api import why as why
 from steptime.build import count_step as count_step
-from steptime.catalog import device as device
-from steptime.catalog import link as link
-from steptime.plans.best import plan as plan
-from steptime.predict.step_model import StepModel as StepModel
-from steptime.report.answered import analyse as analyse
-from steptime.serving.answer import serve as serve
+from steptime.hardware.catalog import device as device
+from steptime.hardware.catalog import link as link
+from steptime.prediction.step_model import StepModel as StepModel
+from steptime.questions.plan.best import plan as plan
+from steptime.questions.serve.answer import serve as serve
+from steptime.reports.answered import analyse as analyse
 
 __version__: str
 __all__ = [

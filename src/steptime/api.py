@@ -11,24 +11,24 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
-from steptime.core.hardware import Device
 from steptime.core.printers import html
 from steptime.core.table import Table, columns, facts, picked
 from steptime.core.units import interval, seconds, size
-from steptime.predict import DEFAULT, cost_model
-from steptime.predict.kernel import Interval, Kernel
-from steptime.predict.method import Method
-from steptime.report.answered import frame
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.method import Method
+from steptime.reports.answered import frame
 
 if TYPE_CHECKING:
     from steptime.calibration.cases import Unasked
     from steptime.calibration.evaluation import Evaluation
     from steptime.core.workload import Workload
-    from steptime.diagnosis.whatif import WhatIf
-    from steptime.diagnosis.why import Diagnosis
+    from steptime.questions.whatif import WhatIf
+    from steptime.questions.why import Diagnosis
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -159,8 +159,8 @@ def predict(
     images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
     is "fast", "slow", or that of a calibrated device. Raises `InputError` for what is not known.
     """
-    from steptime.predict.assumed import assumed_of
-    from steptime.predict.step_model import StepModel
+    from steptime.prediction.assumed import assumed_of
+    from steptime.prediction.step_model import StepModel
 
     workload = _workload(model, batch, dtype, phase, optimizer)
     given = dict(options or {})
@@ -215,7 +215,7 @@ def why(
 
     Replicas need a link. Raises `InputError` for what is not known.
     """
-    from steptime.diagnosis.why import why as diagnose
+    from steptime.questions.why import why as diagnose
 
     workload = _workload(model, batch, dtype, phase, optimizer)
     found = catalog.device(device)
@@ -235,9 +235,9 @@ def whatif(
     Without a `dtype` it is float32, or what a device without its peak is fastest in. Raises
     `InputError` for what is not known.
     """
-    from steptime.diagnosis.changes import read_changes
-    from steptime.diagnosis.networks import dtype_for
-    from steptime.diagnosis.whatif import cases, what_if
+    from steptime.questions.changes import read_changes
+    from steptime.questions.networks import dtype_for
+    from steptime.questions.whatif import cases, what_if
 
     found = catalog.device(device)
     kind = dtype_for(found, dtype)

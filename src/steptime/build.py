@@ -16,8 +16,7 @@ from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, pairs, whole_number
 from steptime.core.table import picked
 from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Workload
-from steptime.count import Count, count
-from steptime.importers import (
+from steptime.formats import (
     ENDINGS,
     format_of,
     is_network_file,
@@ -28,12 +27,13 @@ from steptime.importers import (
     read_content,
     remembered,
 )
-from steptime.importers.code import LIBRARIES, Code, code_of, file_of
-from steptime.models import family, named, names
-from steptime.models.family import Family, resolve, stored
-from steptime.ops.builder import Builder
-from steptime.ops.table import ShapeError
-from steptime.ops.training import training_graph
+from steptime.formats.code import LIBRARIES, Code, code_of, file_of
+from steptime.network.count import Count, count
+from steptime.network.families import family, named, names
+from steptime.network.families.family import Family, resolve, stored
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+from steptime.network.ops.training import training_graph
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -10,12 +10,12 @@ import pytest
 
 from steptime.analysis.analyses import analysis
 from steptime.analysis.breakdown import REST
-from steptime.analysis.data import Data
-from steptime.core.record import NO_OP, Method, Quantity, Record
 from steptime.core.table import Table
 from steptime.core.workload import Workload
-from steptime.plots import draw
-from steptime.readers import read_path
+from steptime.records.data import Data
+from steptime.records.readers import read_path
+from steptime.records.record import NO_OP, Method, Quantity, Record
+from steptime.reports.charts import draw
 
 
 def _record(scope: str, origin: str = "measured", kind: str = "", **values: float) -> Record:

@@ -12,13 +12,13 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.record import Record
 from steptime.core.table import Table
 from steptime.core.workload import Workload
-from steptime.plots.heatmap import grid
+from steptime.records.data import Data
+from steptime.records.record import Record
+from steptime.reports.charts.heatmap import grid
 from told import row_of
 
 HEATMAP = analysis("heatmap")

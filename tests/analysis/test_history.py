@@ -14,12 +14,12 @@ import pytest
 
 import clusters
 import synthetic
-from steptime import store
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
 from steptime.analysis.history import change_points
 from steptime.cli.main import run
-from steptime.core.record import Quantity, Record
+from steptime.records import store
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
 
 SERIES = 400
 

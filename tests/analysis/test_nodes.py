@@ -13,15 +13,15 @@ import pytest
 
 import clusters
 import synthetic
-from steptime import store
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
 from steptime.analysis.outliers import deviations, extremes
 from steptime.analysis.verdict import MARGIN
 from steptime.cli.main import run
-from steptime.core.record import Quantity, Record
 from steptime.core.table import Table
 from steptime.core.workload import Plan, Workload
+from steptime.records import store
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
 
 HOSTS = [f"n{number:02}" for number in range(64)]
 DRAWS = 200

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import synthetic
-from steptime import store
-from steptime.analysis import data, pairing
-from steptime.analysis.data import Data
+from steptime.analysis import pairing
 from steptime.analysis.errors import error_table
 from steptime.analysis.pairing import errors
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
-from steptime.report.page import page
+from steptime.records import data, store
+from steptime.records.data import Data
+from steptime.records.record import Method, Quantity, Record
+from steptime.reports.page import page
 from told import by_column, predicted_and_measured, two_folders, two_platforms
 
 FC = Workload("fc", {"layers": 4}, 64)

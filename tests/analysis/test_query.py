@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from steptime.analysis.data import Data
 from steptime.analysis.query import export, query
-from steptime.analysis.row import COLUMNS, Row, facts_of, network_names
 from steptime.cli import command
 from steptime.core.errors import InputError
 from steptime.core.progress import listening, watched
-from steptime.core.record import Quantity, Record
 from steptime.core.workload import Plan, Workload
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
+from steptime.records.row import COLUMNS, Row, facts_of, network_names
 
 RECORDS = synthetic.sweep(failures=True)
 DATA = Data.of(RECORDS)
@@ -234,6 +234,20 @@ def test_export_as_csv_parquet_and_json_lines(tmp_path: Path) -> None:
         "fc.jsonl",
         "it's.parquet",
     ]
+
+
+def test_no_cell_and_no_heading_of_an_export_is_a_formula(tmp_path: Path) -> None:
+    record = synthetic.measured(synthetic.workloads()[0])
+    texts = ["=cmd|'/C calc'!A0", "+1+2", "-2+3", "@SUM(1)", "\t=1", "-5.2"]
+    workload = replace(record.workload, params={f"=p{i}": one for i, one in enumerate(texts)})
+    data = Data.of([replace(record, workload=workload, note=texts[0])])
+    export(data, tmp_path / "all.csv")
+    with (tmp_path / "all.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["note"] == f"'{texts[0]}"
+    found = [row[f"'=p{i}"] for i in range(len(texts))]
+    assert found == [*(f"'{one}" for one in texts[:-1]), texts[-1]]
+    assert not [name for name in row if name.startswith("=")]
 
 
 def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

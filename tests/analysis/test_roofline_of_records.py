@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import synthetic
-from steptime import catalog
 from steptime.analysis.analyses import analysis
 from steptime.analysis.ceilings import ceilings_of, ridges
-from steptime.analysis.data import Data
 from steptime.cli.main import run
-from steptime.core.hardware import device_from_table
-from steptime.core.record import Quantity, Record, record_to_json
 from steptime.core.table import Table
 from steptime.core.workload import Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import device_from_table
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record, record_to_json
 
 ROOFLINE = analysis("roofline")
 SAID: dict[str, Any] = {

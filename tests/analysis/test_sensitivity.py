@@ -15,12 +15,12 @@ import pytest
 import synthetic
 from steptime.analysis import regression
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
-from steptime.plots import EmptyPlotError
+from steptime.records.data import Data
+from steptime.records.record import Method, Quantity, Record
+from steptime.reports.charts import EmptyPlotError
 
 ONE = analysis("sensitivity")
 LAYERS, NODES, BATCHES = (2, 4, 8), (32, 64, 128, 256), (16, 64, 256)
@@ -317,7 +317,7 @@ def test_the_published_weights(
 
 @pytest.mark.slow
 def test_the_picture(tmp_path: Path) -> None:
-    from steptime.plots.files import save
+    from steptime.reports.charts.files import save
 
     for settings in ({}, {"order": 2, "scale": "log"}):
         spec = ONE.draw(ONE.answer(Data.of(synthetic.sweep()), **settings))

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from steptime import store
-from steptime.analysis.data import Data
 from steptime.cli.main import run
-from steptime.core.record import Record
 from steptime.core.scratch import remove_stale
-from steptime.plots import draw
-from steptime.report.networks import _taken
-from steptime.report.page import page
+from steptime.records import store
+from steptime.records.data import Data
+from steptime.records.record import Record
+from steptime.reports.charts import draw
+from steptime.reports.networks import _taken
+from steptime.reports.page import page
 
 NETWORKS = synthetic.workloads()[:5]
 
@@ -26,7 +26,7 @@ NETWORKS = synthetic.workloads()[:5]
 def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path: Path) -> None:
     code = (
         "import os, signal, synthetic\n"
-        "from steptime.analysis.data import Data\n"
+        "from steptime.records.data import Data\n"
         "data = Data.of(synthetic.sweep())\n"
         "assert data.rows('SELECT count(*) AS n FROM records')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

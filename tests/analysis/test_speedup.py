@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import synthetic
-from steptime import store
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.saturation import saturation
 from steptime.analysis.verdict import compared
 from steptime.cli.main import run
-from steptime.core.record import Method, Quantity, Record
 from steptime.core.table import Table
 from steptime.core.workload import Workload
-from steptime.plots.files import save
-from steptime.readers import read_path
+from steptime.records import store
+from steptime.records.data import Data
+from steptime.records.readers import read_path
+from steptime.records.record import Method, Quantity, Record
+from steptime.reports.charts.files import save
 
 GPU, TPU = "v100-sxm2-16gb", "tpu-v2-8"
 

@@ -13,12 +13,12 @@ import pytest
 
 import clusters
 import synthetic
-from steptime import store
-from steptime.analysis.row import more_is_better
 from steptime.analysis.watch import sentences, watch
 from steptime.cli.main import run
-from steptime.core.record import Record
 from steptime.core.workload import Workload
+from steptime.records import store
+from steptime.records.record import Record
+from steptime.records.row import more_is_better
 from told import two_folders
 
 WORKLOADS = synthetic.workloads()

@@ -7,11 +7,11 @@ import pytest
 
 import steptime
 import synthetic
-from steptime import store
 from steptime.calibration.cases import misfit
 from steptime.core.errors import InputError
-from steptime.ops import OPS
-from steptime.predict.step_model import StepModel
+from steptime.network.ops import OPS
+from steptime.prediction.step_model import StepModel
+from steptime.records import store
 
 ROWS = [
     {"kind": "linear", "shapes": [[64 * i, 512], [256, 512]], "seconds": i * 2e-5}
@@ -41,8 +41,8 @@ ASK = "print(steptime.predict('resnet18', 't4').model)"
     "text",
     [
         f"import steptime; {ASK}",
-        f"import steptime.predict.method as m, steptime; assert m.Method; {ASK}",
-        f"import steptime; steptime.predict; import steptime.predict.method; {ASK}",
+        f"import steptime.prediction.method as m, steptime; assert m.Method; {ASK}",
+        f"import steptime; steptime.predict; import steptime.prediction.method; {ASK}",
         "from steptime import predict; print(predict('resnet18', 't4').model)",
     ],
 )
@@ -216,7 +216,7 @@ def test_mistakes_say_what_is_meant(call, message):
 
 def test_typed_names_are_those_of_the_stub():
     assert set(steptime.__all__) - {"__version__"} <= set(dir(steptime))
-    assert steptime.predict is sys.modules["steptime.predict"]
+    assert steptime.predict is steptime.api.predict
 
 
 @pytest.mark.parametrize(

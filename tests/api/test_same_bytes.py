@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import steptime
-from steptime import catalog
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.hardware import Device
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
 
 NETWORKS = {"fc": 64, "cnn": 8, "rnn": 64, "bert_base": 2, "llama3_8b": 1}
 DEVICES = ("a100-sxm4-80gb", "h100-sxm5", "mi300x", "tpu-v4", "trainium2", "epyc-7763")

@@ -19,10 +19,10 @@ import pytest
 import steptime
 import synthetic
 from exported import document, write
-from steptime import store
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.records import store
 
 NETWORKS = {
     "fc": "fc:layers=3,nodes=64,inputs=32,outputs=8",

@@ -14,9 +14,9 @@ import vl_convert
 
 import synthetic
 from browsing import browse, complaints
-from steptime.analysis.data import Data
-from steptime.core.record import Record
-from steptime.plots import EmptyPlotError, draw, kinds, style
+from steptime.records.data import Data
+from steptime.records.record import Record
+from steptime.reports.charts import EmptyPlotError, draw, kinds, style
 
 pytestmark = pytest.mark.browser
 

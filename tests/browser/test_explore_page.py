@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from browsing import answers
-from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
-from steptime.count import peak_memory_bytes
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.network.count import peak_memory_bytes
+from steptime.prediction.step_model import StepModel
 
 pytestmark = pytest.mark.browser
 

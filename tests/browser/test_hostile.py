@@ -11,14 +11,14 @@ import pytest
 import synthetic
 from browsing import browse
 from record_cases import HOSTILE
-from steptime.analysis.data import Data
 from steptime.cli.main import run
-from steptime.core.record import Quantity, Record
 from steptime.core.workload import Workload
-from steptime.plots import draw, kinds
-from steptime.plots.files import POLICY, save
-from steptime.report.markdown import markdown_page
-from steptime.report.page import page
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
+from steptime.reports.charts import draw, kinds
+from steptime.reports.charts.files import POLICY, save
+from steptime.reports.markdown import markdown_page
+from steptime.reports.page import page
 
 pytestmark = pytest.mark.browser
 

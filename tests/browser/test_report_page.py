@@ -10,10 +10,10 @@ import pytest
 
 import synthetic
 from browsing import answers, browse, complaints
-from steptime.analysis.data import Data
-from steptime.core.record import Record
 from steptime.core.units import seconds
-from steptime.report.page import page
+from steptime.records.data import Data
+from steptime.records.record import Record
+from steptime.reports.page import page
 
 pytestmark = pytest.mark.browser
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
+from steptime.hardware import catalog
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROW = "tesla-m60,2,9,3,4,3,2,VALID,1,relu,{},1.5,0.01\n"

@@ -4,17 +4,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen, intervals
 from steptime.calibration.evaluate import after_calibration, score
 from steptime.calibration.fit import constants_of, fitted, left_out, logs
 from steptime.core.errors import InputError
-from steptime.core.hardware import device_from_table
 from steptime.core.toml_files import toml_text
-from steptime.predict.calibrated.method import METHOD
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.hardware.device import device_from_table
+from steptime.prediction.calibrated.method import METHOD
+from steptime.prediction.step_model import StepModel
 
 V100 = catalog.device("v100-sxm2-16gb")
 

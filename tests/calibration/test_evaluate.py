@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from steptime import catalog
 from steptime.api import evaluate as evaluate_rows
 from steptime.api import predict, predict_op
 from steptime.calibration import evaluation
@@ -15,8 +14,9 @@ from steptime.calibration.evaluation import evaluate
 from steptime.calibration.mapping import plain_case
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.predict import cost_model
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.prediction import cost_model
+from steptime.prediction.step_model import StepModel
 
 V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
 

@@ -5,7 +5,7 @@ import pytest
 
 from places import ROOT
 from steptime.calibration.cases import Case, op_kernels
-from steptime.catalog import device
+from steptime.hardware.catalog import device
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -66,7 +66,7 @@ def test_steps_and_hosts_of_a_stack_that_nobody_observed_have_widths_of_their_ow
 def test_what_a_case_tells_of_is_said_by_how_it_was_measured():
     tiny = Case(CASE.kernels, CASE.device, 1.0, "relu", "isolated")
     step = Case(CASE.kernels * 2, CASE.device, 1.0, "relu", "step")
-    from steptime import catalog
+    from steptime.hardware import catalog
 
     constants = {name: one.value for name, one in catalog.priors("gpu").items()}
     assert [one.group for one in off_of([CASE, tiny, step], constants)] == [

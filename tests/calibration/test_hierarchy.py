@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from fitting.hierarchy import hierarchical
 
-from steptime import catalog
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of
+from steptime.hardware import catalog
 
 PRIORS = catalog.priors("gpu")
 FREE = ("launch.isolated_s", "stream.share_hbm")

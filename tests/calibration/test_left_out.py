@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from steptime.core.workload import Plan
-from steptime.plans.planner import Planner
-from steptime.plans.request import Request, Site
+from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.request import Request, Site
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

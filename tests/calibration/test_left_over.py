@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steptime import catalog
 from steptime.api import predict_op
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels
@@ -18,10 +17,11 @@ from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, le
 from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
-from steptime.predict import cost_model
-from steptime.predict.grid import Steps
-from steptime.predict.host import Host, alike, behind_host, left_over
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.prediction import cost_model
+from steptime.prediction.host import Host, alike, behind_host, left_over
+from steptime.prediction.step_model import StepModel
+from steptime.questions.grid import Steps
 
 V100 = catalog.device("v100-sxm2-16gb")
 PRIORS = constants_of(catalog.priors("gpu"))

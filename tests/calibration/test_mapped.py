@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from steptime import store
 from steptime.cli.main import run
+from steptime.records import store
 
 TABLE = "net,gpu,n,ms\nresnet50,V100,32,95\nvgg16,V100,16,110\n"
 TIMES = """

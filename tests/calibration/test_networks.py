@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from places import ROOT
-from steptime import catalog
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of, logs
+from steptime.hardware import catalog
 
 REFERENCE = ROOT.parent / "shared/reference"
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -13,10 +13,10 @@ from steptime.calibration.published_errors import Published, evaluate_tables
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.plans.faults import Asked
-from steptime.plans.passes import Step
-from steptime.plans.request import Request, Site, shape_of
-from steptime.plans.stages import Part
+from steptime.questions.plan.faults import Asked
+from steptime.questions.plan.passes import Step
+from steptime.questions.plan.request import Request, Site, shape_of
+from steptime.questions.plan.stages import Part
 
 HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"
 ROW = "3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of
@@ -14,7 +13,8 @@ from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.calibration.session import Session, Taken
 from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json
-from steptime.core.hardware import Device
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
 
 CPU = Device("four", "cpu", {"float32": 4e11}, 4e10, "test", cores=4, l2_bytes=2**25)
 PRIORS = catalog.priors("cpu")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from steptime.core.constants import Constant, constants_from_table
 from steptime.core.toml_files import read_toml
+from steptime.hardware.constants import Constant, constants_from_table
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -45,11 +45,11 @@ def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Pa
 
 
 def test_a_host_s_constants_move_to_what_steps_took() -> None:
-    from steptime import catalog
     from steptime.calibration.cases import Case
     from steptime.calibration.columns import Columns
     from steptime.calibration.fit import fitted
-    from steptime.predict.kernel import Kernel
+    from steptime.hardware import catalog
+    from steptime.prediction.kernel import Kernel
 
     def tiny(ops: int) -> tuple[Kernel, ...]:
         return (Kernel("op", "relu", "forward", "float32", "vector", 1, 4),) * ops
@@ -76,8 +76,8 @@ def test_a_host_s_constants_move_to_what_steps_took() -> None:
 def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     from fitting.stages import STAGES, whole_fit
 
-    from steptime import catalog
     from steptime.calibration.cases import Case, op_kernels
+    from steptime.hardware import catalog
 
     monkeypatch.setattr("fitting.hierarchy.ROUNDS", 3)
     device, stage = catalog.device("l40s"), STAGES["tensor"]
@@ -99,7 +99,7 @@ def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.Mon
 def test_stages_start_from_what_the_files_have() -> None:
     from fitting.stages import STAGES
 
-    from steptime import catalog
+    from steptime.hardware import catalog
 
     for stage in STAGES.values():
         here = catalog.priors(stage.priors, stage.stack)

@@ -13,9 +13,9 @@ import idx_folder
 import mistakes
 import synthetic
 from mistakes import LONG
-from steptime import store
 from steptime.cli.main import COMMANDS, run, tree
-from steptime.launch.local import Worker
+from steptime.measure.launch import Worker
+from steptime.records import store
 
 EXPERIMENT = 'name = "e"\nbackend = "null"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
 
@@ -467,7 +467,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("steptime.launch.local.Worker.ask", _only_start)
+    monkeypatch.setattr("steptime.measure.launch.Worker.ask", _only_start)
     code = run(_split(line))
     out, err = capsys.readouterr()
     assert (code, out) == (2, ""), err

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from record_cases import edited
-from steptime import catalog
 from steptime.analysis.ceilings import ceilings_of
 from steptime.calibration import log
 from steptime.cli.calibrate import points_s
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.files import read_lines
-from steptime.core.hardware import device_from_table
 from steptime.core.toml_files import toml_text
+from steptime.hardware import catalog
+from steptime.hardware.device import device_from_table
 from steptime.measure.doctor import stale
 
 FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]

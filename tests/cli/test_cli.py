@@ -13,8 +13,8 @@ import pytest
 
 import steptime
 import synthetic
-from steptime import store
 from steptime.cli.main import run
+from steptime.records import store
 
 SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"
 NUMPY = ["--backend", "null", "--threads", "1"]

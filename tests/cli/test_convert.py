@@ -11,8 +11,8 @@ import pytest
 
 import steptime
 from places import ROOT
-from steptime.catalog import user_folder
 from steptime.cli.main import run
+from steptime.hardware.catalog import user_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from steptime import catalog
 from steptime.cli.main import run
+from steptime.hardware import catalog
 
 EIGHT = """
 name = "mine"

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import synthetic
-from steptime import store
-from steptime.catalog import devices
 from steptime.cli import progress
 from steptime.cli.command import command
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
 from steptime.core.table import Answer
+from steptime.hardware.catalog import devices
+from steptime.records import store
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -174,13 +174,13 @@ def test_a_package_adds_a_command(tmp_path: Path) -> None:
     (entry / "entry_points.txt").write_text("""[steptime.commands]
 hello = hello_steptime:hello
 [steptime.models]
-mine = steptime.models.fc:FAMILY
+mine = steptime.network.families.fc:FAMILY
 [steptime.methods]
-bound = steptime.predict.roofline:METHOD
+bound = steptime.prediction.roofline:METHOD
 [steptime.analyses]
 misses = steptime.analysis.errors:ANALYSIS
 [steptime.plots]
-peaks = steptime.plots.memory:chart
+peaks = steptime.reports.charts.memory:chart
 """)
     paths = [str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -12,7 +12,7 @@ import pytest
 
 import synthetic
 from steptime.cli.main import run
-from steptime.store import open_writer
+from steptime.records.store import open_writer
 
 
 @pytest.fixture

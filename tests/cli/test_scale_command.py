@@ -10,7 +10,7 @@ import pytest
 
 import split_alexnet
 from steptime.cli.main import run
-from steptime.predict.collectives import COLLECTIVES
+from steptime.prediction.collectives import COLLECTIVES
 
 NET = ["scale", "fc:layers=1,nodes=64,inputs=32,outputs=8", "--device", "V100"]
 LINKED = [*NET, "--network", "ethernet-25"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from steptime.cli.command import command, note
 from steptime.cli.main import COMMANDS, run
 from steptime.core.printers import text
 from steptime.core.table import Answer
-from steptime.store import open_writer
+from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
@@ -113,3 +115,20 @@ def test_no_terminal_is_too_narrow_for_an_interval(
         assert seen == intervals, width
     lines = [one for table in every for one in text(table, 80).splitlines()]
     assert max(map(len, lines)) <= 80
+
+
+def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback() -> None:
+    code = """
+import signal
+import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == "steptime.cli.main":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Pressed())
+from steptime.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "steptime: interrupted\n")

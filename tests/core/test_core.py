@@ -15,7 +15,10 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, nearest, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.ranges import LARGEST, amount, expand_range, is_range, number_of, share
-from steptime.core.record import (
+from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
+from steptime.core.windows import positions, reach, same_padding
+from steptime.core.workload import Plan, Workload
+from steptime.records.record import (
     DONE,
     MOST_EXAMPLES,
     ORIGINS,
@@ -27,9 +30,6 @@ from steptime.core.record import (
     record_from_json,
     record_to_json,
 )
-from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
-from steptime.core.windows import positions, reach, same_padding
-from steptime.core.workload import Plan, Workload
 
 
 @pytest.mark.parametrize(

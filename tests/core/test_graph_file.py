@@ -16,10 +16,10 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json, graph_to_json
 from steptime.core.workload import Workload
-from steptime.count import count
-from steptime.importers import Source
-from steptime.importers.graph_file import read
-from steptime.models import FAMILIES, ZOO
+from steptime.formats import Source
+from steptime.formats.graph_file import read
+from steptime.network.count import count
+from steptime.network.families import FAMILIES, ZOO
 
 Table = dict[str, Any]
 

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from steptime import catalog
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import TensorSpec, check, frozen
-from steptime.core.hardware import Cluster, Device, Level, Link
 from steptime.core.workload import Plan, Workload, workload_from_json, workload_to_json
-from steptime.count import count
-from steptime.ops import OPS, exchanged_of, outputs_of
-from steptime.ops.builder import Builder
-from steptime.ops.table import ShapeError
-from steptime.ops.training import training_graph
-from steptime.plans.stages import groups
-from steptime.predict.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
+from steptime.hardware import catalog
+from steptime.hardware.device import Cluster, Device, Level, Link
+from steptime.network.count import count
+from steptime.network.ops import OPS, exchanged_of, outputs_of
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+from steptime.network.ops.training import training_graph
+from steptime.prediction.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
+from steptime.questions.plan.stages import groups
 
 TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
 NEAR = Link("near", 1e-6, 1e9, "made up for this test")

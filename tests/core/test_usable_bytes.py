@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from steptime import catalog
-from steptime.core.hardware import Device, device_from_table
+from steptime.hardware import catalog
+from steptime.hardware.device import Device, device_from_table
 
 GIB = 2**30
 

@@ -37,27 +37,27 @@ from typing import Any, get_type_hints
 import pytest
 
 from places import ROOT
-from steptime import store
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.calibration.mapping import mapping
-from steptime.catalog import device
 from steptime.cli import command
 from steptime.cli.main import COMMANDS as NAMES
 from steptime.cli.main import run, tree
 from steptime.core.graph import frozen
-from steptime.core.hardware import device_from_table, link_from_table
-from steptime.core.record import Method, Quantity, Record
 from steptime.core.units import QUANTITIES
-from steptime.count import count
+from steptime.hardware.catalog import device
+from steptime.hardware.device import device_from_table, link_from_table
+from steptime.hardware.prices import offers_of
 from steptime.measure.contract import Options, method
-from steptime.models import FAMILIES, family
-from steptime.ops import OPS, cost_of, outputs_of
-from steptime.predict.prices import offers_of
-from steptime.predict.records import records
-from steptime.predict.step_model import StepModel
-from steptime.readers.csv_mapping import check_mapping
-from steptime.sweep.cells import cells_of
-from steptime.sweep.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
+from steptime.network.count import count
+from steptime.network.families import FAMILIES, family
+from steptime.network.ops import OPS, cost_of, outputs_of
+from steptime.prediction.records import records
+from steptime.prediction.step_model import StepModel
+from steptime.records import store
+from steptime.records.readers.csv_mapping import check_mapping
+from steptime.records.record import Method, Quantity, Record
+from steptime.sweeps.cells import cells_of
+from steptime.sweeps.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXACT = (
@@ -408,8 +408,8 @@ def _printed(page: str, block: str) -> list[str]:
 
 def _family_works(made: Any, values: dict[str, Any]) -> None:
     from steptime.core.dtypes import precision
-    from steptime.ops.builder import Builder
-    from steptime.ops.training import training_graph
+    from steptime.network.ops.builder import Builder
+    from steptime.network.ops.training import training_graph
 
     builder = Builder(made.name, precision("float32"), training=True)
     graph = builder.graph(made.build(builder, values, 4))
@@ -468,7 +468,7 @@ def test_experiments_to_start_from(path: Path) -> None:
 def test_the_example_of_paradnn_is_its_whole_grid() -> None:
     experiment = read_experiment(ROOT / "examples/paradnn-fc.toml")
     free = experiment.model_copy(update={"where": [], "sample": Sample()})
-    from steptime.sweep.experiment import axes_of
+    from steptime.sweeps.experiment import axes_of
 
     (axes,) = axes_of(free, "whole")
     sizes = [len(values) for values in axes.values.values() if len(values) > 1]
@@ -559,8 +559,8 @@ def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_formats_and_keys_of_importing() -> None:
-    from steptime.readers import READERS
-    from steptime.readers.csv_mapping import Keys
+    from steptime.records.readers import READERS
+    from steptime.records.readers.csv_mapping import Keys
 
     text = _text("docs/importing.md")
     formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
@@ -583,7 +583,7 @@ def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_keys_of_run_and_sweep() -> None:
     from steptime.analysis.measurement import measurement
-    from steptime.sweep.run import Outcome, summary
+    from steptime.sweeps.run import Outcome, summary
 
     record = _measured("fc:layers=1,nodes=8", 4, 0.01, "t4")
     found = measurement(record, 1.0, {"probed": None, "datasheet": None})
@@ -599,7 +599,7 @@ def test_keys_of_run_and_sweep() -> None:
 
 def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
     from steptime.core.causes import CAUSES
-    from steptime.sweep.resource_request import ResourceRequest
+    from steptime.sweeps.resource_request import ResourceRequest
 
     rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
@@ -710,7 +710,7 @@ def test_kinds_that_read_less_than_their_inputs_are_named() -> None:
 
 
 def test_statuses_and_causes() -> None:
-    from steptime.core.record import DONE, STATUSES
+    from steptime.records.record import DONE, STATUSES
 
     rows = _table(_section("docs/measuring.md", "What came out"))
     assert [row[0].strip("`") for row in rows] == list(STATUSES)

@@ -11,15 +11,9 @@ from places import ROOT
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
-from steptime.energy.operations import (
-    figures,
-    hierarchy,
-    hierarchy_names,
-    op_energy,
-    sum_energy,
-)
+from steptime.energy.operations import figures, hierarchy, hierarchy_names, op_energy, sum_energy
 from steptime.energy.process import Process
-from steptime.ops import OPS, outputs_of
+from steptime.network.ops import OPS, outputs_of
 
 PJ = 1e-12
 SMALL = replace(hierarchy("systolic-128"), name="small", reuse=16, buffer_kb=8)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from steptime import catalog
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.count import count
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, conv2d, matmul, network
 from steptime.energy.systolic_arrays import array, array_from_table, array_names
+from steptime.hardware import catalog
+from steptime.network.count import count
 from systolic_machine import Machine
 
 ROOMY = Array(2, 3, clock_hz=10, buffer_bytes=10**9, memory_bytes_per_s=1e9)

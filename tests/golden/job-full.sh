@@ -24,4 +24,4 @@ module load 'python 3' || { echo 'steptime: cannot load module python 3' >&2; ex
 { ulimit -c 0
 } || { echo 'steptime: a line of run_first failed: ulimit -c 0' >&2; exit 1; }
 echo "steptime: ready"
-exec python3 -P -m steptime.cluster.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"
+exec python3 -P -m steptime.sweeps.cluster.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"

@@ -10,4 +10,4 @@
 #SBATCH --exclusive
 echo "steptime: begun $SLURM_JOB_ID"
 echo "steptime: ready"
-exec srun --kill-on-bad-exit=1 python3 -P -m steptime.cluster.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"
+exec srun --kill-on-bad-exit=1 python3 -P -m steptime.sweeps.cluster.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"

@@ -9,4 +9,4 @@
 #SBATCH --requeue
 echo "steptime: begun $SLURM_JOB_ID"
 echo "steptime: ready"
-exec python3 -P -m steptime.cluster.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"
+exec python3 -P -m steptime.sweeps.cluster.task '/data/my runs/100%/slurm/001-abc' "$(($1 + SLURM_ARRAY_TASK_ID))"

@@ -17,13 +17,13 @@ from steptime.build import build, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.workload import OPTIMIZERS
-from steptime.layers.dense import classify, mean_loss
-from steptime.ops import OPS, communication
-from steptime.ops.builder import Builder
-from steptime.ops.elementwise import FUNCTIONS
-from steptime.ops.loss import IGNORED_LABEL, STATES
-from steptime.ops.sequence import GATES
-from steptime.ops.training import training_graph
+from steptime.network.layers.dense import classify, mean_loss
+from steptime.network.ops import OPS, communication
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.elementwise import FUNCTIONS
+from steptime.network.ops.loss import IGNORED_LABEL, STATES
+from steptime.network.ops.sequence import GATES
+from steptime.network.ops.training import training_graph
 
 Network = Callable[[Builder], str]
 Values = dict[str, Any]

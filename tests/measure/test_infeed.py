@@ -15,11 +15,9 @@ import pytest
 
 import idx_folder
 from reference import backend as numpy_backend
-from steptime.analysis.data import Data
 from steptime.analysis.measurement import measurement
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
-from steptime.core.record import Method, Quantity, Record
 from steptime.core.workload import Workload
 from steptime.measure.contract import (
     Feed,
@@ -34,6 +32,8 @@ from steptime.measure.data.sources import Input, open_input
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination
+from steptime.records.data import Data
+from steptime.records.record import Method, Quantity, Record
 
 TOKENS = "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=9"
 FC = "fc:layers=1,nodes=16,inputs=16,outputs=4"
@@ -223,10 +223,10 @@ def test_what_was_learned_is_said(backend: ModuleType, folder: Path) -> None:
 def test_inference_goes_by_running_statistics_and_drops_nothing() -> None:
     """A batch norm that has seen a mean of 5 gives 0 for 5, whatever else is in the batch."""
     from steptime.core.dtypes import precision
-    from steptime.layers.dense import classify, dropout, linear
-    from steptime.layers.image import batch_norm
     from steptime.measure.backends.torch import backend as torch_backend
-    from steptime.ops.builder import Builder
+    from steptime.network.layers.dense import classify, dropout, linear
+    from steptime.network.layers.image import batch_norm
+    from steptime.network.ops.builder import Builder
 
     def graph(training: bool) -> Any:
         b = Builder("net", precision("float32"), training)
@@ -445,7 +445,7 @@ def test_the_whole_way_on_the_command_line(
 @pytest.mark.slow
 @pytest.mark.framework  # its loaders are PyTorch's
 def test_a_sweep_over_where_input_comes_from(folder: Path, tmp_path: Path) -> None:
-    from steptime import store
+    from steptime.records import store
 
     lines = [
         'name = "feeds"',

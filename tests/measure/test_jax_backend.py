@@ -15,12 +15,12 @@ from steptime.cli.main import run
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
-from steptime.count import count
-from steptime.layers.dense import classify
 from steptime.measure.cell import measure_cell
 from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError, meaning
-from steptime.ops.builder import Builder
-from steptime.ops.training import training_graph
+from steptime.network.count import count
+from steptime.network.layers.dense import classify
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.training import training_graph
 from tiny_networks import FC, TINY, workload
 
 pytestmark = pytest.mark.jax
@@ -204,7 +204,7 @@ def test_jax_moves_weights_in_half_precision(optimizer: str) -> None:
 
 
 def test_a_trace_names_the_ops_of_the_network() -> None:
-    from steptime.measure.trace import events_of, profile_of
+    from steptime.records.trace import events_of, profile_of
 
     work = workload("fc:layers=2,nodes=256,inputs=256,outputs=64,batch=64")
     ready = prepared(work)

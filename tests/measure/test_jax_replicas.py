@@ -14,11 +14,11 @@ import pytest
 
 from replica_request import SMALL, request
 from steptime.cli.main import run
-from steptime.core.record import record_from_json
-from steptime.launch.local import StartError, Worker
 from steptime.measure.contract import Options
 from steptime.measure.cpus import cores
+from steptime.measure.launch import StartError, Worker
 from steptime.measure.ranks import free_port, local_variables
+from steptime.records.record import record_from_json
 
 pytestmark = [
     pytest.mark.slow,

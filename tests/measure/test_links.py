@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from steptime import catalog, store
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.hardware import Cluster, Device, Link, link_from_table
-from steptime.core.record import Quantity, Record
+from steptime.core.workload import STRATEGIES as MEASURED
 from steptime.core.workload import Workload
-from steptime.measure.contract import STRATEGIES as MEASURED
+from steptime.hardware import catalog
+from steptime.hardware.device import Cluster, Device, Link, link_from_table
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
-from steptime.predict.collectives import COLLECTIVES, Fabric
-from steptime.predict.parallel.scaling import STRATEGIES, predict_replicas
-from steptime.predict.records import records
-from steptime.predict.step_model import StepModel
+from steptime.prediction.collectives import COLLECTIVES, Fabric
+from steptime.prediction.records import records
+from steptime.prediction.step_model import StepModel
+from steptime.questions.scaling import STRATEGIES, predict_replicas
+from steptime.records import store
+from steptime.records.record import Quantity, Record
 from told import predicted_and_measured
 
 LINK = Link("link", 20e-6, 1e9, "a test")

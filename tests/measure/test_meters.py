@@ -17,13 +17,13 @@ from reference import backend as numpy_backend
 from steptime.analysis.measurement import measurement
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
-from steptime.core.record import Record, record_from_json, record_to_json
 from steptime.core.workload import workload_to_json
 from steptime.measure import cell, doctor, worker
 from steptime.measure import meters as module
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import Meter, gpu, meters, rapl, rise_j, take_energy
+from steptime.records.record import Record, record_from_json, record_to_json
 
 RANGE_J = 262143.328850
 
@@ -297,7 +297,7 @@ def test_run_shows_energy_and_its_meter(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
-    monkeypatch.setattr("steptime.sweep.run.measure_cell", lambda *_, **__: record)
+    monkeypatch.setattr("steptime.sweeps.run.measure_cell", lambda *_, **__: record)
     assert run(["run", "fc", "--backend", "null", "--energy"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "J mean power 50 W (a meter)" in shown
@@ -316,7 +316,7 @@ def test_a_broken_device_file_costs_no_result(
         said_before.append(capsys.readouterr().err)
         return record
 
-    monkeypatch.setattr("steptime.sweep.run.measure_cell", measured)
+    monkeypatch.setattr("steptime.sweeps.run.measure_cell", measured)
     assert run(["run", "fc", "--backend", "null"]) == 0
     (said,) = said_before
     assert "mine.toml" in said

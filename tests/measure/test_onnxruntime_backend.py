@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from reference.backend import execute
-from steptime import catalog
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
-from steptime.exporters.onnx import model_of
-from steptime.importers import opened
-from steptime.importers.onnx.model import Model
-from steptime.launch.local import Worker
+from steptime.formats import opened
+from steptime.formats.export.onnx import model_of
+from steptime.formats.onnx.model import Model
+from steptime.hardware import catalog
 from steptime.measure.contract import Options, Prepared, UnsupportedError, meaning
-from steptime.ops import OPS
-from steptime.ops.execution import executed
+from steptime.measure.launch import Worker
+from steptime.network.ops import OPS
+from steptime.network.ops.execution import executed
 
 pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'steptime[onnxruntime]'")
 

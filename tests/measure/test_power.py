@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from steptime.cli.main import run
-from steptime.core.hardware import Device
-from steptime.predict.kernel import NOTHING, Interval
-from steptime.predict.lower import Row
-from steptime.predict.power import run_energy, step_energy, utilisation
-from steptime.predict.schedule import RowTime, Timeline
+from steptime.hardware.device import Device
+from steptime.prediction.kernel import NOTHING, Interval
+from steptime.prediction.lower import Row
+from steptime.prediction.power import run_energy, step_energy, utilisation
+from steptime.prediction.schedule import RowTime, Timeline
 
 DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
 

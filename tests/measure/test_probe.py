@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from steptime import catalog
 from steptime.core.errors import InputError
-from steptime.core.hardware import device_from_table
-from steptime.launch.local import Worker
+from steptime.hardware import catalog
+from steptime.hardware.device import device_from_table
 from steptime.measure import machine
 from steptime.measure.contract import Options
+from steptime.measure.launch import Worker
 from steptime.measure.probe import ceilings, files, sampling
 
 MEGA = 1 << 20

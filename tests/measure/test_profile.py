@@ -11,10 +11,10 @@ import pytest
 
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.core.record import NO_OP, UNATTRIBUTED
 from steptime.measure.contract import Options
 from steptime.measure.profile import profile_cell, times_of
-from steptime.measure.trace import Part, events_of, profile_of
+from steptime.records.record import NO_OP, UNATTRIBUTED
+from steptime.records.trace import Part, events_of, profile_of
 
 
 def _event(cat: str, name: str, ts: float, dur: float, tid: object = 1, **args: object) -> Any:
@@ -121,7 +121,7 @@ def test_what_follows_the_events_need_not_be_json(after: str) -> None:
 
 
 def test_a_trace_becomes_records(tmp_path: Path) -> None:
-    from steptime.readers import read_path
+    from steptime.records.readers import read_path
 
     path = tmp_path / "my net.pt.trace.json"
     path.write_text(

@@ -11,10 +11,10 @@ import pytest
 
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.launch import local
-from steptime.launch.local import Worker, WorkerDiedError
 from steptime.measure import cpus, ranks
+from steptime.measure import launch as local
 from steptime.measure.contract import Options
+from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.process_group import check_apart
 from steptime.measure.ranks import Rank, first_host, here, local_variables
 from steptime.measure.worker import own_device

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from replica_request import SMALL, request
-from steptime import store
 from steptime.cli.main import run
-from steptime.core.record import Record, record_from_json
-from steptime.launch.local import Worker, WorkerDiedError
-from steptime.measure.contract import STRATEGIES, Options
+from steptime.core.workload import STRATEGIES
+from steptime.measure.contract import Options
+from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.ranks import free_port, local_variables
+from steptime.records import store
+from steptime.records.record import Record, record_from_json
 
 pytestmark = [
     pytest.mark.slow,

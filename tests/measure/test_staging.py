@@ -19,11 +19,8 @@ import pytest
 
 import idx_folder
 from steptime.build import make_workload, read_model
-from steptime.core.record import Record, record_from_json
-from steptime.core.workload import workload_to_json
-from steptime.launch.local import Worker
+from steptime.core.workload import STAGINGS, workload_to_json
 from steptime.measure.contract import (
-    STAGINGS,
     BadDataError,
     MissingFileError,
     NoSpaceError,
@@ -31,6 +28,8 @@ from steptime.measure.contract import (
 )
 from steptime.measure.data import sources
 from steptime.measure.data.dataset import find
+from steptime.measure.launch import Worker
+from steptime.records.record import Record, record_from_json
 
 FC = "fc:layers=1,nodes=4,inputs=16,outputs=4"
 

@@ -18,7 +18,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
 from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError
-from steptime.ops import OPS, communication
+from steptime.network.ops import OPS, communication
 from tiny_networks import FC, TINY, workload
 
 pytestmark = pytest.mark.framework
@@ -138,9 +138,9 @@ def test_a_bias_is_part_of_the_product_before_it() -> None:
 def test_a_product_that_others_read_keeps_its_bias_apart() -> None:
     import torch
 
-    from steptime.layers.dense import mean_loss
     from steptime.measure.backends.torch.module import initial_values, module_of
-    from steptime.ops.builder import Builder
+    from steptime.network.layers.dense import mean_loss
+    from steptime.network.ops.builder import Builder
 
     b = Builder("twice", precision("float64"), training=True)
     product = b.op("linear", b.input("x", (2, 3)), b.weight("w", (4, 3)), name="product")
@@ -209,7 +209,7 @@ def test_what_is_absent_or_not_supported_is_named() -> None:
 
 def test_unknown_kinds_are_named() -> None:
     from steptime.measure.backends.torch.module import module_of
-    from steptime.ops.training import training_graph
+    from steptime.network.ops.training import training_graph
 
     graph = training_graph(build(workload(FC)), "sgd")
     with pytest.raises(UnsupportedError, match=r"torch does not run: .*relu_grad.*sgd"):

@@ -1,9 +1,9 @@
 """A scheduler that is made up: a row of `SCHEDULERS` whose jobs wait until a test moves them.
 
-It behaves as Slurm was seen to (tests/cluster/test_scheduler.py holds both to one contract). `run`
-starts what waits, as batch scripts in Bash; `set_state` only says so. `refuse` is what every array
-after the first so many is answered, `forgotten` a controller that remembers no job, `away` none at
-all.
+It behaves as Slurm was seen to (tests/sweeps/cluster/test_scheduler.py holds both to one contract).
+`run` starts what waits, as batch scripts in Bash; `set_state` only says so. `refuse` is what every
+array after the first so many is answered, `forgotten` a controller that remembers no job, `away`
+none at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.cluster.scheduler import (
+from steptime.core.errors import InputError
+from steptime.sweeps.cluster.scheduler import (
     Array,
     JobExit,
     Need,
@@ -29,9 +30,8 @@ from steptime.cluster.scheduler import (
     TaskName,
     script_text,
 )
-from steptime.cluster.slurm import OVER, PRINTED, cause_of_exit
-from steptime.core.errors import InputError
-from steptime.sweep.resource_request import ResourceRequest
+from steptime.sweeps.cluster.slurm import OVER, PRINTED, cause_of_exit
+from steptime.sweeps.resource_request import ResourceRequest
 
 FIRST_JOB = 100
 GONE = "GONE"  # cancelled while it waited: no trace

@@ -19,7 +19,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
 from steptime.measure.contract import DeviceFacts, Feed, Options, Prepared, UnsupportedError
 from steptime.measure.infeed import HOST_CLOCK, clocked
-from steptime.ops import OPS
+from steptime.network.ops import OPS
 
 RUNS = dict.fromkeys(OPS)
 STRATEGIES: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import split_alexnet
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer
-from steptime.core.hardware import Device, Link
+from steptime.hardware.device import Device, Link
 from steptime.paleo.model_parallel import (
     FORK_NOTE,
     MEMORY_NOTE,
@@ -27,8 +27,8 @@ from steptime.paleo.model_parallel import (
 )
 from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
 from steptime.paleo.placement import Node, nodes
-from steptime.predict.parallel.scaling import Exchange, data_parallel
-from steptime.predict.step_model import StepModel
+from steptime.prediction.step_model import StepModel
+from steptime.questions.scaling import Exchange, data_parallel
 
 MS = 1e3
 PASSES = ("forward_s", "backward_s", "update_s")

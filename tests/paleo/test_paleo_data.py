@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime import catalog
+from steptime.hardware import catalog
 
 # Paleo (Qi, Sparks, Talwalkar, ICLR 2017), tables of TalwalkarLab/paleo@984bbf5:
 # name, kind, MHz, GFLOP/s, GB/s

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from stepping import kernels, step_model, three
-from steptime import catalog
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer
-from steptime.core.hardware import Device
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
 from steptime.paleo.method import METHOD as PALEO
 from steptime.paleo.method import with_faults
 from steptime.paleo.rules import rule_of
-from steptime.predict.lower import Lowered
-from steptime.predict.schedule import Timeline
+from steptime.prediction.lower import Lowered
+from steptime.prediction.schedule import Timeline
 
 REL = 1e-9
 K40 = catalog.device("K40")

@@ -24,7 +24,7 @@ from steptime.measure.contract import (
 from steptime.measure.infeed import HOST_CLOCK, clocked
 from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import Fill, angles, fills
-from steptime.ops.training import training_graph
+from steptime.network.ops.training import training_graph
 
 Values = npt.NDArray[Any]
 

@@ -17,7 +17,7 @@ from steptime.core.errors import shorten
 from steptime.measure.contract import UnsupportedError
 from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
 from steptime.measure.synthetic import optimizer_epsilon as _epsilon
-from steptime.ops.loss import IGNORED_LABEL
+from steptime.network.ops.loss import IGNORED_LABEL
 
 Array = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.integer[Any]]

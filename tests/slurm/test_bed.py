@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cluster import LIMIT_S, SlurmCluster
-from steptime.cluster.scheduler import Need
-from steptime.cluster.slurm import script
-from steptime.sweep.resource_request import ResourceRequest
+from steptime.sweeps.cluster.scheduler import Need
+from steptime.sweeps.cluster.slurm import script
+from steptime.sweeps.resource_request import ResourceRequest
 
 MIND_TERM = "trap 'echo got TERM; exit 3' TERM; echo ready; sleep 900 & wait"
 ENDED = {"0:15", "143:0"}  # by the signal, or as Bash says that its child was
@@ -43,7 +43,7 @@ def test_sbatch_reads_values_as_scripts_quote_them(slurm: SlurmCluster, tmp_path
     slurm.run("scontrol", "release", job)
     slurm.wait_state(f"{job}_0", "COMPLETED")
     lines = (folder / "logs" / f"{job}_0.out").read_text().splitlines()
-    wanted = ["-P", "-m", "steptime.cluster.task", str(folder), "3"]
+    wanted = ["-P", "-m", "steptime.sweeps.cluster.task", str(folder), "3"]
     assert lines == [f"steptime: begun {job}", "steptime: ready", *wanted]
 
 

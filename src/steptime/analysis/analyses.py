@@ -15,7 +15,7 @@ from steptime.core.errors import one_of
 from steptime.core.table import Table
 
 if TYPE_CHECKING:
-    from steptime.analysis.data import Data
+    from steptime.records.data import Data
 
 ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
@@ -30,12 +30,12 @@ ANALYSES = {
     "speedup": "steptime.analysis.speedup:ANALYSIS",
 }
 PLOTS = {
-    "ops": "steptime.plots.ops:chart",
-    "predicted": "steptime.plots.predicted:chart",
-    "throughput": "steptime.plots.throughput:chart",
-    "memory": "steptime.plots.memory:chart",
-    "samples": "steptime.plots.samples:chart",
-    "devices": "steptime.plots.devices:chart",
+    "ops": "steptime.reports.charts.ops:chart",
+    "predicted": "steptime.reports.charts.predicted:chart",
+    "throughput": "steptime.reports.charts.throughput:chart",
+    "memory": "steptime.reports.charts.memory:chart",
+    "samples": "steptime.reports.charts.samples:chart",
+    "devices": "steptime.reports.charts.devices:chart",
 }
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from statistics import fmean
 
-from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row, grouped, over
 from steptime.core.errors import InputError, one_of
-from steptime.core.record import NO_OP
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.record import NO_OP
+from steptime.records.row import Row, grouped, over
 
 REST = f"{NO_OP} (host, gaps)"
 MOST_BARS = 40  # networks of a picture
@@ -311,7 +311,7 @@ ANALYSIS = Analysis(
     breakdown_table,
     _says,
     section="Where the time goes",
-    chart="steptime.plots.breakdown:chart",
+    chart="steptime.reports.charts.breakdown:chart",
     settings=(
         Setting("by", f"Rows: {', '.join(NAMES)}.", "kind"),
         Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),

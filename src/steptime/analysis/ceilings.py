@@ -6,9 +6,9 @@ They are those of its file alone, without any run: a datasheet's, or what a prob
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.analysis.row import Row
 from steptime.core.dtypes import PRECISIONS
-from steptime.core.hardware import GB, Device
+from steptime.hardware.device import GB, Device
+from steptime.records.row import Row
 
 DRAM = "DRAM"
 RATE = "_GB_per_s"  # end of a key of [details] that says how fast a cache is read

@@ -7,10 +7,10 @@ from their samples by the same formulas (`analysis.flat`).
 import json
 
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
+from steptime.records.data import Data
+from steptime.records.row import Row
 
 MAIN = (
     *("mean_speed", "Mean_Time_Per_Step", "speed_uncertainty", "Speed_Jitter"),

@@ -1,9 +1,9 @@
 """How far predictions are from measurements, by method, platform and family of networks."""
 
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.data import Data
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent
+from steptime.records.data import Data
 
 WORST = ("name", "model", "batch", "ratio")
 ERRORS = """

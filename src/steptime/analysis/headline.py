@@ -3,13 +3,13 @@
 The sentences stand at the top of a report, too.
 """
 
-from steptime.analysis import flat, results_sql
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.data import WHOLE, Data
 from steptime.analysis.errors import WORST
-from steptime.analysis.row import Row
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent, seconds, si
+from steptime.records import flat, results_sql
+from steptime.records.data import WHOLE, Data
+from steptime.records.row import Row
 
 OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
 OF_DATA = ("folder", "label", "interval_95", *results_sql.PLACES)  # for other readers

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row
 from steptime.core.errors import InputError, one_of, unknown
-from steptime.core.record import ORIGINS
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, shown
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.record import ORIGINS
+from steptime.records.row import Row
 
 MEANT = {  # words for what is most often drawn
     "speed": "speed_per_s",
@@ -216,7 +216,7 @@ ANALYSIS = Analysis(
     """,
     heatmap,
     _says,
-    chart="steptime.plots.heatmap:chart",
+    chart="steptime.reports.charts.heatmap:chart",
     folders=16,
     settings=(
         Setting("x", "Across: any column. Default: what varies most."),

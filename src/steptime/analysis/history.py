@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row, grouped
-from steptime.analysis.statistics import MISS, two_sided_p, two_sided_t
 from steptime.core.ranges import share
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent
+from steptime.records.data import Data
+from steptime.records.row import Row, grouped
+from steptime.records.statistics import MISS, two_sided_p, two_sided_t
 
 FALSE_ALARMS = 0.02  # of a series without a change: 5 % holds where the noise is not normal, too
 LEAST = 8  # folders, from whose neighbours noise is estimated
@@ -205,7 +205,7 @@ ANALYSIS = Analysis(
     """,
     history_table,
     sentences,
-    chart="steptime.plots.history:chart",
+    chart="steptime.reports.charts.history:chart",
     settings=(Setting("margin", "Smaller changes count as none.", "3%", str, "SHARE"),),
     folders=10_000,
     fails={

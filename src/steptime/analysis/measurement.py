@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row
-from steptime.analysis.statistics import WITHIN
-from steptime.core.record import Record
 from steptime.core.units import counted
+from steptime.records.data import Data
+from steptime.records.record import Record
+from steptime.records.row import Row
+from steptime.records.statistics import WITHIN
 
 FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
 PARTS = ("forward_s", "backward_s", "update_s")

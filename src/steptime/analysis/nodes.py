@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
 from steptime.analysis.outliers import FALSE_ALARMS, Deviation, deviations
-from steptime.analysis.row import Row, grouped
 from steptime.analysis.verdict import MARGIN
 from steptime.core.ranges import share
 from steptime.core.table import Column, Table, columns
 from steptime.core.units import counted, percent
+from steptime.records.data import Data
+from steptime.records.row import Row, grouped
 
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
 KINDS = ("compute", "memory", "link")  # that a cell may be bound by
@@ -201,7 +201,7 @@ ANALYSIS = Analysis(
     node_table,
     sentences,
     section="Nodes",
-    chart="steptime.plots.nodes:chart",
+    chart="steptime.reports.charts.nodes:chart",
     settings=(
         Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
     ),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.statistics import MISS, two_sided_t
-from steptime.analysis.warmup import Floats
+from steptime.records.statistics import MISS, two_sided_t
+from steptime.records.warmup import Floats
 
 FALSE_ALARMS = (
     0.025  # that any is named where all are alike: so that 5 % holds with heavier tails, too

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis import flat, names
-from steptime.analysis.cache import RANK
-from steptime.analysis.row import BESIDES, Row, loaded
 from steptime.analysis.sides import OF_PLATFORM, OF_STACK, Columns, Ids, Sides
-from steptime.analysis.statistics import BETWEEN, WITHIN
 from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
+from steptime.records import flat, names
+from steptime.records.cache import RANK
+from steptime.records.row import BESIDES, Row, loaded
+from steptime.records.statistics import BETWEEN, WITHIN
 
 WORDS = ("faster", "slower", "same", "unsure")
 ABOUT = (  # of the last record of a cell

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from steptime import catalog, stacks
-from steptime.analysis import flat
-from steptime.analysis.data import Data
 from steptime.analysis.pairing import Pairing
-from steptime.analysis.sides import (
-    APART,
-    NAME,
-    PLACES,
-    Sides,
-    cell_of,
-    level_of,
-)  # fmt: skip
+from steptime.analysis.sides import APART, NAME, PLACES, Sides, cell_of, level_of  # fmt: skip
 from steptime.core.errors import InputError, one_of, unknown
+from steptime.hardware import catalog
+from steptime.records import flat, stacks
+from steptime.records.data import Data
 
 CELL = "hash(workload_key, platform, coalesce(strategy, ''), overlap, scope)"
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from steptime.analysis.statistics import MISS, SEED, two_sided_t
-from steptime.analysis.warmup import Floats
+from steptime.records.statistics import MISS, SEED, two_sided_t
+from steptime.records.warmup import Floats
 
 DRAWS = 2000  # of the bootstrap
 BLOCKS = 500  # of rows, that it draws from

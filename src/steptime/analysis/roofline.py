@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from steptime import catalog
-from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row, grouped, over
 from steptime.core.errors import InputError, unknown
-from steptime.core.hardware import Device
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent, shown, si
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.row import Row, grouped, over
 
 MOST_ROWS = 20_000  # of more points some are rows, chosen by chance; all are counted
 MORE = 2  # times the rows that people see: points of a picture
@@ -331,7 +331,7 @@ ANALYSIS = Analysis(
     roofline,
     _says,
     section="Roofline",
-    chart="steptime.plots.roofline:chart",
+    chart="steptime.reports.charts.roofline:chart",
     settings=SETTINGS,
     folders=16,
     least=0,

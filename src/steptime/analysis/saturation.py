@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.row import Row
-from steptime.analysis.statistics import rank_correlation
-from steptime.analysis.warmup import Floats
+from steptime.records.row import Row
+from steptime.records.statistics import rank_correlation
+from steptime.records.warmup import Floats
 
 BAND = 0.8  # of the top speed: what is above it is in the band
 TOP = 0.98  # quantile of the speeds that is their top: one lucky network is no ceiling

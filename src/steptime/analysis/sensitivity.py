@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from steptime.analysis import flat, regression
+from steptime.analysis import regression
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
-from steptime.analysis.row import Row, grouped, more_is_better
 from steptime.analysis.sensitivity_words import says
-from steptime.analysis.warmup import Floats
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.table import Table, columns
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.row import Row, grouped, more_is_better
+from steptime.records.warmup import Floats
 
 USUAL = ("published_flop_per_s", "flop_per_s", "examples_per_s", "predicted_flop_per_s")
 USUAL_PAIRED = ("examples_per_s", "predicted_s")
@@ -376,7 +377,7 @@ ANALYSIS = Analysis(
     sensitivity_table,
     says,
     section="Which hyperparameters matter",
-    chart="steptime.plots.sensitivity:chart",
+    chart="steptime.reports.charts.sensitivity:chart",
     settings=(
         Setting("of", "The quantity. Default: published or achieved FLOP/s, else the speed."),
         Setting("on", "Only these hyperparameters.", metavar="NAME,..."),

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis import flat
-from steptime.analysis.cache import RANK
-from steptime.analysis.data import Data
-from steptime.analysis.row import ESTIMATE, Row
-from steptime.analysis.statistics import of_arrays
 from steptime.core.errors import InputError, unknown
+from steptime.records import flat
+from steptime.records.cache import RANK
+from steptime.records.data import Data
+from steptime.records.row import ESTIMATE, Row
+from steptime.records.statistics import of_arrays
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
 OF_STACK = ("compile", "stack")  # options that say a stack

@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis import flat
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.data import Data
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held
-from steptime.analysis.row import HOW, Row, more_is_better
 from steptime.analysis.sides import APART, Columns, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
-from steptime.analysis.statistics import rank_correlation
 from steptime.analysis.ups import (
     MOST_DRAWN,
     OUTCOMES,
@@ -38,6 +34,10 @@ from steptime.analysis.ups import (
 from steptime.core.errors import unknown
 from steptime.core.table import JsonRows, Table, columns
 from steptime.core.units import shown
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.row import HOW, Row, more_is_better
+from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
 BARS, MOST_POINTS = 24, 3000  # of a picture; beyond, points are thinned out
@@ -325,7 +325,7 @@ ANALYSIS = Analysis(
     speedup_table,
     says,
     section="Speed-ups",
-    chart="steptime.plots.speedup:chart",
+    chart="steptime.reports.charts.speedup:chart",
     settings=(
         Setting(
             "by",

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any
 
-from steptime.analysis.row import Row
 from steptime.analysis.verdict import MARGIN
 from steptime.core.table import Table
 from steptime.core.units import counted, percent, rate
+from steptime.records.row import Row
 
 MOST_MEDIANS = 12  # that a sentence names; of more, the first and the last
 

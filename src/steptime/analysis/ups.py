@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis import flat
-from steptime.analysis.data import Data
-from steptime.analysis.row import HOW, Row
 from steptime.analysis.saturation import saturation
 from steptime.analysis.sides import Sides
-from steptime.analysis.statistics import SEED
 from steptime.analysis.verdict import MARGIN, compared
-from steptime.analysis.warmup import Floats
+from steptime.records import flat
+from steptime.records.data import Data
+from steptime.records.row import HOW, Row
+from steptime.records.statistics import SEED
+from steptime.records.warmup import Floats
 
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.row import ESTIMATE, more_is_better
-from steptime.analysis.statistics import MISS
-from steptime.analysis.warmup import Floats
+from steptime.records.row import ESTIMATE, more_is_better
+from steptime.records.statistics import MISS
+from steptime.records.warmup import Floats
 
 MARGIN = 0.02  # of the ratio, that counts as no difference
 LEAST = 8  # pairs of single runs, from which their noise from run to run is estimated

@@ -10,18 +10,18 @@ from steptime.calibration.published import Question, Told, site_of, stack_at
 from steptime.core.errors import InputError, one_of
 from steptime.core.ranges import LARGEST
 from steptime.core.workload import Plan
-from steptime.plans.answer import fits, mfu
-from steptime.plans.faults import Asked, checked
-from steptime.plans.planner import Planner, Shape
-from steptime.plans.request import Request, Site, shape_of, split_of
-from steptime.plans.step import plan_time
-from steptime.predict.collectives import EXCHANGES
-from steptime.predict.kernel import Interval
-from steptime.predict.method import Method
-from steptime.serving.answer import Request as Service
-from steptime.serving.answer import loaded, memory_of, times_of
-from steptime.serving.load import ROUNDS, Demand
-from steptime.serving.phases import Phases
+from steptime.prediction.collectives import EXCHANGES
+from steptime.prediction.kernel import Interval
+from steptime.prediction.method import Method
+from steptime.questions.plan.answer import fits, mfu
+from steptime.questions.plan.faults import Asked, checked
+from steptime.questions.plan.planner import Planner, Shape
+from steptime.questions.plan.request import Request, Site, shape_of, split_of
+from steptime.questions.plan.step import plan_time
+from steptime.questions.serve.answer import Request as Service
+from steptime.questions.serve.answer import loaded, memory_of, times_of
+from steptime.questions.serve.load import ROUNDS, Demand
+from steptime.questions.serve.phases import Phases
 
 SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "shard")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")

@@ -9,17 +9,17 @@ from typing import Literal
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
-from steptime.core.hardware import Device
 from steptime.core.units import counted
 from steptime.core.workload import Workload
-from steptime.ops import kind_row, output_names, outputs_of
-from steptime.ops.table import ShapeError
-from steptime.ops.training import training_graph
-from steptime.predict import cost_model
-from steptime.predict.kernel import Kernel, Settings
-from steptime.predict.lower import lower
-from steptime.predict.method import stack_option
-from steptime.predict.price import peak_flop_per_s
+from steptime.hardware.device import Device
+from steptime.network.ops import kind_row, output_names, outputs_of
+from steptime.network.ops.table import ShapeError
+from steptime.network.ops.training import training_graph
+from steptime.prediction import cost_model
+from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.lower import lower
+from steptime.prediction.method import stack_option
+from steptime.prediction.price import peak_flop_per_s
 
 Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()

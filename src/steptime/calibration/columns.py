@@ -10,22 +10,14 @@ import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.core.graph import PASSES, PLACE
-from steptime.core.hardware import Device
-from steptime.predict.calibrated.form import Constants, between_events_s
-from steptime.predict.calibrated.interval import bounds, widened
-from steptime.predict.calibrated.method import form_of, price, reached
-from steptime.predict.calibrated.product import product, weights_at_hand
-from steptime.predict.host import (
-    Host,
-    behind_host,
-    calls_of,
-    finish,
-    host_of,
-    left_over,
-    spent,
-)
-from steptime.predict.kernel import Interval, Kernel, Settings
-from steptime.predict.sums import numbers_of, with_numbers
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import Constants, between_events_s
+from steptime.prediction.calibrated.interval import bounds, widened
+from steptime.prediction.calibrated.method import form_of, price, reached
+from steptime.prediction.calibrated.product import product, weights_at_hand
+from steptime.prediction.host import Host, behind_host, calls_of, finish, host_of, left_over, spent
+from steptime.prediction.kernel import Interval, Kernel, Settings
+from steptime.prediction.sums import numbers_of, with_numbers
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

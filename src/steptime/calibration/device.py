@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import SIGMA, fitted, left_out, told_by
 from steptime.calibration.left_over import FEWEST, learnt
-from steptime.core.constants import Constant
 from steptime.core.errors import InputError
-from steptime.core.hardware import Device
 from steptime.core.ranges import whole_number
-from steptime.core.record import now
-from steptime.predict.calibrated.form import Constants
-from steptime.predict.calibrated.interval import LEVEL
-from steptime.predict.calibrated.method import NAMES, form_of
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import Constants
+from steptime.prediction.calibrated.interval import LEVEL
+from steptime.prediction.calibrated.method import NAMES, form_of
+from steptime.records.record import now
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
 LEAST_RANGE = 1e-9  # of the logs of sizes

@@ -12,13 +12,13 @@ from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, first_dtype
 from steptime.calibration.device import calibrate, chosen
 from steptime.core.errors import InputError, one_of
-from steptime.core.hardware import Device
-from steptime.predict import cost_model
-from steptime.predict.calibrated.form import Constants
-from steptime.predict.kernel import Interval, Kernel
-from steptime.predict.method import Method
-from steptime.predict.schedule import total
-from steptime.predict.step_model import StepModel
+from steptime.hardware.device import Device
+from steptime.prediction import cost_model
+from steptime.prediction.calibrated.form import Constants
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.method import Method
+from steptime.prediction.schedule import total
+from steptime.prediction.step_model import StepModel
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")

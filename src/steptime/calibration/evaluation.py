@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.evaluate import (
     DRAWS,
@@ -21,11 +20,12 @@ from steptime.calibration.evaluate import (
 )
 from steptime.core import units
 from steptime.core.errors import InputError
-from steptime.core.hardware import Device
 from steptime.core.table import Table, columns, picked
-from steptime.predict import cost_model
-from steptime.predict.kernel import Interval, Kernel
-from steptime.predict.method import Method
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import cost_model
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.method import Method
 
 BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
 WORST = 5

@@ -12,7 +12,7 @@ import numpy as np
 
 from steptime.calibration.columns import Columns, Floats, products_alike
 from steptime.calibration.fit import logs
-from steptime.predict.host import alike
+from steptime.prediction.host import alike
 
 FEWEST = 10  # products, or steps, that show how others miss
 SPREAD = 0.2  # of what they miss by together, in ln

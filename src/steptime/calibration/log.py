@@ -13,9 +13,9 @@ from typing import Any
 from steptime.core.checks import ABOVE_0, NUMBER, TABLE, TEXT, Check, checked, table_of
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
-from steptime.core.hardware import device_from_table
-from steptime.core.record import now
 from steptime.core.toml_files import shown
+from steptime.hardware.device import device_from_table
+from steptime.records.record import now
 
 LONGEST = timedelta(hours=12)  # after which a machine may be another one
 

@@ -13,17 +13,17 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from steptime import store
 from steptime.build import read_table
 from steptime.calibration.cases import Case, Unasked
 from steptime.calibration.mapping import Table, cases_of, listed, mapping, plain_cases
 from steptime.calibration.recorded import recorded
 from steptime.core.errors import InputError, shorten
-from steptime.core.hardware import Device
-from steptime.core.record import Method, Quantity, Record
-from steptime.readers import read_path
-from steptime.readers.csv_mapping import ENDINGS, Mapped, check_mapping
-from steptime.readers.sources import Found, Source, Unread
+from steptime.hardware.device import Device
+from steptime.records import store
+from steptime.records.readers import read_path
+from steptime.records.readers.csv_mapping import ENDINGS, Mapped, check_mapping
+from steptime.records.readers.sources import Found, Source, Unread
+from steptime.records.record import Method, Quantity, Record
 
 
 @dataclass(frozen=True)

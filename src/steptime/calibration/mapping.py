@@ -15,7 +15,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from steptime import catalog
 from steptime.build import make_workload, read_model, validated
 from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels
 from steptime.calibration.mapping_keys import Keys, OpOf, Parts, Rows, Size
@@ -23,14 +22,15 @@ from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula
-from steptime.core.hardware import Device
 from steptime.core.ranges import truth
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS, Workload
-from steptime.ops.table import ShapeError
-from steptime.predict.kernel import Kernel
-from steptime.predict.method import stack_option
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.network.ops.table import ShapeError
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.method import stack_option
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Row = Mapping[str, Any]

@@ -8,25 +8,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from steptime import catalog
 from steptime.build import build, make_workload, read_model
 from steptime.calibration.cases import SETTINGS, Case, Shape
 from steptime.core.dtypes import precision
 from steptime.core.graph import PASSES, Graph
-from steptime.core.hardware import Device
-from steptime.core.toml_files import read_toml
-from steptime.layers.dense import mean_loss
-from steptime.layers.image import batch_norm, conv2d
-from steptime.ops.builder import Builder
-from steptime.ops.sequence import GATES
-from steptime.ops.training import training_graph
-from steptime.predict.kernel import Kernel
-from steptime.predict.lower import lower
+from steptime.core.toml_files import DATA, read_toml
+from steptime.hardware.device import Device
+from steptime.network.layers.dense import mean_loss
+from steptime.network.layers.image import batch_norm, conv2d
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.sequence import GATES
+from steptime.network.ops.training import training_graph
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.lower import lower
 
-_CANDIDATES = Path(catalog.__file__).parent / "data/calibration_points.toml"
+_CANDIDATES = DATA / "calibration_points.toml"
 LEAST_S = 2e-4  # of a part that is a row of its own: calling a part takes some 10 us
 LEAST_SHARE = 0.1  # of its step, likewise
 SHORT_S = 1e-3  # a step that is a row as a whole: what it takes to begin one shows

@@ -16,16 +16,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from steptime import catalog, models
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.table import picked
 from steptime.core.table_files import Words, table_rows
-from steptime.core.toml_files import read_toml
-from steptime.predict.kernel import Interval
+from steptime.core.toml_files import DATA, read_toml
+from steptime.hardware import catalog
+from steptime.network import families as models
+from steptime.prediction.kernel import Interval
 
-DATA = Path(catalog.__file__).parent / "data/published"
-SITES = DATA / "sites.toml"
+PUBLISHED = DATA / "published"
+SITES = PUBLISHED / "sites.toml"
 Row = Mapping[str, Any]
 
 
@@ -118,7 +119,7 @@ def _block(asked: Question, told: Told) -> str | None:
 @lru_cache(maxsize=1)
 def layouts() -> tuple[Layout, ...]:
     """Return the layouts that are known, those with most columns first."""
-    paths = sorted(path for path in DATA.glob("*.toml") if path != SITES)
+    paths = sorted(path for path in PUBLISHED.glob("*.toml") if path != SITES)
     found = [Layout.model_validate(read_toml(path)) for path in paths]
     return tuple(sorted(found, key=lambda one: -len(one.columns)))
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime import catalog
 from steptime.calibration import device
 from steptime.calibration.asking import KINDS
 from steptime.calibration.columns import Floats
@@ -22,15 +21,16 @@ from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.mapping import cases_of, mapping
 from steptime.calibration.published import Layout, Question, Told, questions, row_of
-from steptime.core.constants import Constant
 from steptime.core.errors import InputError, one_of
-from steptime.core.record import now
 from steptime.core.table import Table, columns
-from steptime.predict import cost_model
-from steptime.predict.calibrated.interval import LEVEL
-from steptime.predict.calibrated.method import calibrated_device
-from steptime.predict.kernel import Interval
-from steptime.predict.method import Method
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.prediction import cost_model
+from steptime.prediction.calibrated.interval import LEVEL
+from steptime.prediction.calibrated.method import calibrated_device
+from steptime.prediction.kernel import Interval
+from steptime.prediction.method import Method
+from steptime.records.record import now
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "devices")
 HEADS = columns(

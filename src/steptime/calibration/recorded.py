@@ -6,16 +6,16 @@ from dataclasses import replace
 from statistics import median
 from types import MappingProxyType
 
-from steptime import catalog
 from steptime.build import build_step
 from steptime.calibration.cases import PRICED, Case, Unasked
 from steptime.core.errors import InputError
-from steptime.core.record import Record
 from steptime.core.workload import Workload
-from steptime.predict.kernel import Kernel
-from steptime.predict.lower import lower
-from steptime.predict.method import stack_option
-from steptime.stacks import stack_of
+from steptime.hardware import catalog
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.lower import lower
+from steptime.prediction.method import stack_option
+from steptime.records.record import Record
+from steptime.records.stacks import stack_of
 
 
 def recorded(

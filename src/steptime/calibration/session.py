@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from steptime import catalog
 from steptime.calibration.cases import Case
 from steptime.calibration.choice import after, best
 from steptime.calibration.columns import Columns, Floats
@@ -16,7 +15,8 @@ from steptime.calibration.device import calibrate
 from steptime.calibration.fit import constants_of, fitted, logs, slopes
 from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
-from steptime.core.hardware import Device
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
 
 LONGEST_S = 0.4  # of a predicted step that is worth a point

@@ -24,8 +24,8 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
     """
 
     def answer(whole: bool, **given: Any) -> Answer:
-        from steptime.analysis.data import Data
-        from steptime.plots.files import save
+        from steptime.records.data import Data
+        from steptime.reports.charts.files import save
 
         found = given.pop("folder")
         out, fail_on = given.pop("out", None), given.pop("fail_on", None)

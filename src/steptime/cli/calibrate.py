@@ -8,7 +8,7 @@ from platform import node
 from time import monotonic
 from typing import Any
 
-from steptime import __version__, catalog
+from steptime import __version__
 from steptime.calibration import log
 from steptime.calibration.log import Answers
 from steptime.cli import options
@@ -17,10 +17,11 @@ from steptime.cli.options import File, Text, number, optional, whole
 from steptime.cli.probe import check_ceilings, take_probe
 from steptime.core.errors import InputError, InterruptError
 from steptime.core.files import check_writable
-from steptime.core.hardware import device_from_table
 from steptime.core.table import Answer, Table, columns
 from steptime.core.toml_files import read_toml
 from steptime.core.units import counted, duration, percent, seconds
+from steptime.hardware import catalog
+from steptime.hardware.device import device_from_table
 from steptime.measure import registry
 from steptime.measure.contract import Options
 from steptime.measure.doctor import driver_of
@@ -70,7 +71,7 @@ def measured(
     Interrupted, the points so far count, unless the device was calibrated with more before.
     """
     from steptime.calibration.session import Session
-    from steptime.launch.local import Worker, WorkerDiedError
+    from steptime.measure.launch import Worker, WorkerDiedError
 
     began = monotonic()
     kept, table, earlier = _begun(backend, chosen, limit_s)

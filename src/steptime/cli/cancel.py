@@ -2,8 +2,8 @@
 
 from steptime.cli.command import command
 from steptime.cli.status import Where, check_submitted
-from steptime.cluster import status as cluster
 from steptime.core.table import Answer
+from steptime.sweeps.cluster import status as cluster
 
 
 @command()

@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.grid import names
 from steptime.cli.options import Text, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
-from steptime.core.hardware import KINDS, Device
 from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
-from steptime.predict import DEFAULT
-from steptime.predict.assumed import assumed_line, assumed_text
-from steptime.predict.choose import SORTS, choices, ordered
-from steptime.predict.prices import cheapest, offers
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.hardware.device import KINDS, Device
+from steptime.hardware.prices import cheapest, offers
+from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_line, assumed_text
+from steptime.prediction.step_model import StepModel
+from steptime.questions.choose import SORTS, choices, ordered
 
 SAMPLES = 1_000_000
 SHOWN = 40  # devices that people see

@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from steptime import store
 from steptime.cli.command import command, note
 from steptime.cli.status import Where, check_submitted
-from steptime.cluster import status as cluster
 from steptime.core.table import Answer
+from steptime.records import store
+from steptime.sweeps.cluster import status as cluster
 
 
 @command()

@@ -10,7 +10,6 @@ import numpy as np
 
 from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
-from steptime.analysis.data import Data
 from steptime.analysis.verdict import screen_words
 from steptime.cli.analysis import MOST_SHOWN
 from steptime.cli.command import UNSUCCESSFUL, command, note
@@ -19,6 +18,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import share
 from steptime.core.table import Answer, JsonRows, Table, columns
 from steptime.core.units import QUANTITIES, counted, percent, seconds, si
+from steptime.records.data import Data
 
 SHOWN_UNPAIRED = 8
 

@@ -15,8 +15,8 @@ from steptime.core.graph_json import graph_to_json
 from steptime.core.table import Answer, facts, picked
 from steptime.core.units import shown
 from steptime.core.workload import PHASES, Workload
-from steptime.count import count
-from steptime.importers.code import code_of, file_of, inputs_of
+from steptime.formats.code import code_of, file_of, inputs_of
+from steptime.network.count import count
 
 
 @command(long="exporting")
@@ -94,8 +94,8 @@ def _graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
 
 
 def _onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
-    from steptime.exporters.onnx import model_of
-    from steptime.exporters.onnx_nodes import NoOnnxError
+    from steptime.formats.export.onnx import model_of
+    from steptime.formats.export.onnx_nodes import NoOnnxError
 
     try:
         content = model_of(graph)
@@ -106,7 +106,7 @@ def _onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
 
 
 def _topology(path: Path, graph: Graph, _: Workload) -> list[str]:
-    from steptime.exporters.scale_sim import topology
+    from steptime.energy.scale_sim import topology
 
     text, left = topology(graph)
     write_whole(path, text, f"-o {shorten(path)}")

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from steptime import catalog
 from steptime.build import build_step
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import option
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
-from steptime.count import count as count_graph
-from steptime.ops import OPS
+from steptime.hardware import catalog
+from steptime.network.count import count as count_graph
+from steptime.network.ops import OPS
 
 
 @command()

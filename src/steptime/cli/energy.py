@@ -37,7 +37,7 @@ from steptime.energy.request import (
     request_of_configuration,
     request_of_graph,
 )
-from steptime.importers import LARGEST_FILE_BYTES, read_content
+from steptime.formats import LARGEST_FILE_BYTES, read_content
 
 METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"

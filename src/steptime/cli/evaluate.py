@@ -19,7 +19,7 @@ from steptime.cli.options import (
 )
 from steptime.core.errors import InputError, shorten
 from steptime.core.table import Answer
-from steptime.predict import DEFAULT, cost_model
+from steptime.prediction import DEFAULT, cost_model
 
 UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
 
@@ -114,8 +114,8 @@ def evaluate(
 
 
 def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
-    from steptime.plots.evaluated import chart
-    from steptime.plots.files import save
+    from steptime.reports.charts.evaluated import chart
+    from steptime.reports.charts.files import save
 
     save(chart(rows, method), out)
     return f"picture: {out}"

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from steptime import catalog
 from steptime.build import build_step
 from steptime.cli import options
 from steptime.cli.command import command, note, unmodelled
 from steptime.cli.options import File, picture
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
+from steptime.hardware import catalog
 from steptime.paleo.explain import calibrated
 from steptime.paleo.explain import explain as stages
-from steptime.plots.files import save
+from steptime.reports.charts.files import save
 
 OF_STEP = "correction meaning step_s low_s high_s change_s forward_s backward_s update_s"
 
@@ -54,7 +54,7 @@ def explain(
         f"{workload.label}, batch {workload.batch_per_replica}, {phase}, {dtype} on {found.name}"
     )
     if out is not None:
-        from steptime.plots.waterfall import chart
+        from steptime.reports.charts.waterfall import chart
 
         caption = [
             "From Paleo as published to the analytic model; each correction on top of those above.",

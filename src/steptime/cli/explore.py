@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from steptime import catalog
 from steptime.cli import grid
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
-from steptime.core.hardware import Device
 from steptime.core.table import Answer
-from steptime.models import FAMILIES, ZOO
-from steptime.predict.prices import offers
-from steptime.report.explore import write_explore
-from steptime.report.explore_data import exported
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.hardware.prices import offers
+from steptime.network.families import FAMILIES, ZOO
+from steptime.reports.explore import write_explore
+from steptime.reports.explore_data import exported
 
 
 @command(long="predicting every network on every device")

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from steptime.analysis import query as sql_query
-from steptime.analysis.data import Data
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import option
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 from steptime.core.units import counted
+from steptime.records.data import Data
 
 
 @command(long="reading the records")

@@ -6,11 +6,11 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
-from steptime.predict import DEFAULT
-from steptime.predict.assumed import assumed_of, assumed_row
-from steptime.predict.choose import KNEE, doubling, helps, knee, largest_batch
-from steptime.predict.memory import worst_moment
-from steptime.predict.step_model import StepModel
+from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.memory import worst_moment
+from steptime.prediction.step_model import StepModel
+from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
 
 _COLUMNS = columns(
     "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",

@@ -17,14 +17,14 @@ from steptime.core.progress import tell
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
-from steptime.predict.assumed import assumed_line
-from steptime.predict.method import Method
+from steptime.prediction.assumed import assumed_line
+from steptime.prediction.method import Method
 
 if TYPE_CHECKING:
-    from steptime.core.hardware import Link
     from steptime.core.workload import Workload
-    from steptime.predict.grid import Cell, Place
-    from steptime.sweep.predict_folder import Predicted
+    from steptime.hardware.device import Link
+    from steptime.questions.grid import Cell, Place
+    from steptime.questions.predict_folder import Predicted
 
 MOST_CELLS = 1_000_000  # which take 1.5 GB
 SHOWN_ROWS = 40
@@ -52,9 +52,9 @@ def axes(
     models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
 ) -> Axes:
     """Return the axes that the texts of the command line say; raises `InputError`."""
-    from steptime import catalog
-    from steptime.diagnosis.networks import networks
-    from steptime.predict.grid import place_of
+    from steptime.hardware import catalog
+    from steptime.questions.grid import place_of
+    from steptime.questions.networks import networks
 
     found = Axes(
         tuple(one for text in split_models(models) for one in networks(text)),
@@ -113,7 +113,7 @@ def answer(
     """
     from steptime.core.dtypes import dtype_named
     from steptime.core.files import check_folder, write_whole
-    from steptime.predict.grid import grid
+    from steptime.questions.grid import grid
 
     first = workload_of(found.models[0], None)
     if out is not None and not Path(out).suffix:
@@ -157,7 +157,7 @@ def _into_folder(
     given: Mapping[str, str],
     out: Path,
 ) -> Answer:
-    from steptime.sweep.predict_folder import predict_space
+    from steptime.questions.predict_folder import predict_space
 
     if found.link or found.workers != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")

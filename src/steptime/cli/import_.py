@@ -4,13 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from steptime import store
 from steptime.cli.command import command, note
 from steptime.cli.options import File, argument, option, optional
 from steptime.core.errors import InputError
 from steptime.core.table import Answer
 from steptime.core.units import counted
-from steptime.readers import NO_FORMAT, Import, read_path, source_key
+from steptime.records import store
+from steptime.records.readers import NO_FORMAT, Import, read_path, source_key
 
 SHOWN_UNREAD = 8
 LONGEST_REASON = 300  # characters

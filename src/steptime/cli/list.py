@@ -6,13 +6,13 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from steptime import catalog
 from steptime.cli.command import command, note
 from steptime.cli.options import Text, argument, flag
 from steptime.core import registry
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
+from steptime.hardware import catalog
 
 Rows = list[dict[str, Any]]
 TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
@@ -56,7 +56,7 @@ def _has(row: dict[str, Any], text: str) -> bool:
 
 
 def _models() -> Rows:
-    from steptime.models import family, names
+    from steptime.network.families import family, names
 
     return [
         {
@@ -90,7 +90,7 @@ def _device_row(row: dict[str, Any]) -> dict[str, Any]:
 def _methods() -> Rows:
     from inspect import getdoc
 
-    from steptime.predict import METHODS, cost_model
+    from steptime.prediction import METHODS, cost_model
 
     return [
         {
@@ -162,7 +162,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
     "ops": (
         lambda: [
             {"kind": kind, "gradient": row.gradient is not None, "source": row.source}
-            for kind, row in registry.load("steptime.ops:OPS").items()
+            for kind, row in registry.load("steptime.network.ops:OPS").items()
         ],
         dict,
         "kind gradient source",

@@ -18,7 +18,7 @@ from steptime.core.workload import Plan, Workload
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
-    from steptime.plans.request import Site
+    from steptime.questions.plan.request import Site
 
 
 def option(takes: str, meaning: str, default: Any = ..., **more: Any) -> Any:
@@ -55,7 +55,7 @@ def picture(what: str) -> Any:
 
 def picture_path(text: str, where: str) -> Path:  # as parsers are called
     """Return the path of a picture; raises `InputError` where none can be written."""
-    from steptime.plots.files import check_path
+    from steptime.reports.charts.files import check_path
 
     check_path(Path(text))
     return Path(text)
@@ -147,7 +147,7 @@ class Nodes:
 
     def sites(self, devices: Sequence[str], *more: Any) -> list[Site]:
         """Return where each device stands, with one link for all or one for each."""
-        from steptime.plans.request import sites
+        from steptime.questions.plan.request import sites
 
         inside, link = (text and text.split(",") for text in (self.inside, self.link))
         return sites(devices, self.per_node, inside, link, self.links_per_node, *more)
@@ -233,8 +233,9 @@ def over_replicas(
 
     Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
     """
+    from steptime.core.workload import STRATEGIES
     from steptime.measure import ranks
-    from steptime.measure.contract import STRATEGIES, meaningful
+    from steptime.measure.contract import meaningful
 
     if strategy is not None and strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES, "--strategy")

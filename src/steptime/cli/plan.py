@@ -16,11 +16,11 @@ from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
-from steptime.plans.answer import WORDS, asking, held, money, split_in_words, timed
-from steptime.plans.best import answer
-from steptime.plans.request import MOST_DEVICES, Request, cluster_of, level_of
-from steptime.plots.files import save
-from steptime.predict import DEFAULT
+from steptime.prediction import DEFAULT
+from steptime.questions.plan.answer import WORDS, asking, held, money, split_in_words, timed
+from steptime.questions.plan.best import answer
+from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of
+from steptime.reports.charts.files import save
 
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
@@ -182,7 +182,7 @@ def plan(
 
 
 def _draw(request: Request, best: dict[str, Any], out: Path) -> list[str]:
-    from steptime.plots.plan import picture
+    from steptime.reports.charts.plan import picture
 
     _, found = timed(asking(request, best))
     save(picture(best, found, _split(best)), out)
@@ -192,7 +192,7 @@ def _draw(request: Request, best: dict[str, Any], out: Path) -> list[str]:
 
 def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     """Write the page of searches; `words` are their options beside the page's own choices."""
-    from steptime.report.plans import write_plans
+    from steptime.reports.plans import write_plans
 
     if page.suffix.lower() != ".html":
         raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")

@@ -22,9 +22,9 @@ def plot(
     model: str = option("NAME", "Only models that begin with this.", ""),
 ) -> Answer:
     """Draw one plot of the records as a file."""
-    from steptime.analysis.data import Data
-    from steptime.plots import draw, kinds
-    from steptime.plots.files import save
+    from steptime.records.data import Data
+    from steptime.reports.charts import draw, kinds
+    from steptime.reports.charts.files import save
 
     one_of("plot", kind, kinds())
     data = Data.load([in_dir], note, model)

@@ -5,23 +5,23 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime import catalog
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, Text, argument, flag, number, optional, whole
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
-from steptime.core.hardware import Device
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import interval, rate, seconds, shown
 from steptime.core.workload import Workload
-from steptime.predict import DEFAULT, cost_model
-from steptime.predict.assumed import assumed_of, assumed_row
-from steptime.predict.method import Method, priced_by
-from steptime.predict.power import run_energy, step_energy
-from steptime.predict.records import record_method
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.method import Method, priced_by
+from steptime.prediction.power import run_energy, step_energy
+from steptime.prediction.records import record_method
+from steptime.prediction.step_model import StepModel
 
 
 @command()
@@ -112,8 +112,8 @@ def predict(
     asked = [StepModel(workload, options.one_device(device), method=chosen, options=one)
              for one in each]  # fmt: skip
     if trace:
-        from steptime.predict.timeline import document as timeline
-        from steptime.predict.timeline import trace_events
+        from steptime.prediction.timeline import document as timeline
+        from steptime.prediction.timeline import trace_events
 
         check_folder(trace)
         write_whole(trace, json.dumps(timeline(trace_events(asked[0]))))
@@ -166,7 +166,7 @@ def _of_folder(
     link: str | None,
     ops: bool,
 ) -> Answer:
-    from steptime.sweep.predict_folder import predict_folder
+    from steptime.questions.predict_folder import predict_folder
 
     names = (name.strip() for name in device.split(",")) if device is not None else ()
     devices = tuple(map(catalog.device, names)) or None

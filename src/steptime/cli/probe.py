@@ -3,20 +3,20 @@
 from contextlib import suppress
 from typing import Any
 
-from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import flag, number, whole
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
-from steptime.core.hardware import GB, TFLOP
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import percent, seconds, shown
-from steptime.launch.local import Worker, WorkerDiedError
+from steptime.hardware import catalog
+from steptime.hardware.device import GB, TFLOP
 from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
+from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.probe.files import SIZES_BYTES, device_table, link_table
-from steptime.sweep.workers import Workers
+from steptime.sweeps.workers import Workers
 
 PROCESSES = 2
 

@@ -8,11 +8,11 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from steptime.analysis.row import exchange_name
 from steptime.cli.command import note
 from steptime.core.errors import one_line
-from steptime.core.record import Record
 from steptime.core.units import duration, seconds
+from steptime.records.record import Record
+from steptime.records.row import exchange_name
 
 BAR_WIDTH = 20
 ERASE = "\r\x1b[K"  # to the beginning of the line, and nothing behind

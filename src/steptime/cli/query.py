@@ -3,12 +3,12 @@
 from typing import Annotated
 
 from steptime.analysis import query as sql_query
-from steptime.analysis.data import Data
 from steptime.cli import options
 from steptime.cli.command import command, note
 from steptime.cli.options import argument
 from steptime.core.table import Answer, Column, Table
 from steptime.core.units import counted
+from steptime.records.data import Data
 
 Sql = Annotated[str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")]
 

@@ -25,11 +25,11 @@ def quickstart(
     from importlib.resources import files
     from time import monotonic
 
-    from steptime import store
     from steptime.cli.calibrate import measured
     from steptime.cli.sweep import request_of, run_here
-    from steptime.report import write_report
-    from steptime.sweep.experiment import read_experiment
+    from steptime.records import store
+    from steptime.reports import write_report
+    from steptime.sweeps.experiment import read_experiment
 
     check_ceilings(backend)
     store.load(out, note, required=False)  # a folder that is none is refused before probing,

@@ -15,7 +15,7 @@ def report(
     ),
 ) -> Answer:
     """Write one offline page, HTML or Markdown, of all results."""
-    from steptime.report import write_report
+    from steptime.reports import write_report
 
     path = out or folder / "report.html"
     document = write_report(folder, path, note)

@@ -11,12 +11,13 @@ from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.options import File, Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
-from steptime.core.hardware import Device
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
-from steptime.core.record import Record
 from steptime.core.table import Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si, size
-from steptime.measure.contract import INPUTS, LEAST_TRAINED, STAGINGS
+from steptime.core.workload import STAGINGS
+from steptime.hardware.device import Device
+from steptime.measure.contract import INPUTS, LEAST_TRAINED
+from steptime.records.record import Record
 
 LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
 LONG_S = 10.0  # a run that may take longer says so
@@ -79,13 +80,14 @@ def run(
     out: File = optional("DIR", "Keep the record in this folder."),
 ) -> Answer:
     """Measure one network on this machine."""
-    from steptime import catalog, store
     from steptime.analysis.measurement import measurement
     from steptime.build import build_step
-    from steptime.count import count
-    from steptime.sweep.cells import Cell
-    from steptime.sweep.run import How, measure_cell, profile_cell
-    from steptime.sweep.workers import Workers
+    from steptime.hardware import catalog
+    from steptime.network.count import count
+    from steptime.records import store
+    from steptime.sweeps.cells import Cell
+    from steptime.sweeps.run import How, measure_cell, profile_cell
+    from steptime.sweeps.workers import Workers
 
     backend, compile_ = options.stack_of(stack, backend, compile_)
     given: dict[str, Any] = {"data": data, "staging": staging, "stage_to": stage_to}
@@ -127,7 +129,7 @@ def run(
 
 def _with_ops(answer: Answer, record: Record, ops: list[Record], trace: Path | None) -> Answer:
     from steptime.analysis.analyses import analysis
-    from steptime.analysis.data import Data
+    from steptime.records.data import Data
 
     if ops[0].status != "ok":
         return replace(answer, notes=[*answer.notes, f"! no profile: {ops[0].note}"])

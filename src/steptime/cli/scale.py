@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import Text, flag, number, option, optional, whole
@@ -13,20 +12,15 @@ from steptime.core.graph import PASSES
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
 from steptime.core.units import counted, seconds
+from steptime.hardware import catalog
+from steptime.hardware.prices import BILLINGS, Training, bill
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import Mode, layer_rows
-from steptime.predict import DEFAULT
-from steptime.predict.assumed import assumed_of, assumed_text
-from steptime.predict.collectives import COLLECTIVES, GROUP, Fabric
-from steptime.predict.parallel.scaling import (
-    SCALINGS,
-    Exchange,
-    ScalingRow,
-    data_parallel,
-    stops_paying,
-)
-from steptime.predict.prices import BILLINGS, Training, bill
-from steptime.predict.step_model import StepModel
+from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
+from steptime.prediction.step_model import StepModel
+from steptime.questions.scaling import SCALINGS, Exchange, ScalingRow, data_parallel, stops_paying
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000

@@ -8,10 +8,10 @@ from steptime.cli.command import command
 from steptime.cli.options import File, Text, optional, whole
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
-from steptime.plans.answer import held
-from steptime.predict import DEFAULT
-from steptime.serving.answer import Request, answered
-from steptime.serving.load import Demand
+from steptime.prediction import DEFAULT
+from steptime.questions.plan.answer import held
+from steptime.questions.serve.answer import Request, answered
+from steptime.questions.serve.load import Demand
 
 PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",

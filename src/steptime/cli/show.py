@@ -3,14 +3,14 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from steptime import catalog
 from steptime.cli.command import command
 from steptime.cli.options import argument
 from steptime.core.errors import unknown
-from steptime.core.hardware import DETAILS, DETAILS_IN_WORDS, Device, Link
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
-from steptime.models import family, names
+from steptime.hardware import catalog
+from steptime.hardware.device import DETAILS, DETAILS_IN_WORDS, Device, Link
+from steptime.network.families import family, names
 
 
 @command()

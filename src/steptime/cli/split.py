@@ -1,13 +1,13 @@
 """The command `split`: where to cut a network between two devices."""
 
-from steptime import catalog
 from steptime.cli import options
 from steptime.cli.command import command, unmodelled
 from steptime.cli.options import flag, option
 from steptime.core.table import Answer, Table, columns
-from steptime.predict import DEFAULT
-from steptime.predict.split import cuts
-from steptime.predict.step_model import StepModel
+from steptime.hardware import catalog
+from steptime.prediction import DEFAULT
+from steptime.prediction.step_model import StepModel
+from steptime.questions.split import cuts
 
 SHOWN = 5  # best cuts beside the two ends
 

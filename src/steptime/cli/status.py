@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from steptime.cli.command import command, note
 from steptime.cli.options import argument
-from steptime.cluster import status as cluster
-from steptime.cluster import submission
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns
+from steptime.sweeps.cluster import status as cluster
+from steptime.sweeps.cluster import submission
 
 MOST_SHOWN = 20  # rows of a table
 MOST_NOTED = 100  # characters of a note in it

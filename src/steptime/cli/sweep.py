@@ -5,32 +5,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from steptime import catalog
-from steptime.analysis.row import grouped
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.grid import written
 from steptime.cli.options import Text, argument, flag, option, optional, whole
 from steptime.cli.progress import reporter
 from steptime.cli.status import MOST_SHOWN, differs
-from steptime.cluster import submit
-from steptime.cluster.estimate import preview
-from steptime.cluster.resources import on_each_node
-from steptime.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
 from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.ranges import MOST_VISITS, whole_number
-from steptime.core.record import STATUSES
 from steptime.core.table import Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
-from steptime.predict import DEFAULT
-from steptime.predict.grid import Place, place_of
-from steptime.predict.method import stack_option
-from steptime.sweep.cells import Cell, cells_of
-from steptime.sweep.experiment import Experiment, read_experiment
-from steptime.sweep.predict_folder import Predicted, predict_space
-from steptime.sweep.run import How, Request, summary
-from steptime.sweep.run import sweep as run_sweep
+from steptime.hardware import catalog
+from steptime.prediction import DEFAULT
+from steptime.prediction.method import stack_option
+from steptime.questions.grid import Place, place_of
+from steptime.questions.predict_folder import Predicted, predict_space
+from steptime.records.record import STATUSES
+from steptime.records.row import grouped
+from steptime.sweeps.cells import Cell, cells_of
+from steptime.sweeps.cluster import submit
+from steptime.sweeps.cluster.estimate import preview
+from steptime.sweeps.cluster.resources import on_each_node
+from steptime.sweeps.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
+from steptime.sweeps.experiment import Experiment, read_experiment
+from steptime.sweeps.run import How, Request, summary
+from steptime.sweeps.run import sweep as run_sweep
 
 HERE = "local"
 Found = TypeVar("Found")

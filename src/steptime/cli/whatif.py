@@ -4,7 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime import catalog, store
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, Text, argument, optional, picture
@@ -13,11 +12,13 @@ from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.core.workload import Workload
-from steptime.diagnosis import changes, networks
-from steptime.diagnosis.whatif import best_of, cases, sweep, upgrades, what_if
-from steptime.plots.files import save
-from steptime.plots.heatmap import grid as heatmap
-from steptime.predict import DEFAULT
+from steptime.hardware import catalog
+from steptime.prediction import DEFAULT
+from steptime.questions import changes, networks
+from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
+from steptime.records import store
+from steptime.reports.charts.files import save
+from steptime.reports.charts.heatmap import grid as heatmap
 
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
 LARGEST = "largest"
@@ -91,7 +92,7 @@ def whatif(
 
 
 def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> list[Workload]:
-    from steptime.diagnosis.networks import DEFAULT_SET, networks
+    from steptime.questions.networks import DEFAULT_SET, networks
 
     sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
     texts = [one for text in grid.split_models(models or DEFAULT_SET) for one in networks(text)]

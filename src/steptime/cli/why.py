@@ -14,11 +14,11 @@ from steptime.cli.whatif import DTYPE
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
-from steptime.predict import DEFAULT
+from steptime.prediction import DEFAULT
 
 if TYPE_CHECKING:
-    from steptime.core.hardware import Device
-    from steptime.diagnosis.why import Diagnosis
+    from steptime.hardware.device import Device
+    from steptime.questions.why import Diagnosis
 
 
 @command(tabular=True, long="asking the model")
@@ -39,9 +39,9 @@ def why(
     folder: File = optional("--in DIR", "Explain the steps in a folder of records."),
 ) -> Answer:
     """Say why a step takes as long as it does."""
-    from steptime import catalog
-    from steptime.diagnosis import why as asked
-    from steptime.diagnosis.networks import dtype_for
+    from steptime.hardware import catalog
+    from steptime.questions import why as asked
+    from steptime.questions.networks import dtype_for
 
     given = options.pairs(option_, "option")
     found = None if device is None else catalog.device(options.one_device(device))
@@ -69,10 +69,10 @@ def _answer(made: Diagnosis) -> Answer:
 def _of_folder(
     folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
 ) -> Answer:
-    from steptime import store
     from steptime.core.progress import watched
-    from steptime.diagnosis.bound import BOUNDS
-    from steptime.diagnosis.why import UNEXPLAINED, diagnoses, why_measured
+    from steptime.questions.bound import BOUNDS
+    from steptime.questions.why import UNEXPLAINED, diagnoses, why_measured
+    from steptime.records import store
 
     kept = [
         one

@@ -157,11 +157,11 @@ def write_csv(table: Table, file: TextIO) -> None:
     """
     writer = csv.writer(file, lineterminator="\n")
     keys = [key for one in table.full or table.columns for key in (one.key, *one.ends)]
-    writer.writerow(map(_harmless, keys))
-    writer.writerows([_harmless(row.get(key)) for key in keys] for row in table.rows)
+    writer.writerow(map(harmless, keys))
+    writer.writerows([harmless(row.get(key)) for key in keys] for row in table.rows)
 
 
-def _harmless(value: Any) -> Any:
+def harmless(value: Any) -> Any:
     """Return a cell of CSV as no program runs it: no formula, no control character but newlines."""
     if not isinstance(value, str):
         return value

@@ -10,6 +10,8 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 
+DATA = Path(__file__).parents[1] / "data"
+
 
 def shown(path: Path) -> str:
     """Return a path for a message."""
@@ -34,7 +36,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 @cache
 def packaged(name: str) -> dict[str, Any]:
     """Return the table of one of the package's own files, `data/NAME`."""
-    return read_toml(Path(__file__).parents[1] / "data" / name)
+    return read_toml(DATA / name)
 
 
 def toml_text(table: Mapping[str, Any]) -> str:

@@ -16,6 +16,8 @@ OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
 NO_OPTIMIZER = "none"
 
 
+STAGINGS = ("shared", "local")  # files are read where they are, or copied to this machine first
+STRATEGIES = ("allreduce", "independent", "sharded", "parameter-server")  # see docs/devices.md
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("none", "optimizer", "activations", "both")

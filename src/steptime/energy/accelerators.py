@@ -4,12 +4,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.toml_files import DATA
 
-_DATA = Path(__file__).parents[1] / "data" / "accelerators"
+_FOLDER = DATA / "accelerators"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def accelerator_names() -> list[str]:
 
 def designs() -> tuple[Design, ...]:
     """Return all published chips, with and without tables by layer, sorted by name."""
-    return tuple(_design(_table(name)) for name in sorted(p.stem for p in _DATA.glob("*.toml")))
+    return tuple(_design(_table(name)) for name in sorted(p.stem for p in _FOLDER.glob("*.toml")))
 
 
 def accelerators(text: str) -> tuple[Accelerator, ...]:
@@ -145,7 +145,7 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
 
 @lru_cache
 def _table(name: str) -> Mapping[str, Any]:
-    return tomllib.loads((_DATA / f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 _SI = {  # column of a file: field, and by what the column is multiplied

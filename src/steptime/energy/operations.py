@@ -19,16 +19,15 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
+from steptime.core.toml_files import DATA
 from steptime.energy.process import Process, factors, read_process
-from steptime.ops import cost_of, products_of
+from steptime.network.ops import cost_of, products_of
 
-_DATA = Path(__file__).parents[1] / "data"
 _FLOATS = {one.compute for one in PRECISIONS.values()}
 _ELEMENTS_A_MULTIPLY_ADD = 3  # two operands and a sum
 ESTIMATED_AS = "float16"  # as the chips compute
@@ -119,7 +118,7 @@ class OpEnergy(NamedTuple):
 
 def hierarchy_names() -> list[str]:
     """Return the names of the shipped hierarchies, sorted."""
-    return sorted(path.stem for path in (_DATA / "hierarchies").glob("*.toml"))
+    return sorted(path.stem for path in (DATA / "hierarchies").glob("*.toml"))
 
 
 def hierarchy(name: str) -> Hierarchy:
@@ -140,7 +139,7 @@ def hierarchy(name: str) -> Hierarchy:
 @lru_cache
 def figures(name: str) -> Figures:
     """Return figures of `data/energy`; raises `InputError` for an unknown name."""
-    known = sorted(path.stem for path in (_DATA / "energy").glob("*.toml"))
+    known = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
     one_of("energy figures", name, known)
     table = _table("energy", name)
     low, high = table["dram_pJ_per_64_bit"]
@@ -161,7 +160,7 @@ def figures(name: str) -> Figures:
 
 
 def _table(folder: str, name: str) -> dict[str, Any]:
-    return tomllib.loads((_DATA / folder / f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((DATA / folder / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def op_energy(

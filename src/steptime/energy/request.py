@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph, Op
 from steptime.core.ranges import LARGEST
-from steptime.count import op_work
-from steptime.importers import json_of, read_content
-from steptime.ops import products_of
+from steptime.formats import json_of, read_content
+from steptime.network.count import op_work
+from steptime.network.ops import products_of
 
 KEYS = ("net", "netfile", "layers")
 

@@ -34,8 +34,8 @@ from typing import Literal, NamedTuple
 
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Attr, Attrs, Graph, TensorSpec, frozen
-from steptime.ops import products_of
-from steptime.ops.table import ShapeError, Specs
+from steptime.network.ops import products_of
+from steptime.network.ops.table import ShapeError, Specs
 
 Dataflow = Literal["weight", "input", "output"]
 DATAFLOWS: tuple[Dataflow, ...] = ("weight", "input", "output")

@@ -6,10 +6,10 @@ from typing import Any
 
 from steptime.core.checks import TEXT, TEXTS, Check, checked
 from steptime.core.errors import unknown
-from steptime.core.toml_files import read_toml, shown
+from steptime.core.toml_files import DATA, read_toml, shown
 from steptime.energy.systolic import Array
 
-_FOLDER = Path(__file__).parents[1] / "data" / "arrays"
+_FOLDER = DATA / "arrays"
 _SIZE: Check = (lambda value: type(value) is int and value >= 1, "a whole number from 1")
 _RATE: Check = (
     lambda value: isinstance(value, int | float) and type(value) is not bool and 0 < value < inf,

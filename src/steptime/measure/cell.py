@@ -9,16 +9,16 @@ from typing import Any
 
 from steptime.build import build
 from steptime.core.graph import Graph
-from steptime.core.record import Quantity
 from steptime.core.workload import Workload
-from steptime.importers import located
+from steptime.formats import located
 from steptime.measure import machine, ranks, timing
 from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
 from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
-from steptime.ops.execution import dequantised
+from steptime.network.ops.execution import dequantised
+from steptime.records.record import Quantity, in_one_run
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 
@@ -88,10 +88,10 @@ def measure_cell(
             found.quantities["peak_memory_bytes"] = Quantity(float(peak))
         if request["energy"]:
             _weigh(prepared, samples, options, request["timing"]["budget_s"], found)
-    found.quantities["step_s"] = timing.in_one_run(samples.step_s, **samples.columns)
+    found.quantities["step_s"] = in_one_run(samples.step_s, **samples.columns)
     found.quantities["first_step_s"] = Quantity(samples.first_step_s)
     if samples.input_s:
-        found.quantities["input_s"] = timing.in_one_run(samples.input_s)
+        found.quantities["input_s"] = in_one_run(samples.input_s)
     found.facts = {
         "memory_meter": meter,
         "absent_counters": dict(how["watch"].absent),
@@ -168,4 +168,4 @@ def _weigh(
     found.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
         if value is not None:
-            found.quantities[name] = timing.in_one_run((value,))
+            found.quantities[name] = in_one_run((value,))

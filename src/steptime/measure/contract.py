@@ -25,8 +25,8 @@ from typing import Any, Self
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.core.record import Method
 from steptime.core.workload import Plan, Workload
+from steptime.records.record import Method
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ def meaning(backend: Any, error: Exception) -> Exception:
 
 
 INPUTS = ("device", "host", "dataset")  # resident, copied in each step, read from files meanwhile
-STAGINGS = ("shared", "local")  # files are read where they are, or copied to this machine first
 LEAST_TRAINED = 10  # steps of a training: fewer leave nothing to time
-STRATEGIES = ("allreduce", "independent", "sharded", "parameter-server")  # see docs/devices.md
 
 
 @dataclass(frozen=True)
@@ -254,7 +252,7 @@ class Prepared:
 
     `facts` are known at once, those of `afterwards` once steps have run: what a compiler did in the
     first. `group` joins the processes of a step of several replicas; None for one. `trace` runs
-    some steps under the framework's profiler, and gives its trace (`measure/trace.py`), or is None.
+    some steps under the framework's profiler, and gives its trace (`records/trace.py`), or is None.
     `planned_bytes` is the memory that a compiler has planned for the step, which is no measurement.
     """
 

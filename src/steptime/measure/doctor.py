@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from steptime import __version__, catalog
+from steptime import __version__
 from steptime.core.errors import InputError
 from steptime.core.units import percent, size
+from steptime.hardware import catalog
 from steptime.measure import cpus, machine
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import rapl

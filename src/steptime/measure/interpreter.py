@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.core.graph import Graph, Op
 from steptime.measure.contract import UnsupportedError
-from steptime.ops.execution import joined_ops
+from steptime.network.ops.execution import joined_ops
 
 Table = Mapping[str, Callable[..., Any]]
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from steptime.measure.contract import UnsupportedError
-from steptime.ops import elementwise
+from steptime.network.ops import elementwise
 
 Run = Callable[..., Any]
 Table = Mapping[str, Run]

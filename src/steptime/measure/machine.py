@@ -18,7 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from steptime import __version__, catalog
+from steptime import __version__
+from steptime.hardware import catalog
 from steptime.measure import procfs
 from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes

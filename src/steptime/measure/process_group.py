@@ -11,9 +11,9 @@ from time import perf_counter
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.record import Quantity
 from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup, meaning
 from steptime.measure.timing import Samples, Step
+from steptime.records.record import Quantity
 
 MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
 

@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 
-from steptime import catalog, stacks
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.stack import Stack, label_of
+from steptime.hardware import catalog
+from steptime.hardware.stack import Stack, label_of
+from steptime.records import stacks
 
 GROUP = "steptime.backends"
 
@@ -62,7 +63,7 @@ def stack(name: str, where: str = "") -> Stack:
             )
         return found
     if name not in (known := backends()):
-        raise unknown("stack", name, (*labels, *known), where)
+        raise unknown("stack", name, {**labels, **known}, where)
     return Stack(name, "", backend=name)
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from steptime.core.graph import Graph, TensorSpec
-from steptime.ops import norm
-from steptime.ops.sequence import GATES
+from steptime.network.ops import norm
+from steptime.network.ops.sequence import GATES
 
 NORM_EPSILON = norm.EPSILON
 RUNNING_SHARE = 0.1  # of a batch in the running statistics of batch norm, as torch

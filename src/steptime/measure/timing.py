@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from steptime.core.record import Quantity
 from steptime.measure.disturbance import Watch, changes
 
 WINDOW = 5
@@ -233,11 +232,6 @@ def part_seconds(
         sync()
         found[name] = clock() - began
     return found
-
-
-def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity:
-    """Return samples with the column that says the run of each: one worker is one run."""
-    return Quantity(samples=tuple(samples), columns={"run": (0,) * len(samples), **columns})
 
 
 def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:

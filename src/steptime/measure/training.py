@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from steptime.build import build
-from steptime.core.record import Quantity
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
 from steptime.measure.data.dataset import Split
 from steptime.measure.data.loader import Fit, decode
 from steptime.measure.data.sources import Input
 from steptime.measure.synthetic import LEARNING_RATE
-from steptime.measure.timing import in_one_run
+from steptime.records.record import Quantity, in_one_run
 
 
 def examination(

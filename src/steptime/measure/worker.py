@@ -23,7 +23,6 @@ from typing import Any, TextIO
 from steptime.build import Choice, build, make_workload
 from steptime.core import scratch
 from steptime.core.errors import InputError
-from steptime.core.record import PROFILER, Record, now, record_to_json
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry
 from steptime.measure.cell import Tell, measure_cell
@@ -32,6 +31,7 @@ from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_apart
 from steptime.measure.profile import profile_cell
 from steptime.measure.ranks import Rank
+from steptime.records.record import PROFILER, Record, now, record_to_json
 
 
 def _requests(descriptor: int) -> Iterator[dict[str, Any]]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device
 from steptime.core.workload import Workload
+from steptime.hardware.device import Device
 from steptime.paleo.method import FAULTS, with_faults
-from steptime.predict import cost_model
-from steptime.predict.method import ANALYTIC, Method
-from steptime.predict.step_model import StepModel
+from steptime.prediction import cost_model
+from steptime.prediction.method import ANALYTIC, Method
+from steptime.prediction.step_model import StepModel
 
 EXTRAS = {  # settings that Paleo has no rule for: what they mean
     "tf32": "the TF32 peak for float32",

@@ -10,7 +10,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer, Op
-from steptime.ops import OPS
+from steptime.network.ops import OPS
 
 INPUT = "data"
 

@@ -7,13 +7,13 @@ from math import prod
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Layer, Part
-from steptime.ops import OPS
-from steptime.ops.training import parameters_of
+from steptime.network.ops import OPS
+from steptime.network.ops.training import parameters_of
 from steptime.paleo.layers import INPUT, layers_of
 from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, rule_of, update
-from steptime.predict.kernel import Kernel, Settings, Unit
-from steptime.predict.lower import Lowered, Row, gradient_bytes, input_bytes
-from steptime.predict.lower import lower as lower_ops
+from steptime.prediction.kernel import Kernel, Settings, Unit
+from steptime.prediction.lower import Lowered, Row, gradient_bytes, input_bytes
+from steptime.prediction.lower import lower as lower_ops
 
 _RULED = (  # which rule says what the products of a pass are
     ("padding", "forward"),

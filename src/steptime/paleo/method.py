@@ -10,14 +10,14 @@ from dataclasses import replace
 from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
 from steptime.core.graph import Graph
-from steptime.core.hardware import Device, Link
+from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
 from steptime.paleo.rules import ALGORITHMS
-from steptime.predict.collectives import COLLECTIVES, Collective, Fabric, rounds
-from steptime.predict.kernel import Settings
-from steptime.predict.method import EFFICIENCIES, Method, Option, choice
+from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, rounds
+from steptime.prediction.kernel import Settings
+from steptime.prediction.method import EFFICIENCIES, Method, Option, choice
 
 FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order of `explain`
     "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",

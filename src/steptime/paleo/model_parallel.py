@@ -18,28 +18,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from steptime.core.errors import InputError
-from steptime.core.hardware import GB, GIB
+from steptime.hardware.device import GB, GIB
 from steptime.paleo.lower import update_kernel
 from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.paleo.placement import (
-    Node,
-    Part,
-    crosses_groups,
-    device_of,
-    layer_name,
-    nodes,
-)
+from steptime.paleo.placement import Node, Part, crosses_groups, device_of, layer_name, nodes
 from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.host import behind_host, issuing
-from steptime.predict.parallel.scaling import (
-    Exchange,
-    ScalingRow,
-    batch_share,
-    scaling_row,
-    throughput,
-)
-from steptime.predict.schedule import overlapped
-from steptime.predict.step_model import StepModel, no_link
+from steptime.prediction.host import behind_host, issuing
+from steptime.prediction.schedule import overlapped
+from steptime.prediction.step_model import StepModel, no_link
+from steptime.questions.scaling import Exchange, ScalingRow, batch_share, scaling_row, throughput
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (

@@ -11,12 +11,12 @@ from typing import Any, Literal
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Layer
-from steptime.core.hardware import GB, GIB
+from steptime.hardware.device import GB, GIB
 from steptime.paleo.layers import layers_of
 from steptime.paleo.rules import FLOAT_BYTES
-from steptime.predict.kernel import Interval
-from steptime.predict.schedule import RowTime, total
-from steptime.predict.step_model import StepModel
+from steptime.prediction.kernel import Interval
+from steptime.prediction.schedule import RowTime, total
+from steptime.prediction.step_model import StepModel
 
 FETCH_GROUP = 4  # devices that reach each other at the full rate
 MOST_HALVINGS = 60  # of a link's rate by Paleo, device after device

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from steptime.core.hardware import GB, GIB, Device
-from steptime.predict import price
-from steptime.predict.kernel import Interval, Kernel, Larger, Settings
+from steptime.hardware.device import GB, GIB, Device
+from steptime.prediction import price
+from steptime.prediction.kernel import Interval, Kernel, Larger, Settings
 
 
 def seen(device: Device, dtype: str, settings: Settings) -> Device:

@@ -16,12 +16,12 @@ from steptime.build import Choice, make_workload
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import one_of
 from steptime.core.graph import Graph
-from steptime.core.record import now
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
 from steptime.measure.probe.sampling import Case, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
-from steptime.ops.builder import Builder
+from steptime.network.ops.builder import Builder
+from steptime.records.record import now
 
 SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
 SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))

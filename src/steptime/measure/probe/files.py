@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from steptime import catalog
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
-from steptime.core.hardware import GB, GIB, TFLOP
 from steptime.core.units import percent, size
+from steptime.hardware import catalog
+from steptime.hardware.device import GB, GIB, TFLOP
 from steptime.measure import machine
 from steptime.measure.probe import ceilings
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from steptime.measure.backends.jax.program import UPDATE
-from steptime.measure.trace import NODE, OPTIMIZER, STEP, event
+from steptime.records.trace import NODE, OPTIMIZER, STEP, event
 
 _MARK = "steptime:"  # of a step in JAX's trace, where a # begins arguments
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$")

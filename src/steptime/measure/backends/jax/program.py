@@ -13,7 +13,7 @@ from steptime.measure import synthetic
 from steptime.measure.backends.jax.kinds import DRAWS, KEEPS, RUNS
 from steptime.measure.interpreter import Call, calls_of, interpret
 from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
-from steptime.ops.loss import STATES
+from steptime.network.ops.loss import STATES
 
 Arrays = Mapping[str, Any]  # by the name of the tensor
 UPDATE = "optimizer"  # the scope of all updates

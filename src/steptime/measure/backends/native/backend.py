@@ -16,13 +16,13 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
-from steptime.importers import located, opened
-from steptime.importers.code import LIBRARIES, about_of
+from steptime.formats import located, opened
+from steptime.formats.code import LIBRARIES, about_of
 from steptime.measure import contract
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.torch import backend as torch_backend
 from steptime.measure.backends.torch.backend import device_facts, meant
-from steptime.ops.loss import IGNORED_LABEL
+from steptime.network.ops.loss import IGNORED_LABEL
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare", "wake"]
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
-from steptime.importers.code import ABOUT
+from steptime.formats.code import ABOUT
 from steptime.measure.backends.native.module import module_of, on_meta, specs_of, tensors_of
 
 

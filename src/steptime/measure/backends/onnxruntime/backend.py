@@ -15,9 +15,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Workload
-from steptime.exporters.onnx import model_of
-from steptime.exporters.onnx_kinds import KINDS
-from steptime.exporters.onnx_nodes import TYPES, NoOnnxError
+from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx_kinds import KINDS
+from steptime.formats.export.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
 from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
 from steptime.measure.synthetic import initial_values

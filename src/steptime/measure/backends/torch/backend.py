@@ -18,7 +18,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from steptime.core.dtypes import Precision, precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
-from steptime.core.record import now
 from steptime.core.workload import Workload
 from steptime.measure import contract, machine, ranks, synthetic
 from steptime.measure.backends.torch import module as torch_module
@@ -26,7 +25,8 @@ from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
 from steptime.measure.infeed import HOST_CLOCK, Stopwatch, clocked, in_turn
-from steptime.measure.trace import STEP
+from steptime.records.record import now
+from steptime.records.trace import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
 

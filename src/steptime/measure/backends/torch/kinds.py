@@ -15,9 +15,9 @@ from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
 from steptime.measure.kinds import activate, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
-from steptime.ops.images import pool_outputs
-from steptime.ops.loss import IGNORED_LABEL
-from steptime.ops.sequence import GATED
+from steptime.network.ops.images import pool_outputs
+from steptime.network.ops.loss import IGNORED_LABEL
+from steptime.network.ops.sequence import GATED
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]

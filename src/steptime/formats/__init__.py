@@ -1,0 +1,231 @@
+"""Networks from files of other tools: a table of formats, each of which makes a file a `Family`."""
+
+import hashlib
+import json
+import mmap
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from steptime.core import registry
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph_json import KEY
+from steptime.hardware.catalog import user_folder
+from steptime.network.families.family import Family
+
+WRONG = (  # what values of another form than is read end in
+    *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
+    *(MemoryError, RecursionError),
+)
+LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
+MOST_VALUES = 4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that may hold a network: its path, and its bytes, mapped where it may be large."""
+
+    path: str
+    content: bytes | mmap.mmap
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder."""
+        return Path(self.path).name
+
+    @cached_property
+    def text(self) -> str:
+        """The file's text; raises `InputError` for what is not UTF-8."""
+        try:
+            return self.content[:].decode()
+        except UnicodeDecodeError:
+            raise InputError(f"model {shorten(self.path)}: not a text file in UTF-8") from None
+
+    @cached_property
+    def table(self) -> object:
+        """The values of a JSON file; raises `InputError` for one that is not JSON."""
+        return told(self.text, f"model {shorten(self.path)}:")
+
+
+Read = Callable[[Source, bool], Family]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file that holds a network, told by the `ending` of its name.
+
+    `read`, `module:function`, makes a `Source` a `Family`; its second argument,
+    `allow_unknown`, lets what is unknown pass its input on. Kinds with one ending, JSON, are told
+    apart by `recognises`, given the file's values. `identity`, a function too, returns the bytes of
+    a `Source` that say the network, where these are not all of them: weights are left out. A file
+    that is not `mapped` is read whole, and not large.
+    """
+
+    ending: str
+    read: str
+    recognises: Callable[[dict[str, Any]], bool] = lambda _: True
+    identity: str = ""
+    mapped: bool = False
+
+
+FORMATS = (
+    Format(".json", "steptime.formats.graph_file:read", lambda table: KEY in table),
+    Format(
+        ".json",
+        "steptime.formats.huggingface:read",
+        lambda table: "model_type" in table and not isinstance(table.get("layers"), dict),
+    ),
+    Format(
+        ".json",
+        "steptime.paleo.files.read:read",
+        lambda table: "layers" in table and not {"family", "model"} & table.keys(),
+    ),
+    Format(
+        ".json",
+        "steptime.formats.keras.read:read",
+        lambda table: "class_name" in table and isinstance(table.get("config"), dict | list),
+    ),
+    Format(
+        ".keras",
+        "steptime.formats.keras.read:read",
+        identity="steptime.formats.keras.read:config_of",
+        mapped=True,
+    ),
+    Format(".prototxt", "steptime.formats.caffe.read:read"),
+    Format(
+        ".onnx",
+        "steptime.formats.onnx.read:read",
+        identity="steptime.formats.onnx.model:identity",
+        mapped=True,
+    ),
+    Format(
+        ".pt2",
+        "steptime.formats.pytorch.read:read",
+        identity="steptime.formats.pytorch.read:identity",
+        mapped=True,
+    ),
+)
+ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
+
+
+def is_network_file(name: str) -> bool:
+    """Whether a file of this name may hold a network."""
+    return name.lower().endswith(ENDINGS)
+
+
+def read_content(path: str, what: str = "model") -> bytes:
+    """Return a file's bytes; raises `InputError` for one that cannot be read or is too large."""
+    return bytes(_opened(path, what, False))
+
+
+def _opened(path: str, what: str, mapped: bool) -> bytes | mmap.mmap:
+    try:
+        if stat.S_ISFIFO(Path(path).stat().st_mode):  # reading one waits for a writer
+            raise InputError(f"{what} {shorten(path)}: is a pipe, not a file")
+        with Path(path).open("rb") as file:
+            if mapped:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{what} {shorten(path)}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)[:100] or type(error).__name__
+        raise InputError(f"{what} {shorten(path)}: cannot be read: {reason}") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{what} {shorten(path)}: larger than {LARGEST_FILE_BYTES} bytes")
+    return content
+
+
+def opened(path: str) -> Source:
+    """Return a file that may hold a network; raises `InputError` for one that cannot be read."""
+    mapped = any(row.mapped for row in FORMATS if path.lower().endswith(row.ending))
+    return Source(path, _opened(path, "model", mapped))
+
+
+def line_of(error: Exception) -> str:
+    """Return what an error says, in one line of bounded length."""
+    return shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
+
+
+def json_of(text: str) -> Any:
+    """Return the values of a JSON text; raises `ValueError`, also for a key given twice."""
+    values = sum(map(text.count, ",[{"))
+    if values > MOST_VALUES:
+        raise ValueError(f"{values} values, above {MOST_VALUES}")
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table: dict[str, object] = {}
+        for key, value in pairs:
+            if key in table:
+                raise ValueError(f"key {shorten(key)} is given twice")
+            table[key] = value
+        return table
+
+    return json.loads(text, object_pairs_hook=once)
+
+
+def told(content: str | bytes, place: str) -> Any:
+    """Return the values of a file of JSON; raises `InputError`, which begins with `place`."""
+    try:
+        return json_of(content if isinstance(content, str) else content.decode())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is no JSON: {line_of(error)}") from None
+
+
+def format_of(source: Source) -> Format | None:
+    """Return the kind of network that a file holds, None for JSON that is not one of a network.
+
+    Raises `InputError` for a file whose name ends otherwise than those of networks.
+    """
+    rows = [row for row in FORMATS if source.path.lower().endswith(row.ending)]
+    if not rows:
+        raise unknown("end of a network's file name", Path(source.path).suffix, ENDINGS)
+    if rows[0].ending != ".json":
+        return rows[0]
+    table = source.table
+    if not isinstance(table, dict):
+        return None
+    return next((row for row in rows if row.recognises(table)), None)
+
+
+_REMEMBERED: dict[tuple[str, str], tuple[Source, Format]] = {}
+
+
+def remembered(source: Source, row: Format) -> str:
+    """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
+    says = registry.load(row.identity)(source) if row.identity else source.content
+    sha256 = hashlib.sha256(says).hexdigest()[:16]
+    _REMEMBERED[source.path, sha256] = source, row
+    return sha256
+
+
+def located(file: str, sha256: str) -> str:
+    """Return where a file of this hash lies: a bare name may be one of the user's kept networks."""
+    if not sha256 or Path(file).name != file or (file, sha256) in _REMEMBERED:
+        return file
+    kept = user_folder("networks")
+    for path in map(str, (Path(file), kept / file, *sorted(kept.glob(f"*/{escape(file)}")))):
+        if Path(path).is_file():
+            source = opened(path)
+            row = format_of(source)
+            if row and remembered(source, row) == sha256:
+                return path
+    return file
+
+
+@lru_cache(maxsize=64)
+def network(path: str, sha256: str, allow_unknown: bool) -> Family:
+    """Return the network of a file; raises `InputError` where it has another hash by now."""
+    path = located(path, sha256)
+    if (path, sha256) not in _REMEMBERED:
+        source = opened(path)
+        found = format_of(source)
+        if found is None or remembered(source, found) != sha256:
+            raise InputError(f"model {shorten(path)}: the file has changed since it was read")
+    source, row = _REMEMBERED.pop((path, sha256))
+    read: Read = registry.load(row.read)
+    return read(source, allow_unknown)

@@ -1,0 +1,79 @@
+"""Networks of Hugging Face that see images beside words: two towers, each a transformer, joined."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from steptime.network.families.ends import HEADS, vector
+from steptime.network.families.transformer import body
+from steptime.network.layers.blocks import Sight, attention, feed_forward, norm
+from steptime.network.layers.dense import classify, linear
+from steptime.network.ops.builder import Builder
+
+Towers = Mapping[str, Mapping[str, Any]]
+
+
+def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> str:
+    """Return how alike texts and images are, each with each (Radford et al. 2021, figure 3)."""
+    made = []
+    for name, tower in towers.items():
+        with b.scope(name):
+            x, _ = body(b, tower, batch)
+            x = vector(b, x, {**tower, "projection": values["projection_dim"]})
+            square = b.op("mul", x, x, name="square")
+            how: dict[str, Any] = {"function": "sum", "axes": (1,), "keep": True}
+            size = b.op("reduce", square, name="sum", **how)
+            size = b.op("pointwise", size, name="length", function="rsqrt")
+            made.append(b.op("pointwise", x, size, name="direction", function="mul"))
+    scale = b.op("pointwise", b.weight("scale/w", ()), name="scale", function="exp")
+    logits = b.op("linear", *made, name="alike")
+    return classify(b, b.op("pointwise", logits, scale, name="logits", function="mul"))
+
+
+def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> str:
+    """Return the loss of words after an image, which comes in as a few tokens before them."""
+    text, vision = towers["text"], towers["vision"]
+    side = vision["image"] // vision["patch"]
+    kernel = max(1, side // round(values["mm_tokens_per_image"] ** 0.5))
+    tokens = (side // kernel) ** 2
+    with b.scope("vision"):
+        x, _ = body(b, vision, batch)
+        if values["vision_use_head"]:
+            _pooled(b, x, vision, batch)
+        width = vision["width"]
+        x = b.op("reshape", x, name="map", shape=(batch, side, side, width))
+        x = b.op("transpose", x, name="channels", order=(0, 3, 1, 2))
+        how: dict[str, Any] = {
+            "kernel": (kernel,) * 2,
+            "stride": (kernel,) * 2,
+            "padding": (0,) * 4,
+        }
+        x = b.op("avg_pool2d", x, name="pool", **how)
+        x = b.op("reshape", x, name="flat", shape=(batch, width, tokens))
+        x = b.op("transpose", x, name="tokens", order=(0, 2, 1))
+        image = linear(b, norm(b, x, "rms", "soft_norm"), text["width"], "projection", bias=False)
+
+    def joined(words: str) -> str:
+        at = {"axis": 1, "start": tokens, "stop": text["length"]}
+        rest = b.op("slice", words, name="words", **at)
+        return b.op("concat", image, rest, name="image_and_words", axis=1)
+
+    x, table = body(b, text, batch, joined)
+    return HEADS[text["head"]](b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
+
+
+def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
+    """Return what a learned token reads of an image, which Gemma 3 makes and does not use."""
+    with b.scope("head"):
+        shape = (batch, 1, p["width"])
+        probe = b.op(
+            "broadcast", b.weight("probe/w", (1, 1, p["width"])), name="probe", shape=shape
+        )
+        y = attention(b, probe, p, "attention", Sight(memory=x))
+        z = feed_forward(b, norm(b, y, "layer", "norm"), p["ffn"], p["activation"], True, "ffn")
+        return b.op("add", y, z, name="add")
+
+
+TOWERS: Mapping[str, Callable[[Builder, Towers, Mapping[str, Any], int], str]] = {
+    "clip": clip,
+    "gemma3": gemma3,
+}

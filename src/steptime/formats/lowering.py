@@ -1,0 +1,366 @@
+"""Plain functions that formats of networks lower their ops with: tensor names in, a name out.
+
+Each chooses the dedicated op kind where one fits, so that a network counts the same by every way,
+and a general kind elsewhere. The op that does the work has the name given, or that and a number
+where it is taken; what stands beside it lies under it. What no kind can do raises `ShapeError`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from steptime.core.graph import Attr
+from steptime.core.windows import reach
+from steptime.formats import elements as el
+from steptime.formats.heads import heads_joined, heads_repeated, heads_shared
+from steptime.formats.windows import sides_of, windows
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.sequence import GATES
+from steptime.network.ops.table import require
+
+
+def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
+    """Return `x [..., fan_in], w [width, fan_in] -> [..., width]`, and `bias [width]` added."""
+    whole = el.with_axes(b, x)
+    if whole != x:
+        y = linear(b, whole, w, name, bias)
+        return el.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
+    rows = x if len(b.shape(x)) > 1 else el.reshape(b, x, (1, -1), f"{name}/row")
+    y = el.op(b, "linear", rows, w, name=name)
+    if bias:
+        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
+    return y if rows == x else el.reshape(b, y, b.shape(y)[1:], f"{name}/reshape")
+
+
+def matmul(b: Builder, x: str, y: str, name: str) -> str:
+    """Return `x [..., m, k] y [..., k, n]`, batches broadcast; with a weight it is `linear`.
+
+    A vector is a row before the product and a column after it, as numpy has it.
+    """
+    before, after = len(b.shape(x)) == 1, len(b.shape(y)) == 1
+    require(min(len(b.shape(x)), len(b.shape(y))) >= 1, f"{name}: a product of scalars")
+    if len(b.shape(y)) == 2 and el.is_kept(b, y):
+        return linear(b, x, el.transpose(b, y, (1, 0), f"{name}/transpose"), name)
+    if before:
+        x = el.reshape(b, x, (1, -1), f"{name}/row")
+    if after:
+        y = el.reshape(b, y, (-1, 1), f"{name}/column")
+    made = el.op(b, "matmul", x, y, name=name)
+    shape = b.shape(made)
+    kept = (*shape[:-2], *(() if before else shape[-2:-1]), *(() if after else shape[-1:]))
+    return el.reshape(b, made, kept, f"{name}/reshape")
+
+
+def _image(b: Builder, x: str, name: str) -> str:
+    """Return `[n, c, l]` seen as an image of height 1, `[n, c, 1, l]`, an image as it is."""
+    shape = b.shape(x)
+    require(len(shape) in (3, 4), f"{name}: over {len(shape) - 2} axes: there are kinds for 1 or 2")
+    return x if len(shape) == 4 else el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+
+
+def _as_before(b: Builder, y: str, x: str, name: str) -> str:
+    """Return an image of height 1 as the sequence that `x` was."""
+    shape = b.shape(y)
+    flat = len(b.shape(x)) == 3
+    return el.reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape") if flat else y
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
+
+
+def _sides(sizes: Sequence[int]) -> tuple[int, int, int, int]:
+    a, c, d, e = (0, 0, *sizes) if len(sizes) == 2 else sizes
+    return a, c, d, e
+
+
+def convolution(
+    b: Builder,
+    x: str,
+    w: str,
+    name: str,
+    bias: str = "",
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int] | str,
+    dilation: Sequence[int],
+    groups: int = 1,
+    transposed: bool = False,
+    output_padding: Sequence[int] = (0, 0),
+    size: Sequence[int] = (),
+) -> str:
+    """Return a convolution of `x [n, c, h, w]` or `[n, c, l]`, or its transpose.
+
+    Sizes are one an axis, `padding` is before and after each axis or a word (`sides_of`). `w` is
+    `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to
+    the end of a transpose, whose `size`, where it is given, says the padding.
+    """
+    padding = sides_of(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
+    if len(b.shape(x)) == 5 and not transposed:
+        how3: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        return _deep_convolution(b, x, w, name, bias, groups=groups, **how3)
+    image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
+    sides, steps, apart = _sides(padding), _pair(stride), _pair(dilation)
+    how: dict[str, Attr] = {"stride": steps, "dilation": apart, "groups": groups}
+    if transposed:
+        more = (0, output_padding[0]) if len(b.shape(x)) == 3 else output_padding
+        axes = zip(b.shape(image)[2:], b.shape(filters)[2:], steps, apart, more, strict=True)
+        whole = [reach(*axis) + beyond for *axis, beyond in axes]
+        if size:
+            cuts = [max(n - wanted, 0) for n, wanted in zip(whole, _pair(size), strict=True)]
+            sides = _sides([side for cut in cuts for side in (cut // 2, cut - cut // 2)])
+        made = (whole[0] - sides[0] - sides[1], whole[1] - sides[2] - sides[3])
+        how["output_size"] = _pair(size) if size else made
+    kind = "conv_transpose2d" if transposed else "conv2d"
+    y = el.op(b, kind, image, filters, name=name, padding=sides, **how)
+    if bias:
+        y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
+    return _as_before(b, y, x, name)
+
+
+def _deep_convolution(
+    b: Builder, x: str, w: str, name: str, bias: str, groups: int, **sizes: Sequence[int]
+) -> str:
+    """Return a convolution of `x [n, c, d, h, w]`: windows of the depth are channels of images."""
+    (n, channels), (filters, inside, depth, *kernel) = b.shape(x)[:2], b.shape(w)
+    pads = (0, 0, 0, 0, *sizes["padding"][:2], 0, 0, 0, 0)
+    x = el.pad(b, x, pads, f"{name}/pad")
+    step, apart = sizes["stride"][0], sizes["dilation"][0]
+    x = windows(b, x, 2, depth, f"{name}/depth", step, apart)
+    count, height, width = b.shape(x)[2], *b.shape(x)[4:]
+    x = el.transpose(b, x, (0, 2, 1, 3, 4, 5), f"{name}/depth_first")
+    x = el.reshape(b, x, (n * count, channels * depth, height, width), f"{name}/images")
+    w = el.reshape(b, w, (filters, inside * depth, *kernel), f"{name}/filters")
+    flat: dict[str, Any] = {
+        key: given[2 if key == "padding" else 1 :] for key, given in sizes.items()
+    }
+    y = convolution(b, x, w, name, bias, groups=groups, **flat)
+    y = el.reshape(b, y, (n, count, *b.shape(y)[1:]), f"{name}/volume")
+    return el.transpose(b, y, (0, 2, 1, 3, 4), f"{name}/channels_first")
+
+
+def pool(
+    b: Builder,
+    x: str,
+    kind: Literal["max", "avg"],
+    name: str,
+    *,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int] | str,
+    ceil: bool = False,
+) -> str:
+    """Return maxima or means of windows; means count the padding, whose cost is the same.
+
+    `padding` is before and after each axis, or a word (`sides_of`). A volume `[n, c, d, h, w]` is
+    pooled along height and width first, and then along its depth.
+    """
+    padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
+    if len(b.shape(x)) == 5:
+        n, c, depth, h, w = b.shape(x)
+        y = el.reshape(b, x, (n, c * depth, h, w), f"{name}/images")
+        sizes: dict[str, Any] = {"kernel": kernel[1:], "stride": stride[1:], "ceil": ceil}
+        y = pool(b, y, kind, f"{name}/images/pool", padding=padding[2:], **sizes)
+        size = b.shape(y)[2:]
+        y = el.reshape(b, y, (n, c, depth, math.prod(size)), f"{name}/depth")
+        sides = (*padding[:2], 0, 0)
+        y = pool(
+            b, y, kind, name, kernel=(kernel[0], 1), stride=(stride[0], 1), padding=sides, ceil=ceil
+        )
+        return el.reshape(b, y, (*b.shape(y)[:3], *size), f"{name}/volume")
+    how: dict[str, Attr] = {"ceil": True} if ceil else {}
+    how |= {"kernel": _pair(kernel), "stride": _pair(stride), "padding": _sides(padding)}
+    return _as_before(b, el.op(b, f"{kind}_pool2d", _image(b, x, name), name=name, **how), x, name)
+
+
+def adaptive_pool(
+    b: Builder, x: str, kind: Literal["max", "avg"], size: Sequence[int], name: str
+) -> str:
+    """Return pooling to a size, which must divide that of `x`, or be a multiple of it."""
+    if len(b.shape(x)) == 5 and set(size) == {1}:
+        return el.reduce(b, "mean" if kind == "avg" else kind, x, (2, 3, 4), name, keep=True)
+    image = _image(b, x, name)
+    inner, wanted = b.shape(image)[2:], _pair(size)
+    if wanted == inner:
+        return x
+    if wanted == (1, 1):
+        function = "mean" if kind == "avg" else kind
+        return _as_before(b, el.reduce(b, function, image, (2, 3), name, keep=True), x, name)
+    if all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
+        return resize(b, x, size, "nearest", name)
+    # where it does not divide, windows differ by one element; these are all as long as the longest
+    stride = tuple(max(1, n // m) for n, m in zip(inner, wanted, strict=True))
+    kernel = tuple(n - (m - 1) * s for n, m, s in zip(inner, wanted, stride, strict=True))
+    require(min(kernel) >= 1, f"{name}: pooling of {list(inner)} to {list(wanted)}")
+    how: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0, 0, 0)}
+    return _as_before(b, el.op(b, f"{kind}_pool2d", image, name=name, **how), x, name)
+
+
+def resize(
+    b: Builder, x: str, size: Sequence[int], mode: str, name: str, align_corners: bool = False
+) -> str:
+    """Return an image or a sequence of another size: `nearest`, `bilinear` or `bicubic`."""
+    image = _image(b, x, name)
+    inner, wanted = b.shape(image)[2:], _pair(size)
+    if wanted == inner:
+        return x
+    if mode == "nearest" and all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
+        scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
+        return _as_before(b, el.op(b, "upsample2d", image, name=name, scale=scale), x, name)
+    how: dict[str, Attr] = {"align_corners": True} if align_corners else {}
+    y = el.op(b, "resize2d", image, name=name, size=wanted, mode=mode, **how)
+    return _as_before(b, y, x, name)
+
+
+def _kept(b: Builder, tensor: str, width: int, name: str) -> str:
+    """Return a weight of a norm, a buffer where it has none."""
+    return tensor or b.buffer(el.free_name(b, name), (width,))
+
+
+def batch_norm(
+    b: Builder,
+    x: str,
+    name: str,
+    weight: str = "",
+    bias: str = "",
+    mean: str = "",
+    variance: str = "",
+    training: bool | None = None,
+) -> str:
+    """Return batch norm of `x [n, c, ...]`: by the batch's statistics if `training` (as built)."""
+    width = b.shape(x)[1]
+    given = (("w", weight), ("b", bias), ("running_mean", mean), ("running_variance", variance))
+    inputs = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in given]
+    by_batch = b.training if training is None else training
+    return el.op(b, "batch_norm", x, *inputs, name=name, training=by_batch)
+
+
+def layer_norm(
+    b: Builder, x: str, name: str, weight: str = "", bias: str = "", axes: int = 1
+) -> str:
+    """Return layer norm over the last `axes`."""
+    return _last_axes(b, x, name, "layer_norm", (("w", weight), ("b", bias)), axes)
+
+
+def rms_norm(b: Builder, x: str, name: str, weight: str = "", axes: int = 1) -> str:
+    """Return root-mean-square norm over the last `axes`."""
+    return _last_axes(b, x, name, "rms_norm", (("w", weight),), axes)
+
+
+def _last_axes(
+    b: Builder, x: str, name: str, kind: str, weights: Sequence[tuple[str, str]], axes: int
+) -> str:
+    shape = b.shape(x)
+    require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
+    width = math.prod(shape[-axes:])
+    seen = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
+    kept = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in weights]
+    flat = [el.reshape(b, tensor, (width,), f"{name}/vector") for tensor in kept]
+    return el.reshape(b, el.op(b, kind, seen, *flat, name=name), shape, f"{name}/reshape")
+
+
+def group_norm(b: Builder, x: str, groups: int, name: str, weight: str = "", bias: str = "") -> str:
+    """Return group norm of `x [n, c, ...]`; instance norm has as many groups as channels."""
+    kept = [_kept(b, t, b.shape(x)[1], f"{name}/{s}") for s, t in (("w", weight), ("b", bias))]
+    return el.op(b, "group_norm", x, *kept, name=name, groups=groups)
+
+
+def attention(
+    b: Builder,
+    q: str,
+    k: str,
+    v: str,
+    name: str,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    mask: str = "",
+    scale: float | None = None,
+) -> str:
+    """Return attention of `q [n, h, l, d], k [n, g, m, d], v [n, g, m, e] -> [n, h, l, e]`.
+
+    It is one op, of which a scale is part, and a `mask` that is added to the scores where it is the
+    same for every example (`[h, l, m]`, perhaps after ones); with another it is products around a
+    softmax. A mask of constants alone should be left out: it costs nothing there. g divides h; in a
+    `window` a place sees those less than so many away.
+    """
+    n, heads, length, _ = b.shape(q)
+    once = [heads_shared(b, x, name) for x in (k, v)]
+    if b.shape(once[0])[1] == b.shape(once[1])[1]:
+        k, v = once
+    groups, keys, width = b.shape(k)[1], b.shape(k)[2], b.shape(v)[3]
+    require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
+    scores = (heads, length, keys)
+    if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
+        joined = [heads_joined(b, x, f"{name}/{s}") for s, x in (("q", q), ("k", k), ("v", v))]
+        joined += [el.reshape(b, mask, scores, f"{name}/mask")] if mask else []
+        how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
+        how |= {"window": window} if window else {}
+        y = el.op(b, "attention", *joined, name=name, **how)
+        y = el.reshape(b, y, (n, length, heads, width), f"{name}/heads")
+        return el.transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
+    if groups != heads:
+        k, v = (
+            heads_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v))
+        )
+    turned = el.transpose(b, k, (0, 1, 3, 2), f"{name}/transpose_k")
+    y = matmul(b, q, turned, f"{name}/scores")
+    y = el.pointwise(b, "mul", y, scale or b.shape(q)[3] ** -0.5, name=f"{name}/scale")
+    if causal or window:
+        own = b.buffer(el.free_name(b, f"{name}/causal"), (length, keys))
+        y = el.pointwise(b, "add", y, own, name=f"{name}/mask")
+    y = el.pointwise(b, "add", y, mask, name=f"{name}/mask")
+    return matmul(b, el.softmax(b, y, -1, f"{name}/softmax"), v, name)
+
+
+def recurrent(
+    b: Builder,
+    x: str,
+    cell: str,
+    weights: Sequence[Sequence[str]],
+    name: str,
+    *,
+    bidirectional: bool = False,
+    batch_first: bool = True,
+    p: float = 0.0,
+) -> tuple[str, str]:
+    """Return the outputs of recurrent layers, and the last state of each, `[layers, n, hidden]`.
+
+    `weights` are `w_ih, w_hh` and, where there are biases, `b_ih, b_hh` of each layer (and of its
+    way back, if `bidirectional`), gates in torch's order; after them, what projects the output of
+    an LSTM. `p` is dropped between layers.
+    """
+    require(cell in GATES, f"{name}: a cell '{cell}', not {', '.join(GATES)}")
+    ways = 2 if bidirectional else 1
+    require(bool(weights) and len(weights) % ways == 0, f"{name}: weights of {len(weights)} layers")
+    if not batch_first:
+        x = el.transpose(b, x, (1, 0, 2), f"{name}/batch_first")
+    last: list[str] = []
+    for layer in range(len(weights) // ways):
+        place = f"{name}/layer{layer + 1}" if len(weights) > ways else name
+        made = []
+        for way in range(ways):
+            own = list(weights[layer * ways + way])
+            rows = b.shape(own[0])[0]
+            projection = [own.pop()] if len(own) > 2 and len(b.shape(own[-1])) == 2 else []
+            while len(own) < 4:
+                own.append(b.buffer(el.free_name(b, f"{place}/no_bias"), (rows,)))
+            at = f"{place}/back" if way else place
+            seen = el.op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
+            y = el.op(b, cell, seen, *own, *projection, name=at)
+            last.append(el.slice_(b, y, 1, -1, b.shape(y)[1], f"{at}/last"))
+            made.append(el.op(b, "flip", y, name=f"{at}/flip_back", axes=(1,)) if way else y)
+        x = el.concat(b, made, 2, f"{place}/join")
+        if layer < len(weights) // ways - 1:
+            x = el.dropout(b, x, p, f"{place}/dropout")
+    state = el.transpose(
+        b, el.concat(b, last, 1, f"{name}/state"), (1, 0, 2), f"{name}/layers_first"
+    )
+    return x if batch_first else el.transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
+
+
+def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:
+    """Return the `k` largest or smallest along an axis, in order, and their places."""
+    how: dict[str, Attr] = {"k": k, "axis": el.axis_of(b, x, axis), "largest": largest}
+    values, places = b.append(b.named(el.free_name(b, name)), "topk", (x,), **how)
+    return values, places

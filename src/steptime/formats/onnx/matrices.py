@@ -1,0 +1,167 @@
+"""ONNX's products, convolutions, pools, norms, attention and recurrent layers onto the lowering."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from steptime.core.windows import positions
+from steptime.formats import elements, lowering, windows
+from steptime.formats.constants import axis_of, scalar
+from steptime.formats.onnx.run import Run
+from steptime.formats.onnx.values import Constant, Function, Value
+from steptime.formats.products import einsum
+from steptime.network.ops.table import require
+
+Values = Sequence[Value]
+
+
+def _scaled(r: Run, y: Value, factor: float) -> Value:
+    return y if factor == 1.0 else r.pointwise("mul", y, r.constant(scalar(factor, "float32")))
+
+
+def matmul(r: Run, x: Value, y: Value, *_: Value) -> Value:
+    """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
+    if isinstance(y, Constant) and len(y.array.shape) == 2 and isinstance(x, str):
+        return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
+    return r.recognised(r.do(lowering.matmul, *r.stretched([r.tensor(x), r.tensor(y)])))
+
+
+def _fused_matmul(r: Run, x: Value, y: Value) -> Value:
+    for name in ("transA", "transB"):
+        if r.attr(name, 0):
+            value = x if name == "transA" else y
+            order = list(range(len(r.shape(value))))
+            order[-2:] = order[-1], order[-2]
+            turned = r.view(value, "transpose", order)
+            x, y = (turned, y) if name == "transA" else (x, turned)
+    return _scaled(r, matmul(r, x, y), float(r.attr("alpha", 1.0)))
+
+
+def _gemm(r: Run, x: Value, w: Value, c: Value = None) -> Value:
+    x = r.view(x, "transpose", (1, 0)) if r.attr("transA", 0) else x
+    w = w if r.attr("transB", 0) else r.view(w, "transpose", (1, 0))
+    c = c if r.attr("beta", 1.0) else None
+    width, alpha = r.shape(w)[0], float(r.attr("alpha", 1.0))
+    if c is not None and math.prod(r.shape(c)) == width and alpha == 1.0:
+        return r.do(lowering.linear, x, w, bias=r.view(c, "reshape", (width,)))
+    y = _scaled(r, r.do(lowering.linear, x, w), alpha)
+    return y if c is None else r.pointwise("add", y, _scaled(r, c, float(r.attr("beta", 1.0))))
+
+
+def _window(r: Run, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
+    """Return strides, dilations and the padding, which a file may only call SAME or VALID."""
+    rank = len(kernel)
+    stride, apart = r.attr("strides", (1,) * rank), r.attr("dilations", (1,) * rank)
+    words = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
+    padding: Sequence[int] | str = words.get(r.attr("auto_pad", "NOTSET"), "")
+    if not padding:
+        given = r.attr("pads", (0,) * (2 * rank))
+        require(len(given) == 2 * rank, f"{len(given)} pads of {rank} axes")
+        padding = [n for i in range(rank) for n in (given[i], given[i + rank])]
+    sides = windows.sides_of(padding, r.shape(x)[2:], kernel, stride, apart)
+    return {"stride": stride, "dilation": apart, "padding": sides}
+
+
+def convolution(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
+    """Return a convolution over one or two axes."""
+    how = _window(r, x, r.shape(w)[2:])
+    return r.do(lowering.convolution, x, w, bias=bias, groups=r.attr("group", 1), **how)
+
+
+def _transposed(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
+    size, rank = r.shape(x)[2:], len(r.shape(w)) - 2
+    how = _window(r, x, r.shape(w)[2:])
+    how |= {"output_padding": r.attr("output_padding", (0,) * rank), "groups": r.attr("group", 1)}
+    wanted = r.node.attrs.get("output_shape", ())[-rank:]
+    if r.attr("auto_pad", "NOTSET").startswith("SAME") and not wanted:
+        wanted = [n * s for n, s in zip(size, how["stride"], strict=True)]
+    return r.do(lowering.convolution, x, w, bias=bias, transposed=True, size=wanted, **how)
+
+
+def _pool(kind: Any, r: Run, x: Value) -> Value:
+    kernel = r.attr("kernel_shape", ())
+    how = _window(r, x, kernel)
+    apart = how.pop("dilation")
+    ceil = bool(r.attr("ceil_mode", 0))
+    if any(d != 1 for d in apart):  # as many windows and elements as without gaps
+        own = r.shape(x)[2:]
+        for i, (n, k, d) in enumerate(zip(own, kernel, apart, strict=True)):
+            before, after = how["padding"][2 * i : 2 * i + 2]
+            count = positions(n, k, how["stride"][i], (before, after), d, ceil)
+            alone = positions(n, k, how["stride"][i], (before, after), 1, ceil)
+            require(count == alone, f"pooling with dilations {list(apart)}")
+    return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
+
+
+def _pool_of_all(function: str) -> Function:
+    return lambda r, x: r.do(
+        elements.reduce, function, x, tuple(range(2, len(r.shape(x)))), keep=True
+    )
+
+
+def _batch_norm(r: Run, x: Value, w: Value, b: Value, mean: Value, variance: Value) -> Value:
+    width = r.shape(mean)
+    means, spread = (
+        r.b.buffer(elements.free_name(r.b, f"{r.name}/{suffix}"), width)
+        for suffix in ("mean", "variance")
+    )
+    return r.do(lowering.batch_norm, x, weight=w, bias=b, mean=means, variance=spread)
+
+
+def _normed_axes(r: Run, x: Value) -> int:
+    return len(r.shape(x)) - axis_of(r.attr("axis", -1), len(r.shape(x)))
+
+
+def layer_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
+    """Return layer norm over the axes from `axis` on."""
+    return r.do(lowering.layer_norm, x, weight=w, bias=b, axes=_normed_axes(r, x))
+
+
+def rms_norm(r: Run, x: Value, w: Value = None) -> Value:
+    """Return root-mean-square norm over the axes from `axis` on."""
+    return r.do(lowering.rms_norm, x, weight=w, axes=_normed_axes(r, x))
+
+
+def _group_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
+    channels = r.shape(x)[1]
+    groups = r.attr("num_groups", 0) or channels
+    vectors = [w, b]
+    for i, t in enumerate(vectors):
+        if t is not None and r.shape(t) != (channels,):  # opset 18: one a group
+            column = r.do(elements.reshape, t, (groups, 1), at="/group")
+            wide = r.do(elements.expand, column, (groups, channels // groups), at="/each")
+            vectors[i] = r.do(elements.reshape, wide, (channels,), at="/vector")
+    return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
+
+
+def _local_response_norm(r: Run, x: Value) -> Value:
+    how = {"alpha": r.attr("alpha", 1e-4), "beta": r.attr("beta", 0.75), "k": r.attr("bias", 1.0)}
+    return r.do(elements.op, "local_response_norm", x, size=r.attr("size", 1), **how)
+
+
+def _lp_norm(r: Run, x: Value) -> Value:
+    function = "l1" if r.attr("p", 2) == 1 else "l2"
+    norm = r.do(elements.reduce, function, x, (r.attr("axis", -1),), keep=True)
+    return r.pointwise("div", x, norm)
+
+
+MATRICES: Mapping[str, Function] = {
+    "MatMul": matmul,
+    "com.microsoft.FusedMatMul": _fused_matmul,
+    "Gemm": _gemm,
+    "Conv": convolution,
+    "ConvTranspose": _transposed,
+    "MaxPool": partial(_pool, "max"),
+    "AveragePool": partial(_pool, "avg"),
+    "LpPool": partial(_pool, "avg"),
+    "GlobalAveragePool": _pool_of_all("mean"),
+    "GlobalMaxPool": _pool_of_all("max"),
+    "BatchNormalization": _batch_norm,
+    "LayerNormalization": layer_norm,
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), rms_norm),
+    **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),
+    "LRN": _local_response_norm,
+    "LpNormalization": _lp_norm,
+    "Einsum": lambda r, *xs: r.do(einsum, r.attr("equation", ""), [*xs]),
+}

@@ -1,0 +1,234 @@
+"""ONNX's operators as a table of small functions onto the shared lowering, by name.
+
+Where an attribute became an input in a later opset, both are read: https://onnx.ai/onnx/operators.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from steptime.core.toml_files import packaged
+from steptime.formats import constants, elements, lowering, windows
+from steptime.formats.constants import axis_of
+from steptime.formats.onnx.fused import FUSED
+from steptime.formats.onnx.matrices import MATRICES
+from steptime.formats.onnx.model import MOST_NODES, Subgraph
+from steptime.formats.onnx.moves import MOVES
+from steptime.formats.onnx.run import Run
+from steptime.formats.onnx.values import Constant, Function, Value
+from steptime.network.ops.table import require
+
+Values = Sequence[Value]
+
+
+def _pointwise(function: str, r: Run, *values: Value) -> Value:
+    """Return a function of elements; before opset 7 an attribute says where the second stands."""
+    given: list[Value] = [v for v in values if v is not None]
+    if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
+        rank, own = len(r.shape(given[0])), r.shape(given[1])
+        after = rank - axis_of(r.attr("axis", 0), rank) - len(own)
+        given[1] = r.view(given[1], "reshape", (*own, *(1,) * after))
+    return r.pointwise(function, *given)
+
+
+def _folded(function: str, r: Run, first: Value, *others: Value) -> Value:
+    """Return a function of any number of operands, two at a time."""
+    for other in others:
+        first = r.pointwise(function, first, other)
+    return first
+
+
+def _mean(r: Run, *values: Value) -> Value:
+    total: Any = _folded("add", r, *values)
+    share = r.constant(constants.scalar(1 / len(values), "float32"))
+    return r.pointwise("mul", total, share)
+
+
+def _parametrised(function: str, name: str, default: float) -> Function:
+    return lambda r, x: r.pointwise(function, x, parameter=r.attr(name, default))
+
+
+def _dropout(r: Run, x: Value, ratio: Value = None, *_: Value) -> Value:
+    share = r.number(ratio) if ratio is not None else r.node.attrs.get("ratio", 0.5)
+    if not isinstance(x, str) or not share:
+        return x
+    return r.do(elements.dropout, x, float(share))
+
+
+def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
+    ends = {
+        name: r.number(given) if given is not None else r.node.attrs.get(attr)
+        for name, attr, given in (("low", "min", low), ("high", "max", high))
+    }
+    kept = {name: float(n) for name, n in ends.items() if n is not None}
+    if isinstance(x, Constant):
+        made: Value = x
+        number = float if x.array.is_float else int
+        for name, function in (("low", "maximum"), ("high", "minimum")):
+            if name in kept:
+                end = r.constant(constants.scalar(number(kept[name]), x.array.dtype))
+                made = r.pointwise(function, end, made)
+        return made
+    return r.pointwise("clamp", x, **kept)
+
+
+def _prelu(r: Run, x: Value, slope: Value) -> Value:
+    shape = r.shape(slope)
+    size = math.prod(shape)
+    if size not in (1, r.shape(x)[1]):
+        below = r.pointwise("minimum", x, r.constant(constants.scalar(0.0, "float32")))
+        return r.pointwise("add", r.pointwise("relu", x), r.pointwise("mul", below, slope))
+    return r.do(elements.op, "prelu", x, r.view(slope, "reshape", (size,)))
+
+
+def _gelu(r: Run, x: Value) -> Value:
+    return r.pointwise("gelu_tanh" if r.attr("approximate", "none") == "tanh" else "gelu", x)
+
+
+def _reduce(function: str, r: Run, x: Value, axes: Value = None) -> Value:
+    which = r.whole(axes, "axes")
+    if not which and r.attr("noop_with_empty_axes", 0):
+        return x
+    rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
+    every = which or range(rank)
+    if isinstance(x, Constant) and function in constants.REDUCTIONS:
+        return r.constant(constants.reduce(function, x.array, every, keep), x)
+    return r.do(elements.reduce, function, x, tuple(every), keep=keep)
+
+
+def _extreme(function: str) -> Function:
+    return lambda r, x: r.do(
+        elements.reduce, function, x, (r.attr("axis", 0),), keep=bool(r.attr("keepdims", 1))
+    )
+
+
+def _softmax(r: Run, x: Value) -> Value:
+    log = r.node.op == "LogSoftmax"
+    shape, new = r.shape(x), r.node.opset >= 13
+    axis = axis_of(r.attr("axis", -1 if new else 1), len(shape))
+    if new or axis == len(shape) - 1:
+        return r.do(elements.softmax, x, axis, log=log)
+    flat = r.view(x, "reshape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
+    return r.view(r.do(elements.softmax, flat, 1, log=log), "reshape", shape)
+
+
+def _cumulative_sum(r: Run, x: Value, axis: Value) -> Value:
+    along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
+    if isinstance(x, Constant):
+        return r.constant(constants.cumulative_sum(x.array, along), x)
+    return r.do(elements.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
+
+
+def _topk(r: Run, x: Value, k: Value = None) -> Values:
+    (number,) = r.whole(k, "k") or (1,)
+    return r.do(lowering.topk, x, number, r.attr("axis", -1), largest=bool(r.attr("largest", 1)))
+
+
+def _resize(r: Run, x: Value, *given: Value) -> Value:
+    """Return an image of another size; `given` is roi, scales, sizes, or in opset 10 scales."""
+    shape, rank = r.shape(x), len(r.shape(x))
+    scales = given[1] if len(given) > 1 else given[0] if given else None
+    axes, wanted = [axis_of(i, rank) for i in r.attr("axes", tuple(range(rank)))], list(shape)
+    numbers = r.whole(given[2]) if len(given) > 2 else None
+    if numbers is None:
+        factors = r.attr("scales", ()) if scales is None else r.of(scales).known("a scale")
+        pairs = zip(axes, factors, strict=True)
+        numbers = tuple(math.floor(shape[axis] * factor + 1e-9) for axis, factor in pairs)
+    for axis, n in zip(axes, numbers, strict=True):
+        wanted[axis] = n if axis > 1 else shape[axis]
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(r.attr("mode", "nearest"), "nearest")
+    corners = r.attr("coordinate_transformation_mode", "half_pixel") == "align_corners"
+    return r.do(lowering.resize, x, wanted[2:], mode, align_corners=corners)
+
+
+def _if(r: Run, condition: Value) -> Values:
+    number = r.number(condition)
+    require(number is not None, _BRANCH)
+    branch = r.node.attrs.get("then_branch" if number else "else_branch")
+    require(isinstance(branch, Subgraph), "a branch is missing")
+    chosen: Subgraph = branch  # type: ignore[assignment]
+    return r.branch(chosen)
+
+
+def _stacked(r: Run, parts: Values) -> Value:
+    seen = [r.view(part, "reshape", (1, *r.shape(part))) for part in parts]
+    if all(isinstance(part, Constant) for part in seen):
+        return r.constant(constants.concat([r.of(part) for part in seen], 0), *seen)
+    return r.do(elements.concat, seen, 0)
+
+
+def _loop(r: Run, number: Value = None, condition: Value = None, *carried: Value) -> Values:
+    turns = r.number(number)
+    require(turns is not None, _UNKNOWN)
+    body: Subgraph = r.node.attrs["body"]
+    made, count = [condition, *carried], int(turns or 0)
+    require(count * len(body.nodes) <= MOST_NODES, f"{count} turns of {len(body.nodes)} nodes")
+    kept: list[Values] = []
+    for i in range(count):
+        if made[0] is not None:
+            goes_on = r.number(made[0])
+            require(goes_on is not None, _UNKNOWN)
+            if not goes_on:
+                break
+        turn = r.constant(constants.scalar(i), derived=True)
+        made = r.branch(body, (turn, made[0], *made[1 : 1 + len(carried)]))
+        kept.append(made[1 + len(carried) :])
+    stacks = len(body.outputs) > 1 + len(carried)
+    require(bool(kept) or not stacks, "a loop of no turns, whose output is empty")
+    columns = zip(*kept, strict=True)
+    return [*made[1 : 1 + len(carried)], *(_stacked(r, column) for column in columns)]
+
+
+def _spectra(r: Run, x: Value, step: Value, window: Value = None, length: Value = None) -> Value:
+    """Return the spectrum of each window, a product with the table of waves: ONNX says no way."""
+    shape, stride = r.shape(x), r.of(step).whole("frame_step")[0]
+    size = r.of(length).whole("frame_length")[0] if length is not None else r.shape(window)[0]
+    bins = size // 2 + 1 if r.attr("onesided", 1) else size
+    parts = 2 if shape[2:] == (2,) else 1  # a complex signal has two
+    y = r.do(windows.windows, x, 1, size, at="/frames", step=stride)
+    y = r.do(elements.reshape, y, (*r.shape(y)[:3], parts), at="/parts")
+    if window is not None:
+        column = r.view(window, "reshape", (size, 1))
+        y = r.do(elements.pointwise, "mul", y, column, at="/window")
+    n, frames = r.shape(y)[:2]
+    y = r.do(elements.reshape, y, (n, frames, size * parts), at="/rows")
+    waves = r.b.buffer(elements.free_name(r.b, f"{r.name}/waves"), (2 * bins, size * parts))
+    y = r.do(lowering.linear, y, waves)
+    return r.do(elements.reshape, y, (n, frames, bins, 2), at="/bins")
+
+
+_UNKNOWN = "a loop, whose number of turns the file does not say"
+_BRANCH = "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
+_NAMES = packaged("onnx.toml")
+OPS: Mapping[str, Function] = {
+    **{name: partial(_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
+    **{name: partial(_pointwise, function) for function, name in _NAMES["functions"].items()},
+    **{name: partial(_pointwise, function) for name, function in _NAMES["read"].items()},
+    **{name: partial(_reduce, function) for name, function in _NAMES["reductions"].items()},
+    "Sum": partial(_folded, "add"),
+    "Max": partial(_folded, "maximum"),
+    "Min": partial(_folded, "minimum"),
+    "Loop": _loop,
+    "STFT": _spectra,
+    "Mean": _mean,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **MATRICES,
+    **FUSED,
+    **MOVES,
+    "LeakyRelu": _parametrised("leaky_relu", "alpha", 0.01),
+    "Elu": _parametrised("elu", "alpha", 1.0),
+    "Celu": _parametrised("elu", "alpha", 1.0),
+    "ThresholdedRelu": _parametrised("leaky_relu", "alpha", 1.0),
+    "Identity": lambda r, x: x,
+    "Clip": _clip,
+    "PRelu": _prelu,
+    "Gelu": _gelu,
+    "Dropout": _dropout,
+    "ArgMax": _extreme("argmax"),
+    "ArgMin": _extreme("argmin"),
+    "CumSum": _cumulative_sum,
+    "TopK": _topk,
+    "If": _if,
+}

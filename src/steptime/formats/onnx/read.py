@@ -1,0 +1,141 @@
+"""Makes an ONNX file a family of networks: any batch, phase and dtype, and its free sizes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.formats import Source
+from steptime.formats.constants import scalar
+from steptime.formats.loss import loss_of
+from steptime.formats.onnx.model import Model, model_of
+from steptime.formats.onnx.ops import OPS
+from steptime.formats.onnx.run import Run
+from steptime.formats.onnx.stored import store
+from steptime.formats.onnx.values import Constant, cleaned
+from steptime.network.families.family import Family, Parameter
+from steptime.network.ops.builder import Builder
+
+SOURCE = "an ONNX file"
+_BATCH = re.compile(r"batch|n|bs|b", re.IGNORECASE)
+_BATCH_TOO = re.compile(
+    r"\w*batch\w*|n|bs|b|unk_*\d+|dim_*\d*|\W*", re.IGNORECASE
+)  # of other inputs
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a file's inputs: `shapes` has a number, "" for the batch, or a free name."""
+
+    shapes: Mapping[str, tuple[int | str, ...]]
+    batch: int
+    free: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+    def missing(self, values: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with hyperparameters: a size of an input that is not given."""
+        names = [name for name in self.free if not values[name]]
+        given = ",".join(f"{name}=128" for name in names)
+        return f"give the sizes of its inputs, FILE:{given}" if names else None
+
+
+def read(source: Source, allow_unknown: bool) -> Family:
+    """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
+    model = model_of(source)
+    sizes = _sizes(model)
+    walks: dict[Any, Run] = {}
+
+    def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Run | None) -> Run:
+        run = Run(b, model, OPS, batch, before, allow_unknown)
+        for one in model.graph.inputs:
+            name = cleaned(one.name)
+            if name in sizes.numbers and values[_word(name)]:
+                number = scalar(values[_word(name)], one.dtype)
+                run.env[one.name] = Constant(one.name, number, derived=True)
+                continue
+            shape = [
+                n if isinstance(n, int) else values[n] if n else batch
+                for n in sizes.shapes[one.name]
+            ]
+            run.env[one.name] = b.input(
+                name, tuple(shape), "" if "float" in one.dtype else one.dtype
+            )
+            if "" in sizes.shapes[one.name]:
+                run.scaled.add(one.name)
+        run.walk(model.graph)
+        return run
+
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
+        key = (b.precision, b.training, tuple(sorted(values.items())))
+        if batch != sizes.batch and key not in walks:
+            apart = Builder(b.name, b.precision, training=b.training)
+            walks.clear()
+            walks[key] = walk(apart, values, sizes.batch, None)
+        run = walk(b, values, batch, walks.get(key) if batch != sizes.batch else None)
+        outputs = []
+        for name in model.graph.outputs:
+            if name not in run.env:
+                raise InputError(f"{model.place}: output {shorten(name)} is made by nothing")
+            if isinstance(run.env[name], str):
+                outputs.append(str(run.env[name]))
+        if not outputs:
+            raise InputError(f"{model.place}: no output depends on an input")
+        last = loss_of(b, outputs)
+        b.remarks += store(run)
+        _leave_out_unread_weights(b)
+        return last
+
+    parameters = {
+        **{name: Parameter(0, "a size of an input", least=1) for name in sizes.free},
+        **{_word(name): Parameter(0, "an input that is one number") for name in sizes.numbers},
+    }
+    return Family(
+        source.name, build, parameters, SOURCE, sizes.batch, named=True, check=sizes.missing
+    )
+
+
+def _word(name: str) -> str:
+    """Return a name as it can stand on a command line."""
+    return re.sub(r"\W+", "_", name).strip("_") or "size"
+
+
+def _sizes(model: Model) -> Sizes:
+    """Return which sizes of inputs are the batch, the first or one named so, and which are free."""
+    inputs = model.graph.inputs
+    first = next((one for one in inputs if one.sizes), None)
+    batch: int | str = first.sizes[0] if first else 1
+    for size in first.sizes if first else ():
+        if isinstance(size, str) and _BATCH.match(size) and not isinstance(batch, str):
+            batch = size
+    firsts = [one.sizes[0] for one in inputs if one.sizes]
+    open_batch = isinstance(batch, str)
+    names = {n for n in firsts if isinstance(n, str) and _BATCH_TOO.fullmatch(n) and open_batch}
+    names |= {batch} if isinstance(batch, str) else set()
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    free: dict[str, None] = {}
+    for one in inputs:
+        shape: list[int | str] = []
+        for i, size in enumerate(one.sizes):
+            is_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is none
+            if (size == batch and i == 0) or (size in names and (i == 0 or is_name)):
+                shape.append("")
+            elif isinstance(size, int):
+                shape.append(size)
+            else:
+                word = _word(size if is_name else f"{one.name}_{i}")
+                word = "size_batch" if word == "batch" else word
+                free[word] = None
+                shape.append(word)
+        shapes[one.name] = tuple(shape)
+    numbers = tuple(
+        cleaned(one.name) for one in inputs if not one.sizes and one.dtype.startswith("int")
+    )
+    return Sizes(shapes, batch if isinstance(batch, int) else 1, tuple(free), numbers)
+
+
+def _leave_out_unread_weights(b: Builder) -> None:
+    read = {name for op in b.ops for name in op.inputs}
+    for name in [name for name in b.weights if name not in read]:
+        b.weights.remove(name)
+        del b.tensors[name]

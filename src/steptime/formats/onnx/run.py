@@ -1,0 +1,337 @@
+"""Walks an ONNX graph for one batch: constants are worked out, everything else becomes ops."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.graph import TensorSpec
+from steptime.formats import WRONG, constants, elements, line_of
+from steptime.formats.batches import reseen
+from steptime.formats.constants import Array
+from steptime.formats.onnx.model import Model, Node, Subgraph
+from steptime.formats.onnx.values import (
+    FOR_WEIGHTS,
+    REPEATS,
+    Constant,
+    Function,
+    Quantised,
+    Shape,
+    Step,
+    Value,
+    as_weight,
+    cleaned,
+    is_weight,
+)
+from steptime.formats.patterns import recognised
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError, require
+
+WITH_GRAPHS = ("If", "Loop")
+T = TypeVar("T")
+
+
+class Run:
+    """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
+
+    `before` has the shapes of a walk with the file's own batch, None in that walk itself.
+    """
+
+    def __init__(
+        self,
+        b: Builder,
+        model: Model,
+        ops: Mapping[str, Function],
+        batch: int,
+        before: "Run | None",
+        allow_unknown: bool,
+    ) -> None:
+        self.b, self.model, self.ops = b, model, ops
+        self.batch, self.before = batch, before
+        self.allow_unknown = allow_unknown
+        self.env: dict[str, Value] = {"": None}
+        self.node = Node("", "", (), (), {}, 0)
+        self.kept: set[str] = set()  # tensors that are outputs
+        self.scaled: set[str] = set()  # what grows with the batch
+        self.quantised: dict[str, Quantised] = {}  # by the name in the file
+        self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
+        self.outputs = frozenset(model.graph.outputs)
+        self._name_constants(model.graph)
+
+    def _name_constants(self, graph: Subgraph) -> None:
+        for name, array in graph.constants.items():
+            self.env[name] = Constant(name, array)
+
+    def walk(self, graph: Subgraph) -> None:
+        """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
+        for node in graph.nodes:
+            self.node = node
+            try:
+                absent = next((name for name in node.inputs if name not in self.env), "")
+                require(not absent, f"reads {absent[:60]!a}, which nothing makes before")
+                made = self._made(node)
+                self.env.update(zip(node.outputs, made, strict=False))
+                for name in node.outputs[len(made) :]:
+                    self.env.setdefault(name, made[0])
+                self.env[""] = None
+                ends = [self.env[name] for name in node.outputs if name in self.outputs]
+                self.kept |= {value for value in ends if isinstance(value, str)}
+                self._follow(node)
+            except ShapeError as error:
+                raise InputError(f"{self._where(node)}: {error}") from None
+            except WRONG as error:
+                where = self._where(node)
+                raise InputError(f"{where}: cannot be read: {line_of(error)}") from None
+
+    def _where(self, node: Node) -> str:
+        return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
+
+    def _made(self, node: Node) -> Sequence[Value]:
+        values = [self.env[name] for name in node.inputs]
+        if node.op in REPEATS:
+            values[:1] = map(as_weight, values[:1])
+        function = self.ops.get(node.op)
+        if function is None:
+            if not self.allow_unknown:
+                near = unknown("operator", node.op, self.ops, self._where(node))
+                raise InputError(f"{near}; --allow-unknown passes its input on")
+            passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
+            self.b.unmodelled.append(f"{self.name} ({node.op})")
+            return [passed] * len(node.outputs)
+        given = [value for value in values if value is not None]
+        constant = bool(given) and all(isinstance(v, Constant) for v in given)
+        moved = node.op in FOR_WEIGHTS and any(map(is_weight, given))
+        if constant and not moved and node.op not in WITH_GRAPHS:
+            return self._worked_out(function, values)
+        return _listed(function(self, *values))
+
+    def _worked_out(self, function: Function, values: Sequence[Value]) -> Sequence[Value]:
+        """Return what an op makes of constants alone: shapes, worked out apart, without values."""
+        kept = self.b, self.roots
+        self.b, self.roots = Builder("apart", kept[0].precision, training=False), {}
+        try:
+            made = _listed(function(self, *values))
+            specs = [self.b.tensors[v] if isinstance(v, str) else v for v in made]
+        finally:
+            self.b, self.roots = kept
+        derived = any(isinstance(v, Constant) and v.derived for v in values)
+        return [
+            Constant(name, Array(spec.shape, spec.dtype), derived=derived)
+            if isinstance(spec, TensorSpec)
+            else spec
+            for name, spec in zip(self.node.outputs, specs, strict=False)
+        ]
+
+    def branch(self, graph: Subgraph, given: Sequence[Value] = ()) -> list[Value]:
+        """Lower a branch that is taken, or a turn of a loop, and return its outputs."""
+        node = self.node
+        require(len(given) == len(graph.inputs), f"{len(given)} inputs of {len(graph.inputs)}")
+        self.env.update(zip((one.name for one in graph.inputs), given, strict=True))
+        self._name_constants(graph)
+        self.walk(graph)
+        self.node = node
+        return [self.env[name] for name in graph.outputs]
+
+    def recognised(self, tensor: str) -> str:
+        """Return a tensor, that of a whole kind where it is the last piece of one."""
+        return recognised(self.b, tensor, f"{self.name}/fused", self.kept)
+
+    @property
+    def name(self) -> str:
+        """A name for the ops of this node."""
+        return cleaned(self.node.name or self.node.op)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of this node; raises `ShapeError` for one of another type."""
+        value = self.node.attrs.get(name, default)
+        if default is not None and type(value) is not type(default):
+            require(
+                isinstance(default, float) and isinstance(value, int), f"{name} is {shorten(value)}"
+            )
+        return value
+
+    def of(self, value: Value) -> Array:
+        """Return what is known of a value: that of a tensor has no values."""
+        if isinstance(value, Constant):
+            return value.array
+        require(value is not None, "an input is missing")
+        spec = self.b.tensors[str(value)]
+        return Array(spec.shape, spec.dtype)
+
+    def shape(self, value: Value) -> Shape:
+        """Return a value's shape."""
+        return self.of(value).shape
+
+    def whole(self, value: Value, attr: str = "") -> tuple[int, ...] | None:
+        """Return whole numbers that an input says, or in old opsets an attribute, None if none."""
+        if value is None:
+            found = self.node.attrs.get(attr)
+            return None if found is None else (found,) if isinstance(found, int) else tuple(found)
+        return self.of(value).whole()
+
+    def number(self, value: Value) -> float | None:
+        """Return the number that a constant of one element is, None for anything else."""
+        if isinstance(value, Constant) and value.array.size == 1 and value.array.values:
+            return value.array.values[0]
+        return None
+
+    def tensor(self, value: Value) -> str:
+        """Return the tensor of a value; a constant is a weight, or a buffer if it is derived."""
+        if isinstance(value, str):
+            return value
+        require(value is not None, "an input is missing")
+        constant: Constant = value  # type: ignore[assignment]
+        require(constant.array.dtype != "text", "reads texts")
+        if constant.name not in self.roots:
+            name = elements.free_name(self.b, cleaned(constant.name) or "constant")
+            if constant.array.is_float and not constant.derived:
+                made = self.b.weight(name, constant.array.shape)
+            else:
+                dtype = "" if constant.array.is_float else constant.array.dtype
+                made = self.b.buffer(name, constant.array.shape, dtype)
+            self.roots[constant.name] = made, constant.steps
+            return made
+        made, steps = self.roots[constant.name]
+        same = 0
+        for ours, theirs in zip(steps, constant.steps, strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        for kind, how, shape in reversed(steps[same:]):
+            back = tuple(how.index(i) for i in range(len(how))) if kind == "transpose" else shape
+            made = self._seen(made, kind, back)
+        for kind, how, _ in constant.steps[same:]:
+            made = self._seen(made, kind, how)
+        return made
+
+    def do(self, function: Callable[..., T], *given: Any, at: str = "", **how: Any) -> T:
+        """Return what a function of `lowering` makes of values, under this node's name and `at`.
+
+        A keyword that is None, an input that a node may leave out, is not given.
+        """
+
+        def lowered(x: Any) -> Any:
+            if isinstance(x, list):
+                return [lowered(one) for one in x]
+            return self.tensor(x) if x is None or isinstance(x, Constant) else x
+
+        tensors = [lowered(x) for x in given]
+        more = {key: lowered(x) for key, x in how.items() if x is not None}
+        return function(self.b, *tensors, name=f"{self.name}{at}", **more)
+
+    def _seen(self, tensor: str, kind: str, how: Sequence[int]) -> str:
+        view = elements.transpose if kind == "transpose" else elements.reshape
+        return view(self.b, tensor, how, f"{self.name}/{kind}")
+
+    def view(self, value: Value, kind: str, how: Sequence[int]) -> Value:
+        """Return a value transposed by `how` or seen with the shape `how`, which costs nothing."""
+        if isinstance(value, Constant):
+            return value.viewed(kind, how)
+        return self._seen(self.tensor(value), kind, how)
+
+    def constant(self, array: Array, *of: Value, derived: bool | None = None) -> Constant:
+        """Return an array that this node makes of constants."""
+        if derived is None:
+            derived = any(isinstance(v, Constant) and v.derived for v in of)
+        return Constant(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
+
+    def pointwise(self, function: str, *values: Value, **how: Any) -> Value:
+        """Return a function of single elements: of constants worked out, else an op."""
+        arrays = [v.array for v in values if isinstance(v, Constant)]
+        if len(arrays) == len(values) and function in (
+            *constants.FUNCTIONS,
+            *constants.COMPARISONS,
+        ):
+            array = constants.pointwise(function, *arrays)
+            positions = array.is_float and any(a.shape and not a.is_float for a in arrays)
+            return self.constant(array, *values, derived=positions or None)
+        tensors = [v for v in values if isinstance(v, str)]
+        if function == "add" and len(tensors) == 1:  # one number is a bias after a product
+            product = elements.made_by(self.b, tensors[0], "linear", "matmul", "conv2d")
+        else:
+            product = None
+        rank = max(len(self.shape(v)) for v in values)
+        operands: list[str | float] = []
+        for value in values:
+            number = self.number(value)
+            alone = (
+                number is None or (product and self.shape(value)) or len(self.shape(value)) > rank
+            )
+            operands.append(self.tensor(value) if alone or number is None else number)
+        if not any(isinstance(x, str) for x in operands):
+            operands[0] = self.tensor(values[0])
+        made = elements.pointwise(
+            self.b, function, *self.stretched(operands), name=self.name, **how
+        )
+        return self.recognised(made)
+
+    def stretched(
+        self, operands: Sequence[str | float], broadcast: bool = True
+    ) -> list[str | float]:
+        """Return operands with those repeated to the batch that the file gives its own batch to.
+
+        Where they `broadcast`, a batch of 1 need not be.
+        """
+        if self.before is None or (broadcast and self.before.batch == 1):
+            return list(operands)
+        return [self._stretched(x, operands) for x in operands]
+
+    def _stretched(self, x: str | float, others: Sequence[str | float]) -> str | float:
+        own = self.before.batch if self.before else self.batch
+        shape = self.b.shape(x) if isinstance(x, str) else ()
+        ranks = [self.b.shape(o) for o in others if isinstance(o, str)]
+        fits = any(len(o) == len(shape) and o[0] == self.batch for o in ranks if o)
+        if not isinstance(x, str) or not shape or shape[0] != own or not fits:
+            return x
+        repeat = elements.made_by(self.b, x, "broadcast")
+        if repeat and self.b.shape(repeat.inputs[0]) == (1, *shape[1:]):
+            one = repeat.inputs[0]
+        else:
+            one = elements.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
+        return elements.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
+
+    def reshaped(self, x: Value, wanted: Sequence[int], zeros_stand: bool = False) -> Value:
+        """Return `x` with another shape: 0 keeps a size, one -1 is what remains."""
+        own = self.shape(x)
+        copied = [
+            own[i] if n == 0 and not zeros_stand and i < len(own) else n
+            for i, n in enumerate(wanted)
+        ]
+        require(
+            copied.count(-1) <= 1 and all(n >= -1 for n in copied), f"reshape to {list(wanted)}"
+        )
+        known, size = math.prod(n for n in copied if n != -1), math.prod(own)
+        fits = size % known == 0 if known and -1 in copied else known == size
+        shape = tuple(size // known if n == -1 and known else n for n in copied)
+        if self.before and isinstance(x, str) and self.node.outputs:
+            old_in, old = self.old(self.node.inputs[0]), self.old(self.node.outputs[0])
+            seen = reseen(old_in, own, old, self.before.batch) if old_in and old else None
+            shape, fits = (seen, True) if seen else (shape, fits)
+        require(fits, f"reshape {list(own)} to {list(wanted)}: written for another batch or size")
+        return self.view(x, "reshape", shape)
+
+    def old(self, name: str) -> Shape | None:
+        """Return the shape that a tensor has with the file's own batch."""
+        value = self.before.env.get(name) if self.before else None
+        return self.before.b.shape(value) if self.before and isinstance(value, str) else None
+
+    def _follow(self, node: Node) -> None:
+        """Refuse what should grow with the batch and does not: the file has it for its own."""
+        if self.before is None or self.scaled.isdisjoint(node.inputs):
+            return
+        own = self.before.batch
+        for name in node.outputs:
+            value, old = self.env.get(name), self.old(name)
+            if not name or not isinstance(value, str) or old is None:
+                continue
+            shape = self.b.shape(value)
+            if math.prod(shape) * own != math.prod(old) * self.batch:
+                raise ShapeError(
+                    f"makes {list(shape)} for batch {self.batch}, {list(old)} for {own}:"
+                    f" written for one batch (--batch {own})"
+                )
+            self.scaled.add(name)
+
+
+def _listed(made: Value | Sequence[Value]) -> list[Value]:
+    return list(made) if isinstance(made, list | tuple) else [made]  # type: ignore[list-item]

@@ -1,0 +1,137 @@
+"""A `.pt2` file as a family: any batch, phase and type; sizes that were left open as parameters."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.formats import WRONG, Source, line_of
+from steptime.formats.loss import loss_of
+from steptime.formats.pytorch.aten import ATEN
+from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
+from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
+from steptime.formats.pytorch.views import PUTS, VIEWS
+from steptime.formats.pytorch.walk import Walk
+from steptime.network.families.family import Family, Parameter
+from steptime.network.ops.builder import Builder
+
+SOURCE = "torch.export"
+_AXES = {2: ("", "length"), 3: ("", "length", "width"), 4: ("", "channels", "height", "width")}
+
+
+def identity(source: Source) -> bytes:
+    """Return what says the network: ops, arguments and shapes, not weights or places in code."""
+    document = document_of(source)
+    try:
+        module = document["graph_module"]
+        for node in module["graph"]["nodes"]:
+            stack = node["metadata"].get("nn_module_stack")
+            node["metadata"] = {"nn_module_stack": stack}
+        says = [module["graph"], module["signature"], document["range_constraints"]]
+        says += [ties] if (ties := ties_of(source)) else []
+        return json.dumps(says).encode()
+    except WRONG:
+        return bytes(source.content[:])  # what it lacks is told when it is read
+
+
+def read(source: Source, allow_unknown: bool) -> Family:
+    """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
+    place = shorten(source.name)[1:-1]
+    try:
+        program = program_of(document_of(source), ties_of(source))
+        batch_symbol, own_batch = _batch(program)
+        names = _free_sizes(program, batch_symbol)
+    except InputError as error:
+        known = str(error).startswith("model ")
+        raise InputError(str(error) if known else f"{place}: {error}") from None
+    except WRONG as error:
+        raise InputError(f"{place}: not what torch.export writes: {_line(error)}") from None
+    parameters = {
+        name: Parameter(program.hints.get(symbol, 1), f"size {symbol} of the file")
+        for symbol, name in names.items()
+    }
+    parameters["dropout"] = Parameter(False, "dropout in training, where the export has none")
+
+    def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+        bound = {symbol: p[name] for symbol, name in names.items()}
+        if batch_symbol:
+            bound[batch_symbol] = batch
+        _check_ranges(program, bound, names, place)
+        own = batch if batch_symbol else own_batch
+        walk = Walk(
+            program, b, ATEN, VIEWS, PUTS, bound, place, allow_unknown, own, batch, p["dropout"]
+        )
+        b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
+        try:
+            return _ended(walk)
+        except WRONG as error:
+            raise InputError(f"{place}: {_line(error)}") from None
+
+    return Family(source.name, build, parameters, SOURCE, batch=own_batch, named=True)
+
+
+def _line(error: Exception) -> str:
+    return f"{line_of(error)}{', which is not there' * isinstance(error, KeyError)}"
+
+
+def _ended(walk: Walk) -> str:
+    """Return what the walk's graph ends with: of several outputs, that which most ops lead to."""
+    outputs = walk.run()
+    if not outputs:
+        raise ValueError("gives no tensor of floating numbers")
+    output = max(outputs, key=walk.weight_of) if len(outputs) > 1 else outputs[0]
+    if walk.is_rebound and not walk.grows_with_batch(output):
+        raise InputError(
+            f"{walk.place}: exported for batch {walk.own_batch}; its output does not follow "
+            f"another one (--batch {walk.own_batch}, or export it with dynamic_shapes)"
+        )
+    return loss_of(walk.b, [output])
+
+
+def _batch(program: Program) -> tuple[str, int]:
+    """Return the symbol of the batch, "" where it is a number, and the batch of the export."""
+    firsts = [program.specs[name].sizes[0] for name in program.inputs if program.specs[name].sizes]
+    if not firsts:
+        return "", 1
+    for first in firsts:
+        if symbol := symbol_of(first):
+            return symbol, program.hints.get(symbol, 1)
+    open_sizes = sorted({symbol for *_, symbol in _open(program)})
+    if len(open_sizes) == 1:
+        return open_sizes[0], program.hints.get(open_sizes[0], 1)
+    first = firsts[0]
+    if isinstance(first, int):
+        return "", first
+    raise SymbolError("the first size of its input is not one number")
+
+
+def _open(program: Program) -> Iterator[tuple[str, int, int, str]]:
+    """Return the symbols in sizes of inputs, each behind the input, its axes and which it is."""
+    for name in program.inputs:
+        sizes = program.specs[name].sizes
+        for axis, size in enumerate(sizes):
+            for symbol in () if isinstance(size, int) else symbols_of(size):
+                yield name, len(sizes), axis, symbol
+
+
+def _free_sizes(program: Program, batch: str) -> dict[str, str]:
+    """Return names for the symbols of inputs beside the batch: `length`, `height`, `ids_1`."""
+    found: dict[str, str] = {}
+    for name, axes, axis, symbol in _open(program):
+        plain = _AXES.get(axes, ("",) * axes)[axis]
+        if symbol != batch and symbol not in found:
+            taken = not plain or plain in found.values()
+            found[symbol] = re.sub(r"\W", "_", f"{name}_{axis}") if taken else plain
+    return found
+
+
+def _check_ranges(
+    program: Program, bound: Mapping[str, int], names: Mapping[str, str], place: str
+) -> None:
+    for symbol, value in bound.items():
+        least, most = program.ranges.get(symbol, (0, None))
+        what = names.get(symbol, "batch")
+        if (most is not None and value > most) or (value < least and least > 2):
+            limits = f"at least {least}" if most is None else f"{least} to {most}"
+            raise InputError(f"{place}: {what} {value}; it was exported for {limits}")

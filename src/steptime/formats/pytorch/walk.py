@@ -1,0 +1,378 @@
+"""The walk through an exported program that builds its graph: values, constants, batches."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import LARGEST
+from steptime.formats import elements as el
+from steptime.formats.batches import reseen
+from steptime.formats.patterns import recognised
+from steptime.formats.pytorch.program import Node, Program, Ref, Size, Sym
+from steptime.formats.pytorch.symbols import value_of
+from steptime.network.ops import OPS
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError, no_flop, require
+
+Shape = tuple[int, ...]
+MADE_FOR_A_SIZE = (
+    *("expand", "zeros", "ones", "full", "arange", "empty", "rand", "randn", "repeat", "tile"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
+ENDS = ("add", "mul", "matmul", "bmm", "einsum", "sum")  # of what is written out in pieces
+SKIPPED = ("sym_", "_assert", "_local_scalar", "copy_assert", "_guards_fn", "empty_cache")
+
+
+@dataclass(frozen=True)
+class Const:
+    """A tensor that follows from shapes and constants alone; its values do not matter here.
+
+    `origin` names what it is a view of, so that one table that many layers read is one buffer.
+    """
+
+    shape: Shape
+    dtype: str
+    origin: str
+
+
+Value = str | Const
+T = TypeVar("T")
+
+
+def held_as(dtype: str) -> str:
+    """Return the type that a tensor of the file has here, "" for that of the arithmetic."""
+    return "" if "float" in dtype else "bool" if dtype == "bool" else "int64"
+
+
+def listed(value: Any) -> list[Any]:
+    """Return sizes or axes as a list, which one alone is not."""
+    return [value] if isinstance(value, int) else list(value or [])
+
+
+Result = Value | Sequence[Value | None]
+Handler = Callable[["Call"], Result]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node with its arguments looked up: what a row of the table of ops is given."""
+
+    walk: "Walk"
+    node: Node
+
+    @property
+    def b(self) -> Builder:
+        """The graph so far."""
+        return self.walk.b
+
+    @cached_property
+    def name(self) -> str:
+        """The name of what it makes: the path of the module, and the op."""
+        return f"{self.node.scope}/{self.node.op}" if self.node.scope else self.node.op
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument by its name: a `Value`, a number, a text, or a list of such."""
+        found = self.walk.looked_up(self.node.args.get(name))
+        return default if found is None else found
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.get(name)
+        if found is None:
+            raise ShapeError(f"argument '{name}' is missing")
+        return found
+
+    def x(self, name: str = "self") -> str:
+        """Return the tensor of an argument, a constant as a buffer."""
+        return self.walk.tensor(self[name])
+
+    def axis(self, given: int) -> int:
+        """Return an axis of `self`, counted from the first."""
+        return el.axis_of(self.b, self.x(), given)
+
+    def either(self, first: str, second: str) -> str:
+        """Return which of two names an argument has here."""
+        return first if first in self.node.args else second
+
+    def do(self, function: Callable[..., T], *given: Any, at: str = "", **more: Any) -> T:
+        """Return what a function of `lowering` makes, under the name of this call and `at`."""
+        return function(self.b, *given, name=f"{self.name}{at}", **more)
+
+    def places(self, i: int) -> Const | None:
+        """Return the places that an op gives beside values, which are found with them."""
+        if i >= len(self.node.outputs):
+            return None
+        return Const(self.walk.told(self.node.outputs[i]), "int64", f"{self.name}/places")
+
+    @property
+    def first(self) -> str:
+        """The tensor of its first argument."""
+        return self.walk.tensor(self.walk.looked_up(next(iter(self.node.args.values()), None)))
+
+    def maybe(self, name: str) -> str | None:
+        """Return the tensor of an argument that may be left out."""
+        found = self.get(name)
+        return None if found is None else self.walk.tensor(found)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The shape of its first output, as the file has it for this batch."""
+        return self.walk.told(self.node.outputs[0])
+
+    @property
+    def dtype(self) -> str:
+        """The element type of its first output, as the file has it."""
+        return self.walk.program.specs[self.node.outputs[0]].dtype
+
+
+@dataclass
+class Walk:
+    """One building of a program's graph.
+
+    `bound` are the values of its symbols, `puts` what is written to views. A file whose batch is a
+    number, `own_batch`, is made for `batch` by following what its first axis becomes. Dropout that
+    was exported in inference mode is there only if it `drops`.
+    """
+
+    program: Program
+    b: Builder
+    table: Mapping[str, Handler]
+    views: Mapping[str, Handler]
+    puts: Mapping[str, Callable[["Call", Value], Value]]
+    bound: Mapping[str, int]
+    place: str
+    allow_unknown: bool
+    own_batch: int
+    batch: int
+    drops: bool
+
+    def __post_init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self._buffers: dict[tuple[str, Shape, str], str] = {}
+        self._views: dict[str, Call] = {}
+        self.is_rebound = self.batch != self.own_batch
+
+    def size(self, size: Size) -> int:
+        """Return a size of the file with its symbols bound."""
+        found = size if isinstance(size, int) else int(value_of(size, self.bound))
+        require(0 <= found <= LARGEST, f"a size {shorten(found)}")
+        return found
+
+    def told(self, name: str) -> Shape:
+        """Return the shape that the file says of a tensor, its symbols bound."""
+        return tuple(self.size(one) for one in self.program.specs[name].sizes)
+
+    def scaled(self, shape: Shape) -> Shape:
+        """Return a shape of the file for the batch that is built, its first size being that."""
+        if self.is_rebound and shape and shape[0] == self.own_batch:
+            return (self.batch, *shape[1:])
+        return shape
+
+    def looked_up(self, argument: Any) -> Any:
+        """Return the value of an argument."""
+        if isinstance(argument, Ref):
+            return self.values[argument]
+        if isinstance(argument, Sym):
+            return self.size(self.program.numbers[argument])
+        if isinstance(argument, list):
+            return [self.looked_up(one) for one in argument]
+        return argument
+
+    def tensor(self, value: Any) -> str:
+        """Return the name of a tensor: a constant becomes a buffer, once for each of its views."""
+        if isinstance(value, str):
+            return value
+        if not isinstance(value, Const):
+            raise ShapeError(f"a tensor is wanted, not {shorten(value)}")
+        dtype = held_as(value.dtype)
+        key = value.origin, value.shape, dtype
+        if key not in self._buffers:
+            name = el.free_name(self.b, value.origin)
+            self._buffers[key] = self.b.buffer(name, value.shape, dtype)
+        return self._buffers[key]
+
+    def shape(self, value: Value) -> Shape:
+        """Return the shape of a value."""
+        return value.shape if isinstance(value, Const) else self.b.shape(value)
+
+    def start(self) -> None:
+        """Add what the graph starts from; weights that no node reads are weights, too."""
+        program = self.program
+        for name, path in program.weights.items():
+            known = path in self.b.tensors
+            self.values[name] = path if known else self.b.weight(path, self.told(name))
+        for name, path in program.buffers.items():
+            self.values[name] = Const(self.told(name), program.specs[name].dtype, path)
+        for name in program.inputs:
+            dtype = held_as(program.specs[name].dtype)
+            path = el.free_name(self.b, name)
+            self.values[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
+
+    def run(self) -> list[str]:
+        """Build all nodes; return the floating tensors that the program gives."""
+        self.start()
+        for node in self.program.nodes:
+            if not node.outputs or node.op.startswith(SKIPPED):
+                continue
+            try:
+                self._node(Call(self, node))
+            except (ShapeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+                said = shorten(str(error) or type(error).__name__)[1:-1]
+                raise InputError(f"{self._where(node)}: {said}") from None
+        return [
+            one
+            for name in self.program.outputs
+            if isinstance(one := self.values[name], str) and el.is_float(self.b, one)
+        ]
+
+    def _where(self, node: Node) -> str:
+        within = f" in {shorten(node.scope)}" if node.scope else ""
+        return f"{self.place}: op {shorten(node.target)}{within}"
+
+    def _node(self, call: Call) -> None:
+        node = call.node
+        if node.op in self.puts:
+            self._views[node.outputs[0]] = call
+        reads = [self.values[name] for name in node.tensors]
+        if self._is_constant(node, reads):
+            first = reads[0] if reads and node.op in self.views else None
+            origin = first.origin if isinstance(first, Const) else call.name
+            for name in node.outputs:
+                shape = self._grown(node, reads, self.told(name))
+                self.values[name] = Const(shape, self.program.specs[name].dtype, origin)
+            return
+        handler = self.table.get(node.op)
+        if handler:
+            made = handler(call)
+        elif self.allow_unknown:
+            made = self._passed_on(call, reads)
+        else:
+            near = unknown("op", node.op, self.table, self._where(node))
+            raise InputError(f"{near}; --allow-unknown passes its input on")
+        several = made if isinstance(made, list | tuple) else [made]
+        if node.op in ENDS and isinstance(several[0], str):
+            several = [recognised(self.b, several[0], f"{call.name}/fused")]
+        for name, one in zip(node.outputs, several, strict=False):
+            if one is not None:
+                self.values[name] = one
+                self._check(name, one)
+        if node.target.rpartition(".")[0].endswith("_") and isinstance(several[0], str):
+            changed = node.args.get("self", node.args.get("input"))
+            if isinstance(changed, Ref):
+                self._written(changed, several[0])
+
+    def _written(self, name: str, value: Value) -> None:
+        """Have who reads a tensor later, or what it is a view of, read what it has become."""
+        self.values[name] = value
+        call = self._views.get(name)
+        whole = call.node.args.get("self") if call else None
+        if call and isinstance(whole, Ref):
+            self._written(whole, self.puts[call.node.op](call, value))
+
+    def _grown(self, node: Node, reads: Sequence[Value], told: Shape) -> Shape:
+        """Return a constant's shape; its first size grows where it is, or follows, the batch's."""
+        if not self.is_rebound or not told:
+            return told
+        pairs = zip(node.tensors, reads, strict=True)
+        if any(self.shape(one) != self.told(name) for name, one in pairs):
+            first, rest = divmod(told[0] * self.batch, self.own_batch)
+            return told if rest else (first, *told[1:])
+        return self.scaled(told) if node.op in MADE_FOR_A_SIZE else told
+
+    def _is_constant(self, node: Node, reads: Sequence[Value]) -> bool:
+        if all(isinstance(one, Const) for one in reads):
+            return True
+        spec = self.program.specs.get(node.outputs[0])
+        if spec is None or "float" in spec.dtype or node.op in self.views:
+            return False
+        return not any(isinstance(one, str) and el.is_float(self.b, one) for one in reads)
+
+    def _passed_on(self, call: Call, reads: Sequence[Value]) -> Value:
+        tensors, wanted = [one for one in reads if isinstance(one, str)], call.shape
+        fits = [one for one in tensors if self.b.tensors[one].size == math.prod(wanted)]
+        if not fits or len(call.node.outputs) > 1:
+            raise ShapeError("it is unknown, and its input cannot be passed on as its output")
+        self.b.unmodelled.append(call.name)
+        return el.reshape(self.b, fits[0], wanted, name=call.name)
+
+    def _check(self, name: str, value: Value) -> None:
+        """Raise `ShapeError` where a lowered op has another shape than the file says."""
+        told, made = self.told(name), self.shape(value)
+        if not self.is_rebound:
+            if told != made:
+                raise ShapeError(f"it is lowered to {list(made)}, where the file has {list(told)}")
+            return
+        times = math.prod(made) * self.own_batch, math.prod(told) * self.batch
+        if len(made) != len(told) or (times[0] != times[1] and math.prod(made) != math.prod(told)):
+            raise ShapeError(
+                f"exported for batch {self.own_batch}, it cannot be made for {self.batch}: "
+                f"{list(told)} would be {list(made)}"
+            )
+
+    def reseen(self, source: Ref, x: str, told: Shape) -> Shape:
+        """Return the shape of a view whose file says `told`, for the batch that is built."""
+        if not self.is_rebound:
+            return told
+        found = reseen(self.told(source), self.b.shape(x), told, self.own_batch)
+        if found is None:
+            raise ShapeError(f"a view made for batch {self.own_batch} fits no other batch")
+        return found
+
+    def adapted(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """Return operands, constants among them with the batch that the others have."""
+        tensors = [self.b.shape(one) for one in operands if isinstance(one, str)]
+        longest = max(tensors, key=len, default=())
+        return tuple(
+            self._with_batch_of(one, longest) if isinstance(one, Const) else one for one in operands
+        )
+
+    def _with_batch_of(self, one: Const, shape: Shape) -> Const:
+        lead = len(shape) - len(one.shape)
+        sizes = list(one.shape)
+        for i, n in enumerate(one.shape):
+            wanted = shape[lead + i] if lead + i >= 0 else n
+            if n not in {1, wanted} and n * self.batch == wanted * self.own_batch:
+                sizes[i] = wanted
+        return Const(tuple(sizes), one.dtype, one.origin)
+
+    def widened(self, before: Shape, told: Sequence[int]) -> list[int]:
+        """Return the sizes that an expansion of `before` leads to, the first being the batch's."""
+        if not self.is_rebound:
+            return list(told)
+        lead = len(told) - len(before)
+        own = [
+            n if i < lead or before[i - lead] == 1 else before[i - lead] for i, n in enumerate(told)
+        ]
+        if own[0] == self.own_batch and (lead or before[0] in {1, self.batch}):
+            own[0] = self.batch
+        return own
+
+    def with_batch(self, one: Value, batch: int, name: str) -> Value:
+        """Return a part of a concatenation with the batch of the others."""
+        shape = self.shape(one)
+        if shape[0] == batch or shape[0] not in {1, self.own_batch} or batch != self.batch:
+            return one
+        wanted = (batch, *shape[1:])
+        if isinstance(one, Const):
+            return Const(wanted, one.dtype, one.origin)
+        return el.expand(self.b, one, wanted, f"{name}/batch") if shape[0] == 1 else one
+
+    def weight_of(self, output: str) -> int:
+        """Return how many ops that compute lead to an output."""
+        seen, waiting, count = {output}, [output], 0
+        while waiting:
+            made = el.made_by(self.b, waiting.pop())
+            if made:
+                count += OPS[made.kind].flop is not no_flop
+                new = [one for one in made.inputs if one not in seen]
+                seen.update(new)
+                waiting += new
+        return count
+
+    def grows_with_batch(self, output: str) -> bool:
+        """Whether an output has as many times its elements as the batch has grown."""
+        (name,) = [n for n in self.program.outputs if self.values.get(n) == output][:1]
+        told = math.prod(self.told(name))
+        return math.prod(self.b.shape(output)) * self.own_batch == told * self.batch

@@ -1,0 +1,1 @@
+"""Devices, links, machines, software stacks, prices: what text files say of them."""

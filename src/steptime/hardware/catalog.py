@@ -1,0 +1,390 @@
+"""The devices, links and software stacks that are known: shipped as data, or the user's own files.
+
+A user's file NAME.toml lies in a folder of the same name as the shipped ones (`user_folder`) and is
+found by its name. A name belongs to one file only: a user's file that carries the name or the short
+name of a shipped one is refused, so that no prediction changes silently.
+
+What others write for a device (a driver, a scheduler, a log, a person: `Tesla T4`, `k80`,
+`NVIDIA_H100_80GB_HBM3`, `RTX 4090`, `a100 80gb`) is read in one place, `meant`.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.files import write_whole
+from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
+from steptime.core.toml_files import DATA, read_toml, shown, toml_text
+from steptime.hardware.constants import Constant, constants_from_table
+from steptime.hardware.device import GB, LATER, Device, Link, device_from_table, link_from_table
+from steptime.hardware.stack import Stack, stack_from_table
+
+LOCAL = "local"
+DEFAULT_STACK = "torch-eager"
+_ALIASES = DATA / "devices" / "aliases.toml"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
+_READ_BY_ALL = (  # figures that every method of prediction may read
+    *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
+    *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
+)
+_TOOK_OVER = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
+_MOST_VARIANTS = 6  # in a message
+_Item = TypeVar("_Item", Device, Link, Stack)
+
+
+@dataclass(frozen=True)
+class _Shelf(Generic[_Item]):
+    """The files of one folder of data, and of the user's folder of that name."""
+
+    what: str
+    folder: str
+    read: Callable[[Mapping[str, Any], str], _Item]
+
+    def shipped(self) -> dict[str, Path]:
+        """Return the shipped files by name."""
+        paths = sorted((DATA / self.folder).glob("*.toml"))
+        return {path.stem: path for path in paths if path != _ALIASES}
+
+    def own(self) -> dict[str, Path]:
+        """Return the user's files by name in lower case."""
+        folder = user_folder(self.folder)
+        try:
+            return {path.stem.lower(): path for path in sorted(folder.glob("*.toml"))}
+        except OSError as error:
+            raise InputError(f"{shown(folder)}: {error.strerror}") from error
+
+    def files(self) -> dict[str, Path]:
+        """Return all files by name, sorted."""
+        return dict(sorted((self.own() | self.shipped()).items()))
+
+    def path(self, key: str, alias: str | None = None) -> Path | None:
+        """Return the file of a name in lower case, or of what it is short for, or None."""
+        if not _NAME.fullmatch(key):
+            return None
+        shipped = DATA / self.folder / f"{alias or key}.toml"
+        known = shipped != _ALIASES and shipped.is_file()
+        own = self.own().get(key)
+        if own and known:
+            what = f"a shipped {self.what} has this name"
+            raise InputError(f"{shown(own)}: {what}; rename the file")
+        return shipped if known else own
+
+    def at(self, path: Path) -> _Item:
+        """Return what a file holds, whatever its name."""
+        return self.read(read_toml(path), shown(path))
+
+    def named(self, path: Path) -> _Item:
+        """Return what a file holds that is found by its name, which must be its own."""
+        return _checked(self.at(path), path)
+
+    def file(self, name: str) -> Path:
+        """Return the file of a name, or of a path that ends in .toml."""
+        key = name.lower()
+        path = Path(name) if key.endswith(".toml") else self.path(key)
+        if path is None:
+            raise unknown(self.what, name, self.files())
+        return path
+
+    def one(self, name: str) -> _Item:
+        """Return what the file of a name holds, or a path that ends in .toml."""
+        return self.at(self.file(name))
+
+    def write(self, table: Mapping[str, Any], name: str) -> Path:
+        """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
+        path = user_folder(self.folder) / f"{name}.toml"
+        text = toml_text(table)
+        _checked(self.read(tomllib.loads(text), shown(path)), path)
+        write_whole(path, text, makes_folder=True)
+        return path
+
+
+_DEVICES = _Shelf("device", "devices", device_from_table)
+_LINKS = _Shelf("link", "links", link_from_table)
+_STACKS = _Shelf("stack", "stacks", stack_from_table)
+
+
+def _checked(item: _Item, path: Path) -> _Item:
+    if item.name.lower() != path.stem.lower():
+        own = f"'name' must be the file's, {shorten(path.stem)}, not {shorten(item.name)}"
+        raise InputError(f"{shown(path)}: {own}")
+    return item
+
+
+def user_folder(kind: str) -> Path:
+    """Return the folder of the user's own files of a kind, such as devices; it need not exist.
+
+    It lies in $STEPTIME_HOME, else $XDG_DATA_HOME/steptime, else ~/.local/share/steptime.
+    """
+    if home := os.environ.get("STEPTIME_HOME"):
+        return Path(home) / kind
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
+
+
+def device(name: str | Path | Device) -> Device:
+    """Return the device of a name, a short name, `local`, a path that ends in .toml, or itself.
+
+    A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
+    `InputError` for an unknown or ambiguous name and for a file that is not a device.
+    """
+    if isinstance(name, Device):
+        return name
+    text, key = str(name), str(name).lower()
+    if key == LOCAL or key.endswith(".toml"):
+        return _DEVICES.at(_local_file() if key == LOCAL else Path(text))
+    if path := _device_path(key):
+        return _DEVICES.named(path)
+    return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])
+
+
+def device_names(own: bool = True) -> list[str]:
+    """Return the names of all devices, shipped ones and if asked the user's, sorted."""
+    return list(_DEVICES.files() if own else _DEVICES.shipped())
+
+
+def is_own(name: str) -> bool:
+    """Whether a device is one of the user's own files."""
+    return name.lower() in _DEVICES.own()
+
+
+def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
+    """Return all devices, sorted by name.
+
+    A user's file that is not a device is left out and told to `warn` in one line; without `warn`
+    it raises `InputError`.
+    """
+    readable = []
+    for path in _DEVICES.files().values():
+        try:
+            readable.append(_DEVICES.named(path))
+        except InputError as error:
+            if warn is None:
+                raise
+            warn(f"{error}; this device is left out")
+    return readable
+
+
+def aliases() -> dict[str, str]:
+    """Return the short names, each with the name of the one device that it stands for."""
+    return read_toml(_ALIASES)
+
+
+def link(name: str | Path) -> Link:
+    """Return the link of a name, `local`, or a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a link.
+    """
+    if str(name).lower() == LOCAL and _LINKS.path(LOCAL) is None:
+        raise InputError("link 'local' is not known yet: run 'steptime probe --collectives' first")
+    return _LINKS.one(str(name))
+
+
+def link_names() -> list[str]:
+    """Return the names of all links, shipped ones and the user's, sorted."""
+    return list(_LINKS.files())
+
+
+def stack_names(own: bool = True) -> list[str]:
+    """Return the names of all software stacks, shipped ones and if asked the user's, sorted."""
+    return list(_STACKS.files() if own else _STACKS.shipped())
+
+
+def stack(name: str = DEFAULT_STACK) -> Stack:
+    """Return the software stack of a name, or of a path that ends in .toml.
+
+    Raises `InputError` for an unknown name and for a file that is not a stack.
+    """
+    found: Stack = _now(_STACKS.file(DEFAULT_STACK if name == "torch" else name), _STACKS.read)
+    return found
+
+
+def _now(path: Path, read: Callable[[Mapping[str, Any], str], Any]) -> Any:
+    """Return what a file holds; it is read anew where its place, time or size is another."""
+    try:
+        mark = path.absolute(), path.stat().st_mtime_ns, path.stat().st_size
+    except (OSError, ValueError):
+        mark = None  # reading it says why
+    return _held(path, read, mark)
+
+
+@lru_cache(maxsize=32)
+def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], _: Hashable) -> Any:
+    return read(read_toml(path), shown(path))
+
+
+def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
+    """Return the constants of the model of calibrated times for a kind of device.
+
+    Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
+    stack's, with those of its uses.
+    """
+    path = DATA / "priors" / f"{kind}.toml"
+    path = path if path.is_file() else path.with_stem("gpu")
+    found = {**_now(path, constants_from_table), **stack().uses, **stack(software).uses}
+    return found if kind == "cpu" else {**found, **stack(software).host}
+
+
+def write_user_link(table: Mapping[str, Any]) -> Path:
+    """Write a link in datasheet units as the user's link `local` and return its path.
+
+    Raises `InputError` if the table is not a link, or the folder cannot be written to.
+    """
+    return _LINKS.write(table, LOCAL)
+
+
+def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
+    """Write a device in datasheet units as the user's NAME.toml, `local` or not; return its path.
+
+    Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
+    shipped device, or the folder cannot be written to.
+    """
+    key = name.lower()
+    if not _NAME.fullmatch(key) or key == LOCAL:
+        raise InputError(f"{shorten(name)} cannot name a device: letters, digits and . _ + - only")
+    if key in _DEVICES.shipped() or key in _short_names():
+        raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
+    path = _DEVICES.write(table, key)
+    if local:
+        write_whole(path.with_name(LOCAL), f"{key}\n")
+    return path
+
+
+def _device_path(key: str) -> Path | None:
+    exact = key in _DEVICES.shipped()
+    return _DEVICES.path(key, None if exact else _short_names().get(key))
+
+
+def _short_names() -> dict[str, str]:
+    return {alias.lower(): name for alias, name in aliases().items()}
+
+
+def _local_file() -> Path:
+    pointer = user_folder("devices") / LOCAL
+    try:
+        name = pointer.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise InputError("device 'local' is not known yet: run 'steptime probe' first") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{shown(pointer)}: {error}") from error
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{shown(pointer)}: {shorten(name)} cannot name a device")
+    return user_folder("devices") / f"{name}.toml"
+
+
+def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
+    """Return 12 hexadecimal digits that change with every figure that a method may read.
+
+    `reads` are the fields that a method reads beyond those of all methods (`Method.reads`). So the
+    hash of a record stays valid when a file tells more than the method of the record reads.
+    """
+    said = asdict(device)
+    keys = [key for key in (*_READ_BY_ALL, *reads) if said[key] is not None or key not in LATER]
+    text = json.dumps({key: said[key] for key in keys}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def meant(word: str) -> list[str]:
+    """Return the names of the shipped devices that a word may stand for, sorted.
+
+    Case, spaces, punctuation and the maker's name do not matter. A name, a short name and a
+    driver's product name stand for one device; a word that leaves out a variant (`a100 80gb`) for
+    every variant of it, but for the one of a short name (`A100`) where that is among them. Devices
+    that are `only_by_name` are never meant: "k80" is the card, not a paper's figures for it.
+    """
+    exact = _shipped_words().get(key_of(word))
+    if exact:
+        return [exact, *_later(exact, word)]
+    asked = set(tokens(word))
+    if not model_tokens(word):
+        return []
+    names = [
+        name
+        for name, own in _tokens_of_shipped().items()
+        if asked <= own and all(VARIANT.fullmatch(token) for token in own - asked)
+    ]
+    usual = {name for alias, name in aliases().items() if set(tokens(alias)) <= asked}
+    return [name for name in names if name in usual] or names
+
+
+def _later(name: str, word: str) -> list[str]:
+    """Return what took over a Quadro's number, where a word leaves out its make: `RTX 6000`."""
+    if "quadro" not in name or "quadro" in word.lower():
+        return []
+    same = set(tokens(name))
+    return [one for one, own in _tokens_of_shipped().items() if same <= own and own & _TOOK_OVER]
+
+
+def platform_of(word: str) -> str | None:
+    """Return the device that a driver, a scheduler or a log means by a word, or None.
+
+    It is the user's own device of that name, or the only shipped one that `meant` finds.
+    """
+    key = word.lower()
+    if key in _DEVICES.own() and key not in _DEVICES.shipped() and key not in _short_names():
+        return key
+    names = meant(word)
+    return names[0] if len(names) == 1 else None
+
+
+def device_table(name: str) -> dict[str, Any]:
+    """Return what the file of a device says, in its units; raises `InputError` if there is none."""
+    path = _device_path(name.lower())
+    if path is None:
+        raise unknown("device", name, device_names())
+    return read_toml(path)
+
+
+def _spelled(text: str) -> Device | None:
+    """Return the shipped device whose name is spelled so, found without reading the others."""
+    key = key_of(text)
+    for name, path in _DEVICES.shipped().items():
+        if key_of(name) == key and not (found := _DEVICES.named(path)).only_by_name:
+            return None if _later(name, text) else found
+    return None
+
+
+def _one_meant(text: str) -> str:
+    names = meant(text)
+    if len(names) == 1:
+        return names[0]
+    asked = model_tokens(text)
+    every = _tokens_of_shipped().items()
+    near = names or [name for name, own in every if asked and asked <= own]
+    if not near and " " in text:  # those with most of its words: "DGX H100", "m2 max 38-core"
+        numbered = {token for token in asked if re.search(r"[a-z]\d|\d{3}", token)}
+        alike = {name: len(asked & own) for name, own in every if numbered & own}
+        near = [name for name, count in alike.items() if count == max(alike.values())]
+    if 0 < len(near) <= _MOST_VARIANTS:
+        what = f"{'ambiguous' if names else 'unknown'} device {shorten(text)}"
+        raise InputError(f"{what}; did you mean {' or '.join(map(repr, near))}?")
+    raise unknown("device", text, [*device_names(), *aliases(), LOCAL])
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[Device, ...]:
+    """Return the shipped devices that others may mean; the files do not change in a process."""
+    every = [_DEVICES.at(path) for path in _DEVICES.shipped().values()]
+    return tuple([one for one in every if not one.only_by_name])
+
+
+@lru_cache(maxsize=1)
+def _shipped_words() -> Mapping[str, str]:
+    """Return the names of shipped devices by the key of each name, short name and product name."""
+    words = {key_of(product): one.name for one in _shipped() for product in one.products}
+    words |= {key_of(alias): name for alias, name in aliases().items()}
+    return words | {key_of(one.name): one.name for one in _shipped()}
+
+
+@lru_cache(maxsize=1)
+def _tokens_of_shipped() -> Mapping[str, frozenset[str]]:
+    """Return the tokens of the name of each shipped device, and of the size of its memory."""
+    sizes = {one.name: f" {(one.memory_bytes or 0) / GB:g}gb" for one in _shipped()}
+    return {name: frozenset(tokens(name + size)) for name, size in sizes.items()}

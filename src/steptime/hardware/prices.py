@@ -1,0 +1,113 @@
+"""What clouds ask for a device and an hour, by dated files, and what a training costs by that."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.toml_files import DATA, read_toml, shown
+from steptime.hardware import catalog
+
+HOUR_S = 3600.0
+BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
+_DIGITS = 9  # of an hour: rounding in sums must not start another one
+_SHIPPED = DATA / "prices"
+_FILE: dict[str, Check] = {
+    **dict.fromkeys(("name", "date", "currency", "billing", "source", "note"), TEXT),
+    "unverified": TEXTS,
+    "offers": list_of(lambda value: isinstance(value, dict), "tables"),
+}
+_OFFER: dict[str, Check] = {"name": TEXT, "devices": TEXTS, "per_hour": NUMBER, "number": WHOLE}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The price of a device for an hour, in `currency`, on a date; where it is from.
+
+    `billing` is the smallest time that is paid. `verified` is False for a price that should be
+    checked.
+    """
+
+    device: str
+    price: float
+    currency: str
+    billing: str
+    name: str
+    date: str
+    verified: bool
+
+
+def offers(path: Path | None = None) -> list[Offer]:
+    """Return the offers of a price file, or of all shipped ones.
+
+    Raises `InputError` for a file that holds no prices, and for an unknown device.
+    """
+    paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
+    return [offer for one in paths for offer in offers_of(read_toml(one), shown(one))]
+
+
+def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
+    """Return the offer of the lowest price by device."""
+    found: dict[str, Offer] = {}
+    for offer in of:
+        if offer.device not in found or offer.price < found[offer.device].price:
+            found[offer.device] = offer
+    return found
+
+
+def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
+    """Return the offers that a table of prices holds; `where` is named in errors.
+
+    Raises `InputError` for an unknown key, a missing one, and an unknown device.
+    """
+    required = ("name", "date", "currency", "billing", "source", "offers")
+    file = checked(table, _FILE, required, where)
+    one_of("billing", file["billing"], BILLINGS, where)
+    doubted = file.get("unverified", ())
+    found = []
+    for number, table_of_offer in enumerate(file["offers"], start=1):
+        place = f"{where}: offer {number}"
+        one = checked(table_of_offer, _OFFER, ("name", "devices", "per_hour"), place)
+        if one.get("number") == 0 or not one["devices"]:
+            raise InputError(f"{place} ({shorten(one['name'])}) has no device")
+        price = positive(one["per_hour"], 1.0, "per_hour", place)
+        price /= positive(one.get("number", 1), 1.0, "number", place)
+        try:
+            devices = [catalog.device(word).name for word in one["devices"]]
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from None
+        told = file["currency"], file["billing"], f"{file['name']} {one['name']}", file["date"]
+        sure = one["name"] not in doubted and "date" not in doubted
+        found += [Offer(device, price, *told, sure) for device in devices]
+    return found
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training to pay for: examples, epochs, price of a device-hour, paid as `billing` says."""
+
+    samples: int
+    epochs: float = 1.0
+    price: float | None = None
+    billing: str = "second"
+
+
+def bill(
+    training: Training, step_s: float, global_batch: int, workers: int
+) -> dict[str, float | None]:
+    """Return time and cost of a training of `samples * epochs / global_batch` steps.
+
+    Every device is paid for from the first second to the last: 1.2 hours on 4 devices cost 4.8
+    device-hours. With billing by the hour a started hour counts in full, as in Paleo's live demo
+    at $0.90 an hour of a GPU: 8 device-hours.
+    """
+    epoch_s = training.samples / global_batch * step_s
+    train_s = training.epochs * epoch_s
+    hours = train_s / HOUR_S
+    paid = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
+    cost = None if training.price is None else training.price * paid * workers
+    times = {"epoch_s": epoch_s, "train_s": train_s, "device_hours": hours * workers}
+    return {**times, "cost": cost}

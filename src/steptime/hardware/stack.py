@@ -1,0 +1,135 @@
+"""How a software stack runs op kinds: what it fuses, reads again and holds, as a file says it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from steptime.core.checks import TEXTS, checked, checks_of, list_of
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.toml_files import packaged
+from steptime.hardware.constants import Constant, constants_from_table
+
+
+class Execution(NamedTuple):
+    """How a stack runs a kind, where that is not one kernel that moves every tensor once.
+
+    `reads` says how often each input is read, in order (1 beyond); those at the places `each_step`
+    are read at every step of the op that waits for another. `passes` are the bytes moved in sizes
+    of the first input, in place of all of that (0: not said). `kernels` are launched; `temporaries`
+    tensors of the first input's size are made and dropped inside (None: what the op table says).
+    Ops that run `together` are launched once for all, and hold their temporaries at once. `flop`
+    is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask; one that
+    `skips_window` executes of attention in a window the scores that lie in it. Attention in
+    several kernels moves the matrix of its `scores` that often between its products (0: it is one
+    kernel), by `kernels` beside these. All of this holds for ops whose attribute `when` is true
+    ("": for all).
+    """
+
+    reads: tuple[int, ...] = ()
+    each_step: tuple[int, ...] = ()
+    passes: float = 0.0
+    kernels: int = 1
+    temporaries: int | None = None
+    together: bool = False
+    flop: float = 1.0
+    causal_flop: float = 1.0
+    skips_window: bool = False
+    scores: float = 0.0
+    when: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A software stack: a framework, and how it is told to run.
+
+    A kind in `joins` runs inside the kernel that makes an input of it last, if that begins with one
+    of the kinds named, belongs to the same part of the step and has no other reader. A pointwise
+    kind runs inside the kernel that makes its inputs last, if `fuses` names that kernel's unit:
+    `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
+    one kernel that moves every tensor once. `host` are seconds of the host, by names such as
+    `host.forward_op_s` (`prediction/host.py`), on one whose `host.factor` is 1; {} where nobody
+    measured them. `training` are constants of a training over many devices (`questions/plan`),
+    `serving` of inference (`questions/serve`), {} for those of the default stack. `memory` is what
+    it holds on a GPU beside tensors (`prediction/memory.py`), {} where that is not known;
+    `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
+    for those of other stacks. Images are laid out with their `channels_last`, or before height and
+    width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
+    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. One
+    that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
+    state, "" for one without a date; `seen` says what its constants of training were fitted on
+    (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves
+    out, where that is known.
+    """
+
+    name: str
+    source: str
+    fuses: tuple[str, ...] = ()
+    joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Mapping[str, Execution] = field(default_factory=dict)
+    host: Mapping[str, Constant] = field(default_factory=dict)
+    training: Mapping[str, Constant] = field(default_factory=dict)
+    serving: Mapping[str, Constant] = field(default_factory=dict)
+    memory: Mapping[str, Constant] = field(default_factory=dict)
+    interval: Mapping[str, Constant] = field(default_factory=dict)
+    channels_last: bool = False
+    conv_tf32: bool = False
+    matmul_tf32: bool = False
+    backend: str = ""
+    compile: bool = False
+    trains: bool = True
+    since: str = ""
+    seen: Mapping[str, Any] = field(default_factory=dict)
+    on_cpu: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> dict[str, Constant]:
+        """The constants of training and of serving, and how far its steps are off."""
+        return {**self.training, **self.serving, **self.interval}
+
+    @property
+    def label(self) -> str:
+        """Its name in tables, as what it measures has it: `torch`, `torch-compile`, `jax`."""
+        return label_of(self.backend, self.compile) if self.backend else self.name
+
+
+def label_of(backend: str, compiled: object) -> str:
+    """Return the name in tables of what a backend runs, compiled or not."""
+    return f"{backend}-compile" if compiled else backend
+
+
+UNITS = ("vector", "matrix")
+KNOWN = {  # constants by use
+    use: [f"{use}.{name}" for name in names] for use, names in packaged("constants.toml").items()
+}
+_HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
+
+
+_STACK = {**checks_of(Stack), "fuses": list_of(UNITS.__contains__, " and ".join(UNITS))}
+_EXECUTION = checks_of(Execution)
+
+
+def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
+    """Return the `Stack` that a TOML table says; `where` is named in errors.
+
+    Raises `InputError` for an unknown or missing key and for a value of another type.
+    """
+    given = checked(table, _STACK, ("name", "source"), where)
+    kinds: dict[str, Execution] = {}
+    for kind, row in given.pop("kinds", {}).items():
+        place = f"{where}: kinds.{kind}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{place} must be a table, not {shorten(row)}")
+        kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
+    uses: dict[str, Any] = {}
+    for use, known in KNOWN.items():
+        uses[use] = constants_from_table({use: given.pop(use, {})}, where)
+        for name in uses[use]:
+            if name.partition("_")[0] not in _HOST_PASSES:
+                one_of(use, name, known, where)
+    missing = [name for name in KNOWN["host"] if uses["host"] and name not in uses["host"]]
+    if missing:
+        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
+    joins = given.pop("joins", {})
+    joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
+    return Stack(joins=joins, kinds=kinds, **uses, **given)

@@ -1,1 +1,0 @@
-"""Worker processes: put workloads before one, and tell how it died."""

@@ -1,0 +1,93 @@
+"""Families and named networks, by name; each is loaded when it is asked for."""
+
+import re
+
+from steptime.core import registry
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.network.families import language
+from steptime.network.families.family import Family
+
+FAMILIES = {
+    "fc": "steptime.network.families.fc:FAMILY",
+    "cnn": "steptime.network.families.cnn:FAMILY",
+    "rnn": "steptime.network.families.rnn:FAMILY",
+    "transformer": "steptime.network.families.transformer:FAMILY",
+}
+_CONVOLUTIONAL = (
+    *("alexnet", "alexnet_v2", "overfeat", "nin", "vgg16", "resnet18", "resnet34"),
+    *("resnet50", "resnet50_v1", "resnet101", "resnet152"),
+    *("inception_v3", "densenet121", "densenet_cifar", "squeezenet1_0", "squeezenet1_1"),
+    *("mobilenet_v1", "mobilenet_v2", "deep_mnist"),
+)
+ZOO = {name: f"steptime.network.families.convolutional:{name}" for name in _CONVOLUTIONAL} | {
+    **{
+        name: f"steptime.network.families.densenet:{name}"
+        for name in _CONVOLUTIONAL
+        if "dense" in name
+    },
+    **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
+}
+
+SHORT = {  # a name as it is said: the network that it stands for
+    "densenet": "densenet_cifar",
+    "mobilenet": "mobilenet_v1",
+    "squeezenet": "squeezenet1_0",
+}
+
+
+_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors")
+BRING_YOUR_OWN = (
+    "a network of your own is a PyTorch module (model.py:NAME, or a .pt2 of torch.export), a "
+    "config.json of Hugging Face, an ONNX file (.onnx), a .keras archive, a file of Caffe "
+    "(.prototxt), of Paleo or a native graph (.json), a family's settings (a .toml file), or a new "
+    "family (docs/cookbook.md)"
+)
+
+
+def named(text: str) -> str:
+    """Return the name of a family or network that a text says, in any case: `ResNet-50`, `gpt-2`.
+
+    So does a name on Hugging Face, `meta-llama/Llama-3.1-8B-Instruct`.
+    Raises `InputError` for the name of a file that is not read; another unknown text stays.
+    """
+    if text.lower().endswith(_OTHER_FILES):
+        raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
+    known = {_plain(name): name for name in (*language.rows(), *SHORT, *ZOO, *FAMILIES)}
+    bare, dressed = text.rpartition("/")[2], ""
+    while bare != dressed:
+        if name := known.get(_plain(bare)):
+            return SHORT.get(name, name)
+        bare, dressed = _DRESSED.sub("", bare, count=1), bare
+    return text
+
+
+_DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d|(un)?cased"  # besides, of weights
+_DRESSED = re.compile(rf"^meta-|[-_]({_DRESS})$", re.IGNORECASE)
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate({ord(mark): None for mark in "-_ ."})
+
+
+def family(name: str, where: str = "") -> Family:
+    """Return the family or named network; raises `InputError` for an unknown name."""
+    if not (FAMILIES | ZOO).get(name) and name in language.rows():
+        return language.model(name)
+    known = names()
+    if name not in known:
+        number = _number(name)
+        alike = [one for one in known if _number(one).startswith(number)]
+        raise unknown("model", name, known, where, alike)
+    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
+    return result
+
+
+def _number(name: str) -> str:
+    """Return the digits of a name: a network of another number is another network."""
+    return re.sub(r"\D", "", name)
+
+
+def names() -> list[str]:
+    """Return the names of families and named networks, those of other packages last."""
+    known = FAMILIES | ZOO | dict.fromkeys(language.rows(), "")
+    return registry.names(known, "models")

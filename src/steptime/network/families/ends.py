@@ -1,0 +1,216 @@
+"""What transformers begin and end with: words, patches of an image or sound; words or classes."""
+
+from collections.abc import Callable, Mapping
+from math import sqrt
+from typing import Any
+
+from steptime.network.layers.blocks import activated, norm
+from steptime.network.layers.dense import classify, dropout, linear, mean_loss
+from steptime.network.layers.image import conv2d
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+
+Parameters = Mapping[str, Any]
+
+
+def words(
+    b: Builder, p: Parameters, batch: int, name: str = "", table: str = ""
+) -> tuple[str, str]:
+    """Return words `[n, l, width]` with their places, and the table that they are taken from."""
+    if p["length"] % (b.plan.context * b.plan.tensor**b.plan.sequence):
+        raise ShapeError(f"{p['length']} tokens do not divide among the ranks of a sequence")
+    ids = b.input(f"{name}tokens", (batch, p["length"] // b.plan.context), "int64")
+    shape = (b.words(p["vocabulary"]), p["embedding_width"])
+    table = table or b.weight("embedding/w", shape)
+    x = b.summed(b.op("embedding", ids, table, name=f"{name}embedding"), f"{name}embedding_sum")
+    narrow = p["embedding_width"] != p["width"]
+    if p["projects_words"] and narrow:
+        x = linear(b, x, p["width"], f"{name}embedding_in", bias=False)
+    if p["scaled"]:
+        scale: dict[str, Any] = {"function": "mul", "scalar": sqrt(p["width"])}
+        x = b.op("pointwise", x, name=f"{name}embedding_scale", **scale)
+    if p["segments"]:
+        ids = b.input("segments", b.shape(x)[:2], "int64")
+        segments = b.weight("segment/w", (p["segments"], b.shape(x)[-1]))
+        kind = b.op("embedding", ids, segments, name="segment")
+        x = b.op("add", x, kind, name="add_segment")
+    x = _placed(b, x, p, p["max_length"], name)
+    x = _ready(b, x, p, name)
+    if narrow and not p["projects_words"]:
+        x = linear(b, x, p["width"], f"{name}embedding_in")
+    return x, table
+
+
+def _placed(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str:
+    """Return `x [n, l, width]` with the rows of a learned table of positions added."""
+    if p["positions"] != "learned":
+        return x
+    table = b.weight(f"{name}position/w", (rows, b.shape(x)[-1]))
+    first, length = p["first_position"], b.shape(x)[1]
+    if rows > length:
+        part = {"axis": 0, "start": first, "stop": first + length}
+        table = b.op("slice", table, name=f"{name}position", **part)
+    return b.op("add", x, table, name=f"{name}add_position")
+
+
+def _ready(b: Builder, x: str, p: Parameters, name: str = "") -> str:
+    if p["embedding_norm"]:
+        x = norm(b, x, p["norm"], f"{name}embedding_norm")
+    return dropout(b, x, p["dropout"], f"{name}embedding_dropout")
+
+
+def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
+    """Return an image cut into patches, after tokens that stand for all of it."""
+    x = b.input("image", (batch, p["channels"], p["image"], p["image"]))
+    patch = {"stride": p["patch"], "bias": p["patch_bias"]}
+    x = conv2d(b, x, p["width"], p["patch"], "patches", **patch)
+    count = (p["image"] // p["patch"]) ** 2
+    x = b.op("reshape", x, name="patches/flat", shape=(batch, p["width"], count))
+    x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
+    tokens = p["class_tokens"]
+    if tokens:
+        first = b.weight("class/w", (1, tokens, p["width"]))
+        if batch > 1:
+            first = b.op("broadcast", first, name="class", shape=(batch, tokens, p["width"]))
+        x = b.op("concat", first, x, name="with_class", axis=1)
+    return _ready(b, _placed(b, x, p, count + tokens), p), ""
+
+
+def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
+    """Return the bands of sound after two convolutions along time; the second halves it."""
+    x = b.input("sound", (batch, p["channels"], 2 * p["length"]))
+    x = b.op("reshape", x, name="bands", shape=(batch, p["channels"], 1, 2 * p["length"]))
+    for i, stride in ((1, 1), (2, 2)):
+        with b.scope(f"conv{i}"):
+            w = b.weight("w", (p["width"], b.shape(x)[1], 1, 3))
+            how: dict[str, Any] = {"stride": (1, stride), "padding": (0, 0, 1, 1), "groups": 1}
+            x = b.op("conv2d", x, w, name="conv2d", **how)
+            x = b.op("bias", x, b.weight("b", (p["width"],)), name="bias", axis=1)
+            x = activated(b, x, "gelu")
+    x = b.op("reshape", x, name="flat", shape=(batch, p["width"], p["length"]))
+    x = b.op("transpose", x, name="rows", order=(0, 2, 1))
+    return _ready(b, _placed(b, x, p, p["length"]), p), ""
+
+
+STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
+    "words": words,
+    "patches": _patches,
+    "sound": _sound,
+}
+
+
+def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
+    if p["output_scaled"]:
+        how: dict[str, Any] = {"function": "mul", "scalar": p["width"] ** -0.5}
+        x = b.op("pointwise", x, name="output_scale", **how)
+    if not (p["tied"] and table):
+        return classify(b, linear(b, x, b.words(p["vocabulary"]), "output", p["head_bias"]))
+    x = b.op("linear", x, table, name="output/linear")
+    if p["head_bias"]:
+        x = b.op("bias", x, b.weight("output/b", b.shape(x)[-1:]), name="output/bias", axis=-1)
+    return classify(b, x)
+
+
+def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
+    """Return the loss of words that were masked: a layer, a norm, and the table of words."""
+    with b.scope("masked"):
+        x = linear(b, x, p["embedding_width"], "dense")
+        x = norm(b, activated(b, x, p["activation"]), p["norm"], "norm")
+    for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
+        b.weight(f"masked/b{i}", (p["vocabulary"],))
+    return _to_words(b, x, {**p, "head_bias": True}, table)
+
+
+def _to_nothing(b: Builder, x: str, p: Parameters, _: str) -> str:
+    return mean_loss(b, _first(b, x, p) if p["pooler"] else x)
+
+
+def _token(b: Builder, x: str, place: int, name: str) -> str:
+    """Return one token of `x [n, l, width]`, counted from the end where `place` is below 0."""
+    (n, length, width) = b.shape(x)
+    start = place % length
+    x = b.op("slice", x, name=name, axis=1, start=start, stop=start + 1)
+    return b.op("reshape", x, name=f"{name}/reshape", shape=(n, width))
+
+
+def _first(b: Builder, x: str, p: Parameters) -> str:
+    """Return the first token, after a layer where it is pooled."""
+    x = _token(b, x, 0, "pooler/first")
+    if not p["pooler"]:
+        return x
+    return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
+
+
+def vector(b: Builder, x: str, p: Parameters) -> str:
+    """Return the token that stands for all of `x`, a decoder's last one, normed and projected."""
+    x = _token(b, x, 0 if p["kind"] == "encoder" else -1, "one")
+    x = x if p["final_norm"] else norm(b, x, p["norm"], "post_norm")
+    return linear(b, x, p["projection"], "projection", bias=False) if p["projection"] else x
+
+
+def _to_classes(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return the loss of an encoder's first token, or of a decoder's last, in classes."""
+    if p["kind"] == "encoder":
+        return _to_tokens(b, _first(b, x, p), p, _)
+    x = linear(b, x, p["classes"], "classifier", p["class_bias"])
+    return classify(b, _token(b, x, -1, "last"))
+
+
+def _to_tokens(b: Builder, x: str, p: Parameters, _: str) -> str:
+    for i in range(1, p["class_layers"]):
+        x = linear(b, x, p["width"], f"classifier_in{i}")
+        x = activated(b, x, p["class_activation"])
+    bias = p["class_bias"] or len(b.shape(x)) == 3
+    return classify(b, linear(b, x, p["classes"], "classifier", bias))
+
+
+def _to_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return the loss of the mean of all tokens, projected, in classes."""
+    x = linear(b, x, p["projection"], "projection")
+    x = b.op("reduce", x, name="pooled", function="mean", axes=(1,), keep=False)
+    return classify(b, linear(b, x, p["classes"], "classifier"))
+
+
+def _to_teacher(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
+    both = [
+        linear(b, _token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
+        for i in (0, 1)
+    ]
+    how: dict[str, Any] = {"function": "mul", "scalar": 0.5}
+    return classify(b, b.op("pointwise", b.op("add", *both, name="both"), name="mean", **how))
+
+
+def _to_pixels(b: Builder, x: str, p: Parameters, _: str) -> str:
+    """Return patches as they were; a learned token stood for those that were hidden."""
+    b.weight("mask/w", (1, 1, p["width"]))
+    x = b.op("slice", x, name="seen", axis=1, start=p["class_tokens"], stop=b.shape(x)[1])
+    return mean_loss(b, linear(b, x, p["patch"] ** 2 * p["channels"], "pixels"))
+
+
+def _to_pretraining(b: Builder, x: str, p: Parameters, table: str) -> str:
+    """Return the losses of masked words, and of classes of the first token, as one."""
+    with b.scope("pair"):
+        pair = classify(b, linear(b, _first(b, x, p), p["classes"], "classifier"))
+    words = _to_masked(b, x, p, table)
+    return b.op("add", words, pair, name="losses") if b.training else words
+
+
+def _to_spans(b: Builder, x: str, p: Parameters, _: str) -> str:
+    x = linear(b, x, p["classes"], "spans")
+    return classify(b, b.op("transpose", x, name="spans/places", order=(0, 2, 1)))
+
+
+HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {
+    "words": _to_words,
+    "masked": _to_masked,
+    "none": _to_nothing,
+    "classes": _to_classes,
+    "tokens": _to_tokens,
+    "spans": _to_spans,
+    "mean": _to_mean,
+    "teacher": _to_teacher,
+    "pixels": _to_pixels,
+    "pretraining": _to_pretraining,
+    "vector": lambda b, x, p, _: mean_loss(b, vector(b, x, p)),
+}

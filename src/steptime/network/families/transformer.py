@@ -1,0 +1,119 @@
+"""Transformers: encoders as BERT, decoders as GPT-2 and Llama, are settings of one family."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.network.families.ends import HEADS, STEMS, words
+from steptime.network.families.family import Family, fault_of, parameters_of
+from steptime.network.layers.blocks import (
+    NORMS,
+    Part,
+    Sight,
+    attention,
+    block,
+    feed_forward,
+    mixture,
+    norm,
+)
+from steptime.network.layers.dense import linear
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.sequence import GATED
+
+
+def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
+    """Return what a stem, its blocks, those of a decoder that reads them, and a head make."""
+    x, table = body(b, p, batch)
+    return HEADS[p["head"]](b, b.whole(x, "final_gather"), p, table)
+
+
+def body(
+    b: Builder, p: Mapping[str, Any], batch: int, joined: Part = lambda x: x
+) -> tuple[str, str]:
+    """Return all but the head, and the table of words; what comes in may be `joined` with more."""
+    x, table = STEMS[p["stem"]](b, p, batch)
+    x = _normed(b, blocks(b, joined(x), p, p["kind"] == "decoder"), p, "final_norm")
+    if p["projects_words"] and p["embedding_width"] != p["width"]:
+        x = linear(b, x, p["embedding_width"], "output_in", bias=False)
+    return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
+
+
+def _normed(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
+    return norm(b, x, p["norm"], name) if p[name.removeprefix("target_")] else x
+
+
+def blocks(
+    b: Builder, x: str, p: Mapping[str, Any], causal: bool, name: str = "block", memory: str = ""
+) -> str:
+    """Return all blocks of `x [n, l, width]`, each of them attention and feed-forward.
+
+    Between these a block attends to a `memory`.
+    """
+    angles = relative = ""
+    length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
+    if p["positions"] == "rotary":
+        angles = b.buffer("angles", (length, p["rotary_width"]))
+    if p["positions"] in ("relative", "alibi"):
+        relative = _relative(b, p, length, f"{name}_relative")
+    groups = p["block_groups"] or p["layers"]
+    for i in b.repeat(p["layers"]):
+        window = p["window"] if p["windows"][i % len(p["windows"])] == "w" else 0
+        sights = [Sight(causal, window, angles, relative)]
+        sights += [Sight(memory=memory)] if memory else []
+        first = -(-(i * groups // p["layers"]) * p["layers"] // groups)  # of the group
+        with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
+            x = block(b, x, p, [*(_attends(b, p, sight) for sight in sights), _feeds(b, p, i)])
+    return x
+
+
+def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
+    return lambda x: attention(b, x, p, "cross" if sight.memory else "attention", sight)
+
+
+def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
+    """Return the feed-forward part of block number `i` from 0: dense, or a mixture of experts."""
+    dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
+    if p["experts"] and not dense and (i + 1) % p["expert_every"] == 0:
+        return lambda x: mixture(b, x, p, "experts")
+    return lambda x: feed_forward(b, x, p["ffn"], p["activation"], p["ffn_bias"], "ffn")
+
+
+def _decoded(
+    b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str
+) -> tuple[str, str]:
+    """Return a decoder's blocks over words, which read what the encoder made, and their table."""
+    heads = p["decoder_heads"]
+    own = heads == p["heads"]
+    q = {**p, "heads": heads, "kv_heads": p["kv_heads"] if own else heads}
+    q |= {} if own else dict.fromkeys(("head_width", "value_width"), p["width"] // heads)
+    q |= {"layers": p["decoder_layers"], "ffn": p["decoder_ffn"], "segments": 0}
+    q |= {"max_length": p["target_rows"], "length": p["target_length"]}
+    x, table = words(b, q, batch, "target_", table)
+    x = blocks(b, x, q, True, "decoder", memory)
+    return _normed(b, x, q, "target_final_norm"), table
+
+
+def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
+    """Return what is added to the scores of each head, by how far two places are apart."""
+    if p["positions"] == "alibi":  # fixed slopes
+        return b.buffer(name, (p["heads"], length, length))
+    with b.scope(name):
+        places = b.buffer("places", (length, length), "int64")
+        table = b.weight("w", (p["buckets"], p["heads"]))
+        found = b.op("embedding", places, table, name="embedding")
+        return b.op("transpose", found, name="by_head", order=(2, 0, 1))
+
+
+FAMILY = Family(
+    "transformer",
+    build,
+    parameters_of(
+        "transformer",
+        activation={"choices": ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", *GATED)},
+        norms={"choices": (*NORMS,)},
+        head={"choices": (*HEADS,)},
+    ),
+    "Vaswani et al. 2017; Devlin et al. 2018; Radford et al. 2019; Touvron et al. 2023",
+    batch=1,
+    batch_sweep=(1, 2, 4, 8),
+    check=fault_of("transformer"),
+)

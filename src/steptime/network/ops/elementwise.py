@@ -1,0 +1,320 @@
+"""Functions of single elements, of a kind of their own or `pointwise` by name; softmax, casts.
+
+A FLOP is one addition, multiplication, comparison, division, root or transcendental function;
+`pointwise` ones that are several are counted as they are written out: x sigmoid(x) is four and one.
+They take tensors that broadcast as numpy's do. What has a kind of its own is counted there.
+"""
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from steptime.core.errors import one_of
+from steptime.core.graph import TensorSpec
+from steptime.network.ops.table import (
+    Backward,
+    OpKind,
+    Specs,
+    broadcast_shape,
+    example,
+    fused,
+    last_axis,
+    no_flop,
+    of_each,
+    per_element,
+    require,
+    same_as_first,
+    show,
+    summed,
+    widest,
+)
+
+_ACTIVATIONS = {  # kind: (FLOP, FLOP of the gradient, what is kept, input or output, source)
+    "relu": (1, 1, "y", "max(x, 0)"),
+    "sigmoid": (4, 3, "y", "1 / (1 + exp(-x)); dx = dy y (1 - y)"),
+    "tanh": (1, 3, "y", "tanh(x), one function; dx = dy (1 - y^2)"),
+    "gelu": (5, 11, "x", "Hendrycks, Gimpel 2016: x/2 (1 + erf(x / sqrt 2)), or with `tanh`"),
+    "silu": (5, 9, "x", "Elfwing, Uchibe, Doya 2017: x sigmoid(x), or of `beta` times x"),
+}
+
+
+def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
+    """Return `a [...], b -> [...]`: `b` has the shape of `a`, or of its last dimensions."""
+    fits = b.shape == a.shape[len(a.shape) - len(b.shape) :]
+    require(fits, f"shapes {show(a, b)} do not fit elementwise")
+    return (TensorSpec(a.shape, widest(a, b)),)
+
+
+def _summed(b: Backward, kind: str, *beside: str, **how: Any) -> str:
+    """Return dY, or an op on it, summed to the second input's shape if that was broadcast."""
+    grad = b.emit(kind, (b.grad, *beside), "grad_b", **how)[0] if kind else b.grad
+    suffix = "grad_b_sum" if kind else "grad_b"
+    return summed(b, grad, b.out.shape, b.specs[1].shape, suffix)
+
+
+_GRADIENTS = {  # of the first input, and of the second
+    "add": of_each(lambda b: b.grad, lambda b: _summed(b, "")),
+    "sub": of_each(lambda b: b.grad, lambda b: _summed(b, "expand", shape=b.out.shape, scale=-1.0)),
+    "mul": of_each(
+        lambda b: b.emit("mul", (b.grad, b.op.inputs[1]), "grad_a")[0],
+        lambda b: _summed(b, "mul", b.op.inputs[0]),
+    ),
+}
+
+
+def maximum_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
+    """Return the larger elements of two tensors of one shape."""
+    require(a.shape == b.shape, f"shapes {show(a, b)} differ")
+    return (TensorSpec(a.shape, widest(a, b)),)
+
+
+def prelu_outputs(x: TensorSpec, slope: TensorSpec) -> Specs:
+    """Return `x [n, c, ...], slope [c] or [1] -> [n, c, ...]`."""
+    fits = slope.shape == (1,) or slope.shape == x.shape[1:2]
+    require(fits and len(x.shape) >= 2, f"PReLU of {show(x)} with slopes {show(slope)}")
+    return (x,)
+
+
+_pointwise = partial(OpKind, pointwise=True)  # runs in the kernel of another one, too
+
+KINDS = {
+    **{
+        name: _pointwise(
+            same_as_first,
+            per_element(flop),
+            example("3x4"),
+            source,
+            fused(f"{name}_grad", f"{kept} dy"),
+        )
+        for name, (flop, _, kept, source) in _ACTIVATIONS.items()
+    },
+    **{
+        f"{name}_grad": _pointwise(
+            same_as_first, per_element(flop), example("3x4 3x4"), f"derivative of {name}"
+        )
+        for name, (_, flop, _, _) in _ACTIVATIONS.items()
+    },
+    "softmax": OpKind(
+        same_as_first,
+        per_element(5),
+        example("3x4"),
+        "over the last axis: maximum, difference, exp, sum, quotient",
+        fused("softmax_grad", "y dy"),
+        autocast="wide",
+        row=last_axis,
+    ),
+    "softmax_grad": OpKind(
+        same_as_first, per_element(4), example("3x4 3x4"), "dx = y (dy - sum(y dy))", row=last_axis
+    ),
+    **{
+        name: _pointwise(
+            broadcast_outputs, per_element(1), example("2x3x4 3x4"), "definition", gradient
+        )
+        for name, gradient in _GRADIENTS.items()
+    },
+    "maximum": _pointwise(
+        maximum_outputs,
+        per_element(1),
+        example("3x4 3x4"),
+        "definition",
+        fused("maximum_grad", "inputs dy", "grad"),
+    ),
+    "maximum_grad": _pointwise(
+        lambda a, b, grad: (a, b),
+        per_element(3),
+        example("3x4 3x4 3x4"),
+        "derivative of maximum: one comparison, dy to each input or 0",
+    ),
+    "prelu": _pointwise(
+        prelu_outputs,
+        per_element(2),
+        example("2x3x4 3"),
+        "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
+        fused("prelu_grad", "inputs dy", "grad"),
+        autocast="low",
+    ),
+    "prelu_grad": OpKind(
+        lambda x, slope, grad: (x, slope),
+        per_element(4),
+        example("2x3x4 3 2x3x4"),
+        "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
+    ),
+    "dropout": _pointwise(
+        same_as_first,
+        per_element(2),
+        example("3x4", p=0.5),
+        "Srivastava et al. 2014: mask and scale; drawing the mask is not counted",
+        fused("dropout_grad", "dy saved"),
+        saved=lambda x, **_: (TensorSpec(x.shape, "bool"),),
+    ),
+    "dropout_grad": _pointwise(
+        same_as_first, per_element(2), example("3x4 3x4:bool", p=0.5), "mask and scale"
+    ),
+    "cast": _pointwise(
+        lambda x, dtype: (TensorSpec(x.shape, dtype),),
+        no_flop,
+        example("3x4", dtype="bfloat16"),
+        "definition: copies into another element type",
+        fused("cast", "dy", attrs=lambda b: {"dtype": b.specs[0].dtype}),
+    ),
+}
+
+
+Derivative = tuple[str, int] | None  # what it reads beside dy, and its FLOP an element
+
+
+class Function(NamedTuple):
+    """FLOP an element of a function, and how each operand's gradient is made.
+
+    A gradient reads operands `a`, `b`, `c` or the output `y`, and dy; `("", 0)` is dy itself, None
+    an operand without one. `is_bool` functions make truth values.
+    """
+
+    flop: int
+    gradients: tuple[Derivative, ...]
+    is_bool: bool = False
+
+
+def _unary(flop: int, reads: str = "a", back: int = 0) -> Function:
+    return Function(flop, ((reads, back),))
+
+
+_NONE, _TRUTH = Function(1, (None,)), Function(1, (None,) * 2, True)
+FUNCTIONS: dict[str, Function] = {
+    "neg": _unary(1, "", 1),
+    "abs": _unary(1, "a", 2),
+    "exp": _unary(1, "y", 1),
+    "log": _unary(1, "a", 1),
+    "sqrt": _unary(1, "y", 2),
+    "rsqrt": _unary(1, "y", 4),
+    "reciprocal": _unary(1, "y", 3),
+    "sin": _unary(1, "a", 2),
+    "cos": _unary(1, "a", 3),
+    "erf": _unary(1, "a", 4),
+    "log1p": _unary(1, "a", 2),
+    "expm1": _unary(1, "y", 2),
+    **dict.fromkeys(("floor", "ceil", "round", "sign"), _NONE),
+    **dict.fromkeys(("logical_not", "isnan"), Function(1, (None,), True)),
+    "clamp": _unary(1, "a", 2),  # between the attributes `low` and `high`
+    "leaky_relu": _unary(2, "a", 2),  # below 0 times `scalar`
+    "elu": _unary(3, "a", 4),  # below 0 `scalar` (exp(x) - 1)
+    "selu": _unary(4, "a", 5),
+    "hard_sigmoid": _unary(3, "a", 3),  # a sum, a clamp, a quotient
+    "hard_swish": _unary(4, "a", 4),
+    "softsign": _unary(3, "a", 4),
+    "softplus": _unary(3, "a", 5),  # log(1 + exp(x))
+    "log_sigmoid": _unary(5, "a", 6),
+    "mish": _unary(5, "a", 13),  # x tanh(softplus(x))
+    "add": Function(1, (("", 0), ("", 0))),
+    "sub": Function(1, (("", 0), ("", 1))),
+    "mul": Function(1, (("b", 1), ("a", 1))),
+    "div": Function(1, (("b", 1), ("by", 3))),
+    "pow": Function(1, (("ab", 4), ("ay", 3))),
+    "maximum": Function(1, (("ab", 2), ("ab", 2))),
+    "minimum": Function(1, (("ab", 2), ("ab", 2))),
+    "mod": Function(1, (("", 0), ("ab", 3))),
+    "floor_divide": Function(1, (None,) * 2),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), _TRUTH),
+    "where": Function(1, (None, ("a", 1), ("a", 1))),
+}
+
+
+_WIDE = ("exp", "expm1", "log", "log1p", "pow", "reciprocal", "rsqrt", "softplus")
+
+
+def _autocast(function: str, scalar_place: int = -1, **_: object) -> Literal["", "wide"]:
+    """Return the type of a function under mixed precision; a number over a tensor is wide too."""
+    return "wide" if function in _WIDE or (function == "div" and scalar_place == 0) else ""
+
+
+def function_of(name: str) -> Function:
+    """Return a row of `FUNCTIONS`; raises `InputError` for a name that is not there."""
+    one_of("pointwise function", name, FUNCTIONS)
+    return FUNCTIONS[name]
+
+
+def promoted(*specs: TensorSpec) -> str:
+    """Return the type of what is made of several: the widest of floats, if there are any."""
+    floats = [spec for spec in specs if "float" in spec.dtype]
+    return widest(*(floats or specs))
+
+
+def pointwise_outputs(
+    *specs: TensorSpec,
+    function: str,
+    scalar: float | None = None,
+    scalar_place: int = -1,
+    **limits: float,
+) -> Specs:
+    """Return the shape that the inputs broadcast to.
+
+    A function of several operands takes `scalar` as the operand at `scalar_place`, one of one
+    operand as its parameter; `clamp` has `low` and `high`.
+    """
+    row = function_of(function)
+    arity = len(row.gradients)
+    given = len(specs) + (scalar is not None and arity > 1)
+    require(bool(specs) and given == arity, f"{function} takes {arity} operands, not {given}")
+    places = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
+    require(places, f"{function} has no operand {scalar_place} that could be {scalar!r}")
+    wanted = {"low", "high"} if function == "clamp" else set()
+    right = limits.keys() == wanted and all(type(n) is float for n in limits.values())
+    require(right, f"{function} with {', '.join(limits) or 'no limits'}")
+    shape = broadcast_shape(*(spec.shape for spec in specs))
+    require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
+    chosen = specs[1 if len(specs) > 1 else 0 :] if function == "where" else specs
+    return (TensorSpec(shape or (), "bool" if row.is_bool else promoted(*chosen)),)
+
+
+def _operands(b: Backward) -> list[str | None]:
+    names: list[str | None] = list(b.op.inputs)
+    arity = len(function_of(b.attrs["function"]).gradients)
+    if len(names) < arity:
+        names.insert(b.attrs.get("scalar_place", -1) % arity, None)
+    return names
+
+
+def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Emit an op for each operand, and the sum over what it was broadcast along."""
+    operands = _operands(b)
+    tensors = {**dict(zip("abc", operands, strict=False)), "y": b.output}
+    grads: list[str | None] = []
+    rules = enumerate(function_of(b.attrs["function"]).gradients)
+    for place, rule in (one for one in rules if operands[one[0]] is not None):
+        grad, i, suffix = b.grad, len(grads), f"grad_{'abc'[place]}"
+        if rule is None or not b.needs[i]:
+            grads.append(None)
+            continue
+        if rule != ("", 0):
+            reads = tuple(name for letter in rule[0] if (name := tensors[letter]))
+            how = {**b.attrs, "operand": place}
+            (grad,) = b.emit("pointwise_grad", (*reads, grad), suffix, **how)
+        grads.append(summed(b, grad, b.out.shape, b.specs[i].shape, f"{suffix}_sum"))
+    return tuple(grads)
+
+
+def _grad_flop(*specs: TensorSpec, function: str, operand: int, **_: Any) -> int:
+    rule = function_of(function).gradients[operand]
+    require(rule is not None, f"operand {operand} of {function} has no gradient")
+    return rule[1] * specs[-1].size if rule else 0
+
+
+KINDS |= {
+    "pointwise": OpKind(
+        pointwise_outputs,
+        lambda *specs, **attrs: (
+            function_of(attrs["function"]).flop * pointwise_outputs(*specs, **attrs)[0].size
+        ),
+        example("2x3x1 3x4", function="div"),
+        "definition: one FLOP an element made, several where a function is written so",
+        gradient=pointwise_gradient,
+        autocast=_autocast,
+        pointwise=True,
+    ),
+    "pointwise_grad": OpKind(
+        lambda *specs, **_: (specs[-1],),
+        _grad_flop,
+        example("3x4 2x3x4", function="div", operand=0),
+        "derivative of a pointwise function by an operand, times dy",
+        pointwise=True,
+    ),
+}

@@ -1,0 +1,267 @@
+"""General ops over any axes: reductions, moves by index, padding, running sums, selection.
+
+They stand where no dedicated kind does. Axes are counted from the first, indices are whole numbers.
+"""
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.network.ops.table import (
+    Backward,
+    OpKind,
+    Specs,
+    broadcast_shape,
+    example,
+    fused,
+    no_flop,
+    per_element,
+    require,
+    resized,
+    show,
+    summed,
+    turned,
+)
+
+REDUCTIONS = {  # function: the type that it makes, "" for that of its input
+    **dict.fromkeys(("sum", "mean", "max", "min", "prod"), ""),
+    **dict.fromkeys(("argmax", "argmin"), "int64"),
+    **dict.fromkeys(("any", "all"), "bool"),
+}
+_READS_BOTH = ("max", "min", "prod")  # gradients that read input and output
+PADDINGS = ("constant", "reflect", "edge", "circular")
+
+
+def _axis(x: TensorSpec, axis: int) -> None:
+    require(0 <= axis < len(x.shape), f"axis {axis} of {show(x)}")
+
+
+def reduce_outputs(
+    x: TensorSpec, function: str, axes: tuple[int, ...], keep: bool = False
+) -> Specs:
+    """Return `x` reduced over `axes`, which stay as 1 where they are kept."""
+    require(function in REDUCTIONS, f"reduce knows {', '.join(REDUCTIONS)}, not {function!r}")
+    rank = len(x.shape)
+    once = bool(axes) and len({*axes}) == len(axes)
+    require(once and all(0 <= i < rank for i in axes), f"reduce over axes {axes} of {show(x)}")
+    single = not function.startswith("arg") or len(axes) == 1
+    require(single, f"{function} over {len(axes)} axes")
+    shape = [1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes]
+    return (TensorSpec(tuple(shape), REDUCTIONS[function] or x.dtype),)
+
+
+def reduce_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Spread dY over what was reduced; an extreme's goes to where it was, in equal shares."""
+    function = b.attrs["function"]
+    if REDUCTIONS[function]:
+        return (None,)
+    reads = (b.op.inputs[0], b.output) if function in _READS_BOTH else ()
+    how = {"function": function, "axes": b.attrs["axes"], "shape": b.specs[0].shape}
+    return (b.emit("reduce_grad", (*reads, b.grad), "grad_input", **how)[0],)
+
+
+def broadcast_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
+    """Return `x` seen with `shape`, to which it broadcasts by numpy's rule."""
+    fits = broadcast_shape(x.shape, shape) == tuple(shape)
+    require(fits, f"{show(x)} does not broadcast to {list(shape)}")
+    return (TensorSpec(tuple(shape), x.dtype),)
+
+
+def tile_outputs(x: TensorSpec, times: tuple[int, ...]) -> Specs:
+    """Return `x` repeated so many times along each axis."""
+    require(len(times) == len(x.shape) and min(times, default=1) >= 1, f"{show(x)} times {times}")
+    shape = tuple(n * t for n, t in zip(x.shape, times, strict=True))
+    return (TensorSpec(shape, x.dtype),)
+
+
+def tile_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Sum dY over the repetitions."""
+    x, times = b.specs[0].shape, b.attrs["times"]
+    apart = tuple(n for pair in zip(times, x, strict=True) for n in pair)
+    seen = b.emit("reshape", (b.grad,), "grad_apart", shape=apart)[0]
+    axes = tuple(range(0, 2 * len(x), 2))
+    return (b.emit("reduce_sum", (seen,), "grad_input", axes=axes, shape=x)[0],)
+
+
+def pad_outputs(
+    x: TensorSpec, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0
+) -> Specs:
+    """Return `x` with `pads` (before and after each axis) around it; a negative one cuts."""
+    require(mode in PADDINGS, f"pad knows {', '.join(PADDINGS)}, not {mode!r}")
+    require(len(pads) == 2 * len(x.shape), f"{len(pads)} pads around {show(x)}")
+    if mode != "constant":
+        inner = len(x.shape) in (3, 4, 5) and not any(pads[:4]) and min(pads) >= 0
+        require(inner, f"{mode} padding {pads} of {show(x)}: of the axes from the third on only")
+        for i, n in enumerate(x.shape):
+            most = n - (mode == "reflect") if mode != "edge" else max(pads)
+            require(max(pads[2 * i : 2 * i + 2]) <= most, f"{mode} padding {pads} of {show(x)}")
+    shape = tuple(n + pads[2 * i] + pads[2 * i + 1] for i, n in enumerate(x.shape))
+    require(min(shape, default=1) >= 1, f"padding {pads} of {show(x)} leaves nothing")
+    return (TensorSpec(shape, x.dtype),)
+
+
+def pad_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Cut dY, which is padding by the opposite; else add what was repeated."""
+    pads = b.attrs["pads"]
+    if b.attrs.get("mode", "constant") == "constant":
+        return (b.emit("pad", (b.grad,), "grad_input", pads=tuple(-n for n in pads))[0],)
+    return (b.emit("pad_grad", (b.grad,), "grad_input", pads=pads, mode=b.attrs["mode"])[0],)
+
+
+def pad_grad_outputs(grad: TensorSpec, pads: tuple[int, ...], mode: str) -> Specs:
+    """Return `grad` with what lies in the padding added to the element that it repeats."""
+    shape = tuple(n - pads[2 * i] - pads[2 * i + 1] for i, n in enumerate(grad.shape))
+    require(mode in PADDINGS and min(shape) >= 1, f"{mode} padding {pads} in {show(grad)}")
+    return (TensorSpec(shape, grad.dtype),)
+
+
+def _check_indices(x: TensorSpec, indices: TensorSpec, axis: int) -> None:
+    _axis(x, axis)
+    require(indices.dtype in ("int64", "int32"), f"indices of {indices.dtype}")
+
+
+def gather_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
+    """Return the parts of `x` at `indices [...]` along `axis`, which they stand in place of."""
+    _check_indices(x, indices, axis)
+    return (resized(x, axis, *indices.shape),)
+
+
+def gather_grad_outputs(indices: TensorSpec, grad: TensorSpec, axis: int, size: int) -> Specs:
+    """Return zeros of `size` along `axis` with each part of `grad` added at its index."""
+    rank = len(indices.shape)
+    fits = grad.shape[axis : axis + rank] == indices.shape
+    require(fits, f"gradient {show(grad)} of a gather by {show(indices)} along {axis}")
+    shape = (*grad.shape[:axis], size, *grad.shape[axis + rank :])
+    return (TensorSpec(shape, grad.dtype),)
+
+
+def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
+    """Return the element of `x` at each index along `axis`; other places are its own."""
+    _check_indices(x, indices, axis)
+    fits = len(x.shape) == len(indices.shape) and all(
+        n <= m for i, (n, m) in enumerate(zip(indices.shape, x.shape, strict=True)) if i != axis
+    )
+    require(fits, f"elements of {show(x)} at {show(indices)} along {axis}")
+    return (TensorSpec(indices.shape, x.dtype),)
+
+
+def _shaped(b: Backward) -> dict[str, Any]:
+    return {"axis": b.attrs["axis"], "shape": b.specs[0].shape}
+
+
+def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Specs:
+    """Return the `k` largest (or smallest) along `axis` in order, and their places."""
+    _axis(x, axis)
+    require(1 <= k <= x.shape[axis], f"top {k} of {show(x)} along {axis}")
+    found = resized(x, axis, k)
+    return (found, found._replace(dtype="int64"))
+
+
+def _as_it_is(x: TensorSpec, *axes: int) -> Specs:
+    for axis in axes:
+        _axis(x, axis)
+    return (x,)
+
+
+_PADS = (0, 0, 0, 0, 1, 2, 0, 3)
+_ADDED = "definition: one addition an element of dy, into zeros"
+
+KINDS = {
+    "reduce": OpKind(
+        reduce_outputs,
+        per_element(1),
+        example("2x5x3", function="max", axes=(0, 2), keep=False),
+        "definition: one addition, product or comparison an element read",
+        gradient=reduce_gradient,
+        autocast=lambda function, **_: "wide" if function in ("sum", "prod") else "",
+    ),
+    "reduce_grad": OpKind(
+        lambda *specs, shape, **_: (TensorSpec(tuple(shape), specs[-1].dtype),),
+        lambda *specs, function, **_: (
+            2 * specs[0].size if len(specs) > 1 else specs[0].size * (function == "mean")
+        ),
+        example("5", function="mean", axes=(0, 2), shape=(2, 5, 3)),
+        "derivative of reduce: copies; a quotient an element of dy, or two FLOP an element of x",
+    ),
+    "broadcast": OpKind(
+        broadcast_outputs,
+        no_flop,
+        example("3x1", shape=(2, 3, 4)),
+        "definition: a view with strides of 0",
+        gradient=lambda b: (summed(b, b.grad, b.out.shape, b.specs[0].shape, "grad_input"),),
+        storage="view",
+    ),
+    "tile": OpKind(
+        tile_outputs,
+        no_flop,
+        example("2x3", times=(1, 2)),
+        "definition: copies",
+        gradient=tile_gradient,
+    ),
+    "pad": OpKind(
+        pad_outputs,
+        no_flop,
+        example("2x3x4x5", pads=_PADS, mode="constant", value=0.0),
+        "definition: copies",
+        gradient=pad_gradient,
+    ),
+    "pad_grad": OpKind(
+        pad_grad_outputs,
+        per_element(1),
+        example("2x3x7x8", pads=_PADS, mode="edge"),
+        "derivative of padding that repeats: one addition an element of dy",
+    ),
+    "gather": OpKind(
+        gather_outputs,
+        no_flop,
+        example("2x5x3 2x2:int64", axis=1),
+        "definition: reads what it copies",
+        gradient=fused(
+            "gather_grad",
+            "w dy",
+            attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[b.attrs["axis"]]},
+        ),
+        read=lambda x, at, **how: at.size_bytes + gather_outputs(x, at, **how)[0].size_bytes,
+    ),
+    "gather_grad": OpKind(
+        gather_grad_outputs,
+        lambda indices, grad, **_: int(grad.size),
+        example("2x2:int64 2x2x2x3", axis=1, size=5),
+        _ADDED,
+    ),
+    "gather_elements": OpKind(
+        gather_elements_outputs,
+        no_flop,
+        example("2x5x3 2x2x3:int64", axis=1),
+        "definition: reads what it copies",
+        gradient=fused("gather_elements_grad", "w dy", attrs=_shaped),
+        read=lambda x, at, **_: at.size_bytes + x.size_bytes // x.size * at.size,
+    ),
+    "gather_elements_grad": OpKind(
+        lambda indices, grad, shape, **_: (TensorSpec(tuple(shape), grad.dtype),),
+        lambda indices, grad, **_: int(grad.size),
+        example("2x2x3:int64 2x2x3", axis=1, shape=(2, 5, 3)),
+        _ADDED,
+    ),
+    "topk": OpKind(
+        topk_outputs,
+        per_element(1),
+        example("2x5x3", k=2, axis=1, largest=True),
+        "convention: one comparison an element read; how a library sorts is its own",
+        gradient=fused("gather_elements_grad", "places dy", attrs=_shaped),
+    ),
+    "cumsum": OpKind(
+        lambda x, axis, reverse=False: _as_it_is(x, axis),
+        per_element(1),
+        example("2x5x3", axis=1, reverse=False),
+        "definition: one addition an element",
+        autocast="wide",
+        gradient=fused("cumsum", "dy", attrs=turned("reverse")),
+    ),
+    "flip": OpKind(
+        lambda x, axes: _as_it_is(x, *axes),
+        no_flop,
+        example("2x5x3", axes=(0, 1)),
+        "definition: copies",
+        gradient=fused("flip", "dy"),
+    ),
+}

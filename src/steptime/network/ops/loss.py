@@ -1,0 +1,86 @@
+"""What training alone has: softmax cross-entropy, the steps of its gradient, updates of weights."""
+
+from collections.abc import Callable
+
+from steptime.core.graph import TensorSpec
+from steptime.network.ops.table import (
+    Backward,
+    OpKind,
+    Specs,
+    example,
+    last_axis,
+    per_element,
+    require,
+    same_as_first,
+    show,
+)
+
+IGNORED_LABEL = -100
+
+
+def cross_entropy_outputs(logits: TensorSpec, labels: TensorSpec) -> Specs:
+    """Return `logits [..., classes], labels [...] -> []`, the mean over labels not ignored."""
+    require(labels.shape == logits.shape[:-1], f"cross-entropy of {show(logits, labels)}")
+    return (TensorSpec((), logits.dtype),)
+
+
+def cross_entropy_gradient(b: Backward) -> tuple[str | None, ...]:
+    """First the gradient of the chosen log-probabilities, then that of log-softmax."""
+    labels, log_p = b.op.inputs[1], b.saved[0]
+    picked = b.emit("pick_grad", (log_p, labels, b.grad), "grad_log_p")[0]
+    return b.emit("log_softmax_grad", (log_p, picked), "grad_input")[0], None
+
+
+KINDS = {
+    "cross_entropy": OpKind(
+        cross_entropy_outputs,
+        per_element(5),
+        example("3x5 3:int64"),
+        "log-softmax (maximum, difference, exp, sum, difference), then the mean of the labels'",
+        gradient=cross_entropy_gradient,
+        saved=same_as_first,
+        autocast="wide",
+        row=last_axis,
+    ),
+    "pick_grad": OpKind(
+        same_as_first,
+        lambda log_p, labels, grad: int(labels.size),
+        example("3x5 3:int64 :float32"),
+        "-1/n at each label, 0 elsewhere",
+        read=lambda log_p, labels, grad: int(labels.size_bytes + grad.size_bytes),
+    ),
+    "log_softmax_grad": OpKind(
+        same_as_first,
+        per_element(4),
+        example("3x5 3x5"),
+        "dx = dy - softmax(x) sum(dy)",
+        row=last_axis,
+    ),
+}
+
+
+STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}  # tensors kept for each weight
+SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2}  # tensors made while updating one
+_FLOP = {
+    "sgd": (2, "w -= lr g"),
+    "momentum": (4, "Polyak 1964: v = m v + g; w -= lr v"),
+    "rmsprop": (9, "Hinton 2012: s = a s + (1-a) g^2; w -= lr g / (sqrt s + eps)"),
+    "adam": (13, "Kingma, Ba 2015, algorithm 1, the bias correction of m folded into lr"),
+}
+
+
+def _scratch(tensors: int) -> Callable[..., int]:
+    return lambda weight, *_: tensors * weight.size_bytes
+
+
+KINDS |= {
+    name: OpKind(
+        lambda *weight_states_grad: weight_states_grad[:-1],
+        per_element(flop),
+        example(" ".join(["3x4"] * (STATES[name] + 2))),
+        source,
+        storage="in_place",
+        scratch=_scratch(SCRATCH[name]),
+    )
+    for name, (flop, source) in _FLOP.items()
+}

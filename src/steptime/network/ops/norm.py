@@ -1,0 +1,144 @@
+"""Normalisation: batch, layer, root-mean-square, local response."""
+
+from typing import Any
+
+from steptime.core.graph import TensorSpec
+from steptime.network.ops.table import (
+    OpKind,
+    Specs,
+    example,
+    fused,
+    last_axis,
+    per_element,
+    require,
+    same_as_first,
+    show,
+)
+
+STATISTICS_DTYPE = "float32"
+EPSILON = 1e-5  # of every norm, as torch's layer norm
+
+
+def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
+    """Return the spec of means, or of inverse deviations, that are kept for the gradient."""
+    return TensorSpec(shape, "float64" if x.dtype == "float64" else STATISTICS_DTYPE)
+
+
+def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
+    """Return `x [n, c, ...], weight, bias, running mean, running variance [c] -> [n, c, ...]`."""
+    require(len(x.shape) >= 2, f"batch norm needs [batch, channels, ...], not {show(x)}")
+    require(len(params) == 4, "batch norm needs weight, bias, running mean, running variance")
+    for spec in params:
+        require(spec.shape == (x.shape[1],), f"batch norm of {show(x)} with {show(spec)}")
+    return (x,)
+
+
+def group_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec, groups: int) -> Specs:
+    """Return `x [n, c, ...], weight, bias [c] -> [n, c, ...]`; of one channel: instance norm."""
+    fits = len(x.shape) >= 2 and weight.shape == bias.shape == x.shape[1:2]
+    require(fits, f"group norm of {show(x)} with {show(weight, bias)}")
+    require(groups >= 1 and x.shape[1] % groups == 0, f"{x.shape[1]} channels in {groups} groups")
+    return (x,)
+
+
+def layer_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec) -> Specs:
+    """Return `x [..., width], weight, bias [width] -> [..., width]`."""
+    fits = weight.shape == bias.shape == x.shape[-1:] and len(x.shape) >= 1
+    require(fits, f"layer norm of {show(x)} with {show(weight, bias)}")
+    return (x,)
+
+
+def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
+    """Return `x [..., width], weight [width] -> [..., width]`."""
+    fits = weight.shape == x.shape[-1:] and len(x.shape) >= 1
+    require(fits, f"RMS norm of {show(x)} with {show(weight)}")
+    return (x,)
+
+
+_LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
+
+KINDS = {
+    "batch_norm": OpKind(
+        batch_norm_outputs,
+        # in training mean 1, variance 3, normalise 2, scale, shift
+        lambda x, *_, training=True: (8 if training else 4) * x.size,
+        example("4x3x5x5 3 3 3 3", training=True),
+        "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
+        gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=None),
+        saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
+    ),
+    "batch_norm_grad": OpKind(
+        lambda x, grad, weight, *_: (x, weight, weight),
+        per_element(13),
+        example("4x3x5x5 4x3x5x5 3 3 3"),
+        "derivative of batch_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
+    ),
+    "layer_norm": OpKind(
+        layer_norm_outputs,
+        per_element(8),
+        example("2x4x6 6 6"),
+        "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
+        gradient=fused("layer_norm_grad", "x dy w saved", "grad", attrs=None),
+        always_saves=True,
+        autocast="wide",
+        saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
+        row=last_axis,
+    ),
+    "layer_norm_grad": OpKind(
+        lambda x, grad, weight, *_: (x, weight, weight),
+        per_element(13),
+        example("2x4x6 2x4x6 6 2x4 2x4"),
+        "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
+        row=last_axis,
+    ),
+    "group_norm": OpKind(
+        group_norm_outputs,
+        per_element(8),
+        example("4x3x5x5 3 3", groups=3),
+        "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
+        gradient=fused("group_norm_grad", "x dy w saved", "grad"),
+        always_saves=True,
+        autocast="wide",
+        saved=lambda x, *_, groups: (_statistics(x, x.shape[0], groups),) * 2,
+    ),
+    "group_norm_grad": OpKind(
+        lambda x, grad, weight, *_, **__: (x, weight, weight),
+        per_element(13),
+        example("4x3x5x5 4x3x5x5 3 4x3 4x3", groups=3),
+        "derivative of group_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
+    ),
+    "rms_norm": OpKind(
+        rms_norm_outputs,
+        per_element(4),
+        example("2x4x6 6"),
+        "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
+        gradient=fused("rms_norm_grad", "x dy w saved", "grad", attrs=None),
+        always_saves=True,
+        autocast="wide",
+        saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
+        row=last_axis,
+    ),
+    "rms_norm_grad": OpKind(
+        lambda x, grad, weight, *_: (x, weight),
+        per_element(9),
+        example("2x4x6 2x4x6 6 2x4"),
+        "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
+        row=last_axis,
+    ),
+    "local_response_norm": OpKind(
+        same_as_first,
+        # square, window sum, scale and shift, power, product
+        lambda x, size, **_: int((size + 5) * x.size),
+        example("4x3x5x5", **_LRN),
+        "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
+        gradient=fused("local_response_norm_grad", "x dy y saved"),
+        autocast="wide",
+        saved=same_as_first,
+    ),
+    "local_response_norm_grad": OpKind(
+        same_as_first,
+        lambda x, *_, size, **__: int((size + 6) * x.size),
+        example("4x3x5x5 4x3x5x5 4x3x5x5 4x3x5x5", **_LRN),
+        "derivative of local_response_norm: two products, ratio 2, window sum, last 2",
+    ),
+}

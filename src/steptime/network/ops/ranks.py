@@ -1,0 +1,157 @@
+"""The graph of one rank: a training step spread over fully sharded replicas, exchanges as ops.
+
+With ZeRO's third stage (Rajbhandari and others 2020) each of n replicas keeps 1/n of the weights,
+gradients and optimizer's states: weights are gathered before they are used, sums of gradients
+scattered, and each updates its own shard.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from steptime.core.errors import InputError
+from steptime.core.exchange import BUCKET_BYTES
+from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec
+from steptime.network.ops import output_names, outputs_of
+
+
+def rank_graph(graph: Graph, ranks: int, bucket_bytes: float = BUCKET_BYTES) -> Graph:
+    """Return the graph of one of `ranks` of a training step `graph`, whose batch is one replica's.
+
+    What is exchanged at once are buckets of at least `bucket_bytes` of gradients, in the order of
+    the backward pass, or of weights, in the order of the forward pass; the weights of a bucket are
+    gathered while the one before is used, and again for the backward pass where there are several.
+    Without a limit (`inf`) there is one bucket. A weight is sharded along its first axis; raises
+    `InputError` for one without an axis.
+    """
+    rank = _Rank(graph, ranks)
+    buckets = rank.buckets(bucket_bytes)
+    rank.gather_before_use(buckets)
+    for number, bucket in enumerate(reversed(buckets)):
+        rank.exchange_gradients(bucket, number)
+    return rank.graph()
+
+
+class _Rank:
+    """The graph while exchanges are put between its ops, by the op that they stand before."""
+
+    def __init__(self, graph: Graph, ranks: int) -> None:
+        self.ranks = ranks
+        self.whole = graph
+        self.tensors = dict(graph.tensors)
+        self.ops = list(graph.ops)
+        self.place = {op.name: i for i, op in enumerate(graph.ops)}
+        self.updates = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
+        self.made = {name: i for i, op in enumerate(graph.ops) for name in op.outputs}
+        self.backward = {op.of: i for i, op in enumerate(graph.ops) if op.part == "backward"}
+        self.readers: dict[str, list[int]] = {}
+        for i, op in enumerate(graph.ops):
+            for name in op.inputs:
+                if name in self.updates:
+                    self.readers.setdefault(name, []).append(i)
+        self.before: dict[int, list[Op]] = {}
+        self.shards: dict[str, str] = {}
+
+    def buckets(self, bucket_bytes: float) -> list[list[str]]:
+        """Return the trained weights in order of use, in buckets filled from the last row on."""
+        rows: dict[str, list[str]] = {}
+        for weight, update in self.updates.items():
+            rows.setdefault(update.of, []).append(weight)
+        ordered = sorted(rows, key=lambda row: self.place[row])
+        found: list[list[str]] = [[]]
+        filled = 0.0
+        for row in reversed(ordered):
+            if filled >= bucket_bytes:
+                found.append([])
+                filled = 0.0
+            found[-1][:0] = rows[row]
+            filled += sum(self.tensors[weight].size_bytes for weight in rows[row])
+        return found[::-1]
+
+    def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
+        """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
+        grads = [self.updates[weight].inputs[-1] for weight in bucket]
+        rows = {self.updates[weight].of for weight in bucket}
+        ends = [self.backward[row] for row in rows if row in self.backward]
+        ready = 1 + max([*ends, *(self.made[grad] for grad in grads)])
+        row = self.updates[bucket[0]].of
+        kind = "reduce_scatter"
+        sums = self.add(ready, f"gradients{number}/{kind}", kind, grads, {}, "backward", row)
+        for weight, total in zip(bucket, sums, strict=True):
+            self.update(weight, total)
+
+    def update(self, weight: str, grad: str) -> None:
+        """Let the update of a weight's shard read the sum of its gradients."""
+        op = self.updates[weight]
+        shard = self.shard(weight)
+        inputs = (shard, *op.inputs[1:-1], grad)
+        for state in op.inputs[1:-1]:
+            self.tensors[state] = self.tensors[shard]
+        made = outputs_of(op.kind, tuple(self.tensors[n] for n in inputs), op.settings)
+        self.tensors.update(zip(op.outputs, made, strict=True))
+        self.ops[self.place[op.name]] = replace(op, inputs=inputs)
+
+    def shard(self, weight: str) -> str:
+        """Return the name of the part of a weight that this rank keeps."""
+        if weight not in self.shards:
+            spec = self.whole.tensors[weight]
+            if not spec.shape:
+                raise InputError(f"{self.whole.name}: weight '{weight}' has no axis to shard")
+            rows = -(-spec.shape[0] // self.ranks)
+            self.shards[weight] = f"{weight}/shard"
+            self.tensors[self.shards[weight]] = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
+        return self.shards[weight]
+
+    def lengths(self, bucket: Iterable[str]) -> Mapping[str, Attr]:
+        return {"lengths": tuple(self.whole.tensors[weight].shape[0] for weight in bucket)}
+
+    def gather_before_use(self, buckets: Sequence[Sequence[str]]) -> None:
+        """Gather each bucket of weights while the one before is used, in both passes."""
+        passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
+        for part in passes:
+            used = []  # where an op of the pass first reads a weight of each bucket
+            for number, bucket in enumerate(buckets):
+                places = (i for weight in bucket for i in self.readers[weight])
+                first = min((i for i in places if self.whole.ops[i].part == part), default=None)
+                used += [] if first is None else [(first, number)]
+            used.sort()
+            for (at, _), (_, number) in zip((used[0], *used), used, strict=False):
+                self.gather(buckets[number], number, part, at, len(passes) == 1)
+
+    def gather(
+        self, bucket: Sequence[str], number: int, part: Part, at: int, for_both: bool
+    ) -> None:
+        """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
+        shards = [self.shard(weight) for weight in bucket]
+        name, row = f"weights{number}/{part}", self.updates[bucket[0]].of
+        gathered = self.add(at, name, "all_gather", shards, self.lengths(bucket), part, row)
+        whole = dict(zip(bucket, gathered, strict=True))
+        for i in {i for weight in bucket for i in self.readers[weight]}:
+            op = self.ops[i]
+            if op.part == part or (for_both and op.part != "update"):
+                self.ops[i] = replace(op, inputs=tuple(whole.get(n, n) for n in op.inputs))
+
+    def add(
+        self,
+        at: int,
+        name: str,
+        kind: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Attr],
+        part: Part,
+        row: str,
+    ) -> tuple[str, ...]:
+        """Put an exchange before the op at a place and return the names of what it makes."""
+        every = {"ranks": self.ranks, "stride": 1, **attrs}
+        op = Op(name, kind, tuple(inputs), (), every, part, "" if part == "forward" else row)
+        made = outputs_of(kind, tuple(self.tensors[n] for n in inputs), op.settings)
+        outputs = output_names(name, len(made))
+        self.tensors.update(zip(outputs, made, strict=True))
+        self.before.setdefault(at, []).append(replace(op, outputs=outputs))
+        return outputs
+
+    def graph(self) -> Graph:
+        """Return the graph of the rank."""
+        weights = tuple(self.shards.get(weight, weight) for weight in self.whole.weights)
+        places = range(len(self.ops) + 1)
+        ops = [op for i in places for op in (*self.before.get(i, ()), *self.ops[i : i + 1])]
+        return replace(self.whole, tensors=self.tensors, ops=tuple(ops), weights=weights)

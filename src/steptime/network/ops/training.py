@@ -1,0 +1,142 @@
+"""The training graph: a network's forward ops, the ops of its gradient, and the updates."""
+
+from dataclasses import replace
+
+from steptime.core.errors import one_of
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.network.ops import OPS, output_names, outputs_of, saved_of
+from steptime.network.ops.loss import STATES
+from steptime.network.ops.table import Backward, no_flop
+
+
+class _Tape:
+    """The graph while gradients are appended."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.tensors = dict(graph.tensors)
+        self.ops: list[Op] = []
+        self.grads: dict[str, str] = {}
+
+    def append(self, op: Op) -> tuple[str, ...]:
+        specs = tuple(self.tensors[name] for name in op.inputs)
+        new = outputs_of(op.kind, specs, op.settings)
+        outputs = output_names(op.name, len(new))
+        self.tensors.update(zip(outputs, new, strict=True))
+        self.ops.append(_with_outputs(op, outputs))
+        return outputs
+
+    def append_saving(self, op: Op) -> tuple[str, ...]:
+        """Append a forward op that keeps tensors for its gradient; return their names."""
+        saved = saved_of(op.kind, tuple(self.tensors[name] for name in op.inputs), op.settings)
+        names = tuple(f"{op.name}/saved{i}" for i in range(len(saved)))
+        self.tensors.update(zip(names, saved, strict=True))
+        self.ops.append(_with_outputs(op, (*op.outputs, *names)) if names else op)
+        return names
+
+    def add_grad(self, tensor: str, grad: str, of: str) -> None:
+        """Note `grad` as (part of) the gradient of `tensor`; two parts are added by an op."""
+        if tensor in self.grads:
+            name = f"{tensor}/grad_sum"
+            while name in self.tensors:
+                name += "_"
+            op = Op(name, "add", (self.grads[tensor], grad), (), {}, "backward", of)
+            (grad,) = self.append(op)
+        self.grads[tensor] = grad
+
+
+def _with_outputs(op: Op, outputs: tuple[str, ...]) -> Op:
+    """Return an op that makes other tensors (`dataclasses.replace` takes ten times as long)."""
+    return Op(op.name, op.kind, op.inputs, outputs, op.attrs, op.part, op.of)
+
+
+def training_graph(graph: Graph, optimizer: str) -> Graph:
+    """Return `graph` with its gradients and updates appended as ops.
+
+    The graph's first output must be the loss, a scalar. Gradients are made only where a weight
+    asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
+    Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient or an
+    output that is not a scalar.
+    """
+    one_of("optimizer", optimizer, STATES)
+    loss = graph.outputs[0]
+    if graph.tensors[loss].shape != ():
+        raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
+    tape = _Tape(graph)
+    wanted = set(graph.weights)
+    for op in graph.ops:
+        if any(name in wanted for name in op.inputs):
+            wanted.update([n for n in op.outputs if "float" in graph.tensors[n].dtype])
+    kept: dict[str, tuple[str, ...]] = {}
+    for op in graph.ops:
+        if op.outputs[0] in wanted:
+            kept[op.name] = tape.append_saving(op)
+        else:
+            tape.ops.append(op)
+
+    seed = f"{loss}/grad"
+    tape.tensors[seed] = TensorSpec((), tape.tensors[loss].dtype)
+    tape.grads[loss] = seed
+    for op in reversed(graph.ops):
+        grads = tuple(tape.grads.get(name, "") for name in op.outputs)
+        if any(grads) and op.name in kept:
+            _differentiate(op, grads, kept[op.name], wanted, tape)
+
+    states: list[str] = [seed]
+    users = _first_users(graph)
+    for weight in filter(tape.grads.__contains__, graph.weights):
+        names = tuple(f"{weight}/{optimizer}{i}" for i in range(STATES[optimizer]))
+        tape.tensors.update(dict.fromkeys(names, tape.tensors[weight]))
+        states.extend(names)
+        inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
+        tape.append(Op(f"{weight}/update", optimizer, inputs, (), {}, "update", of))
+    buffers = (*graph.buffers, *states)
+    return replace(
+        graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
+    )
+
+
+def _differentiate(
+    op: Op, grads: tuple[str, ...], saved: tuple[str, ...], wanted: set[str], tape: _Tape
+) -> None:
+    rule = OPS[op.kind].gradient
+    if rule is None:
+        raise ValueError(f"op '{op.name}' of kind '{op.kind}' has no gradient")
+
+    def emit(kind: str, inputs: tuple[str, ...], suffix: str, **attrs: Attr) -> tuple[str, ...]:
+        new = Op(f"{op.name}/{suffix}", kind, inputs, (), attrs, "backward", op.name)
+        return tape.append(new)
+
+    needs = tuple(name in wanted for name in op.inputs)
+    specs = tuple(tape.tensors[name] for name in op.inputs)
+    out = tape.tensors[op.outputs[0]]
+    parts = rule(Backward(op, specs, out, grads, needs, saved, emit))
+    for i, (name, part, needed) in enumerate(zip(op.inputs, parts, needs, strict=True)):
+        if needed and part is not None:
+            grad, dtype = part, specs[i].dtype
+            if tape.tensors[part].dtype != dtype:  # of a sum of two types, the wider one's
+                (grad,) = emit("cast", (part,), f"grad_cast{i or ''}", dtype=dtype)
+            tape.add_grad(name, grad, op.name)
+
+
+def parameters_of(graph: Graph) -> dict[str, int]:
+    """Return the number of trained parameters by the forward op that first computes with them."""
+    result: dict[str, int] = {}
+    for weight, op in _first_users(graph).items():
+        result[op] = result.get(op, 0) + graph.tensors[weight].size
+    return result
+
+
+def _first_users(graph: Graph) -> dict[str, str]:
+    """Return the op that first computes with each weight, through ops that only carry it."""
+    users: dict[str, str] = {}
+    source = {weight: weight for weight in graph.weights}
+    for op in graph.ops:
+        if op.part != "forward":
+            continue
+        carries = OPS[op.kind].flop is no_flop and len(op.inputs) == 1
+        for weight in (source[name] for name in op.inputs if name in source):
+            if carries:
+                source[op.outputs[0]] = weight
+            else:
+                users.setdefault(weight, op.name)
+    return users

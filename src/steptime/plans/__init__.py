@@ -1,6 +1,0 @@
-"""Plans: how long a step of a language model takes that is split over many devices, and where.
-
-One rank's graph (`ops/builder.py`) is priced part by part by a method of prediction (`pieces`); a
-step is arithmetic over the parts (`step`), its pipeline a graph of stages, micro-batches and
-directions (`pipeline`).
-"""

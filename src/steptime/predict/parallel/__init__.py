@@ -1,1 +1,0 @@
-"""Steps of several devices: collectives, replicas, layers placed on devices."""

@@ -1,0 +1,51 @@
+"""Attention as one kernel, which keeps its scores on the chip."""
+
+from typing import Any
+
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import (
+    MULTIPROCESSORS,
+    OLD,
+    Constants,
+    Parts,
+    ceil,
+    streamed_s,
+)
+from steptime.prediction.calibrated.product import product
+from steptime.prediction.kernel import Kernel, Larger
+
+QUERIES = 128  # of a thread block
+UNFUSED = (*OLD, "Volta", "Turing")  # for which FlashAttention-2 has no kernel
+NEWER = ("Hopper", "Blackwell", "Blackwell Ultra")  # its instructions do not fill their cores
+
+
+def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+    """Return the seconds of an attention kernel, forward or backward.
+
+    In half precision from Ampere on that is FlashAttention-2: a share of the peak, of which the
+    exponentials of a score take as much as `attention.softmax` more columns of the head would;
+    thread blocks of 128 queries run in waves. In other types, and on older devices, PyTorch's
+    memory-efficient kernel computes the products at a share of what matrix products take there.
+    The FLOP are those that the stack executes: half under a causal mask.
+    """
+    memory = streamed_s(kernel.bytes, device, constants)
+    gap = constants["launch.gap_s"] * kernel.launches
+    counted: Any = 0.0
+    for b, m, n, k in kernel.products:
+        counted = counted + 2.0 * b * m * n * k
+    age = device.architecture or ""
+    if kernel.dtype not in ("float16", "bfloat16") or age.startswith(UNFUSED):
+        found = product(kernel, device, constants, larger)
+        share = constants["attention.plain"] * counted / kernel.flop
+        return Parts(found.compute_s / share, memory, gap)
+    batch, length, keys, width = kernel.products[0]
+    other = age in NEWER or device.maker == "AMD"
+    share = constants["attention.share_new" if other else "attention.share"]
+    if kernel.kind == "attention_grad":
+        keys, width = width, keys
+        share = share * constants["attention.backward"]
+    units = device.multiprocessors or MULTIPROCESSORS
+    blocks = batch * ceil(length, QUERIES)
+    idle = ceil(blocks, units) * units / blocks
+    work = kernel.flop * idle * (1 + constants["attention.softmax"] / width)
+    return Parts(work / (device.peak_flop_per_s[kernel.dtype] * share), memory, gap)

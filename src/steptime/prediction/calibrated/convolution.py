@@ -1,0 +1,332 @@
+"""Convolutions on GPUs: products that are never written out, and Winograd's shorter ones.
+
+Implicit products: Chetlur et al. 2014, cuDNN. Winograd: Lavin, Gray 2016, "Fast Algorithms for
+Convolutional Neural Networks".
+"""
+
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import (
+    MULTIPROCESSORS,
+    Constants,
+    Parts,
+    ceil,
+    has_matrix_units,
+    kept,
+    library_share,
+    memory_rate,
+    remembered,
+    streamed_s,
+)
+from steptime.prediction.calibrated.product import Shape, product_s
+from steptime.prediction.kernel import Kernel, Larger, computed_as
+
+PLACES = 128  # of the result that a block of threads makes
+FILTERS = (128, 64, 32)  # that it may make of each
+CHANNELS = 8  # whose multiple tensor cores need
+FEW = 4  # channels of images as they come
+LEAST_PART = 200  # length of the contraction below which it is not split
+
+
+class Layer(NamedTuple):
+    """A convolution seen forward, for it and both its gradients.
+
+    `places` are those of the output of the whole batch, `made` and `read` its channels out and in,
+    of each of `groups`; the filter has `taps`, of which a stride shares each among `strides`.
+    """
+
+    groups: Any
+    places: Any
+    made: Any
+    read: Any
+    taps: Any
+    strides: Any
+
+
+def convolution(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+    """Return the seconds of a convolution or of one of its gradients by its best algorithm."""
+    layer = layer_of(kernel.kind, kernel.products[0], kernel.window or (1,) * 4)
+    depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
+    if isinstance(depthwise, int) and depthwise:
+        return _depthwise(kernel, device, constants)
+    dtype = computed_as(kernel, device)
+    if kernel.unit == "matrix" and has_matrix_units(device, constants, dtype):
+        best = _on_matrix_units(kernel, dtype, layer, device, constants, larger)
+    else:
+        best = _by_lanes(kernel, layer, device, constants, larger)
+        peak = device.peak_flop_per_s[kernel.dtype]
+        busy = best.compute_s * peak * constants["convolution.share"]
+        best = best._replace(flop=-larger(-kernel.flop, -busy))
+    if isinstance(depthwise, int):
+        return best
+    return _either(depthwise, _depthwise(kernel, device, constants), best)
+
+
+@remembered
+def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
+    """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
+    groups, m, n, k = shape
+    taps, strides = window[0] * window[1], window[2] * window[3]
+    if kind == "conv2d":
+        return Layer(groups, m, n, k / taps, taps, strides)
+    if kind == "conv_transpose2d":
+        return Layer(groups, m, k, n / taps, taps, strides)
+    return Layer(groups, k, m, n / taps, taps, strides)
+
+
+def implicit(kind: str, layer: Layer, larger: Larger) -> tuple[Any, Any, Any, Any]:
+    """Return `(groups, m, n, k)` of the product that is never written out.
+
+    A gradient of the input takes all taps at all its places: no library leaves out those that a
+    stride jumps over.
+    """
+    groups, places, made, read, taps, strides = layer
+    if kind == "conv2d":
+        return groups, places, made, read * taps
+    if kind == "conv_transpose2d":
+        return groups, places * strides, read, made * taps
+    return groups, larger(made, read * taps), -larger(-made, -read * taps), places
+
+
+def _by_lanes(
+    kernel: Kernel, layer: Layer, device: Device, constants: Constants, larger: Larger
+) -> Parts:
+    """Return the seconds of the quickest algorithm in plain float32."""
+    size = SIZE_BYTES[kernel.dtype]
+    gap = constants["launch.gap_s"] * kernel.launches
+    if kernel.channels_last:  # turned around each way, but for what is a product as it is
+        turned = 1 - (layer.taps == 1) * (layer.strides == 1)
+        gap = gap + turned * _turning_s(layer, size, device, constants)
+    moving = streamed_s(kernel.bytes, device, constants)
+    weights = kernel.kind == "conv2d_grad_weight"
+    shape = implicit(kernel.kind, layer, larger)
+    arithmetic = _direct_s(device, constants, kernel.dtype, shape, larger, weights)
+    best = Parts(arithmetic, moving, gap)
+    if kernel.kind == "conv_transpose2d":
+        unrolled = layer.groups * layer.places * layer.read * layer.taps
+        shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
+        arithmetic = _direct_s(device, constants, kernel.dtype, shape, larger)
+        moved = kernel.bytes + 2 * size * unrolled * (layer.taps > 1)
+        best = _quicker(1, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
+    old = (device.architecture or "").startswith("Kepler")
+    if kernel.window is None or kernel.dtype != "float32" or old:
+        return best
+    height, width = kernel.window[:2]
+    fits = (height == 3) * (width == 3) * (layer.strides == 1)
+    if isinstance(fits, int) and not fits:
+        return best
+    if not weights:
+        arithmetic = _fused_s(kernel, layer, device, constants)
+        best = _quicker(fits, Parts(arithmetic, moving, gap), best)
+    return _quicker(fits, _in_three(kernel, layer, gap, device, constants, larger), best)
+
+
+@kept
+def _direct_s(
+    device: Device,
+    constants: Constants,
+    dtype: str,
+    shape: Shape,
+    larger: Larger,
+    splits: bool = False,
+) -> Any:
+    """Return the seconds of arithmetic of a product whose operands are gathered from images.
+
+    Parts of a contraction that is split are written and summed up.
+    """
+    groups, m, n, k = shape
+    units = device.multiprocessors or MULTIPROCESSORS
+    rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
+    rate = rate * library_share(device, constants)
+    if (device.architecture or "").startswith("Kepler"):
+        rate = rate * constants["product.kepler"]
+    if splits:
+        rate = rate * constants["convolution.weights"]
+    ramp = constants["convolution.ramp"]
+    best: Any = None
+    for filters in FILTERS:
+        each = 2.0 * PLACES * filters * units / rate  # seconds of a wave and one k
+        blocks = groups * ceil(m, PLACES) * ceil(n, filters)
+        found = ceil(blocks, units) * each * (k + ramp)
+        if splits:
+            parts = larger(1.0, -larger(-(units // blocks), -(k // LEAST_PART)))
+            summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
+            split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
+            found = -larger(-found, -split)
+        best = found if best is None else -larger(-best, -found)
+    return best
+
+
+def _turning_s(layer: Layer, size: float, device: Device, constants: Constants) -> Any:
+    """Return the seconds of turning both images of a layer from one layout into another.
+
+    A multiprocessor turns so many bytes a second; few channels do not fill what it moves at once.
+    An image of one channel is the same in both.
+    """
+    places, elements = _turned(layer)
+    few = constants["convolution.turned_channels"]
+    return 2 * size * (elements + few * places) * _turning_byte_s(device, constants)
+
+
+@kept
+def _turning_byte_s(device: Device, constants: Constants) -> Any:
+    """Return the seconds in which a byte that is read and written comes into another layout.
+
+    None do where a compiler lays out images for the whole of a step, as those of accelerators.
+    """
+    if device.kind != "gpu":
+        return 0.0
+    units = device.multiprocessors or MULTIPROCESSORS
+    own_s = 1 / (units * constants["convolution.turned_bytes_per_s"])
+    return own_s + 1 / memory_rate(device, constants)
+
+
+@remembered
+def _turned(layer: Layer) -> tuple[Any, Any]:
+    """Return the places and elements of a layer's images that have more than one channel."""
+    read, made = layer.groups * layer.read, layer.groups * layer.made
+    before, after = layer.places * layer.strides * (read > 1), layer.places * (made > 1)
+    return before + after, before * read + after * made
+
+
+def _squares(kernel: Kernel, layer: Layer, side: int) -> Any:
+    """Return the squares of `side` by `side` places that cover all maps of a batch."""
+    rows, columns = (kernel.window or (1,) * 6)[4:]
+    return layer.places / (rows * columns) * ceil(rows, side) * ceil(columns, side)
+
+
+def _fused_s(kernel: Kernel, layer: Layer, device: Device, constants: Constants) -> Any:
+    """Return the seconds of arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 for 36.
+
+    A block of threads makes 32 squares of 32 filters.
+    """
+    units = device.multiprocessors or MULTIPROCESSORS
+    rate = device.peak_flop_per_s[kernel.dtype] * constants["convolution.fused_share"]
+    forward = kernel.kind == "conv2d"
+    n, k = (layer.made, layer.read) if forward else (layer.read, layer.made)
+    blocks = layer.groups * ceil(_squares(kernel, layer, 2), 32) * ceil(n, 32)
+    each = 2.0 * 16 * 32 * 32 * units / rate
+    return ceil(blocks, units) * each * (k + constants["convolution.ramp"] / 9)
+
+
+def _in_three(
+    kernel: Kernel, layer: Layer, gap: Any, device: Device, constants: Constants, larger: Larger
+) -> Parts:
+    """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
+
+    The transforms overlap nothing.
+    """
+    groups, places, made, read, *_ = layer
+    squares = _squares(kernel, layer, 4)
+    m, n, k = {
+        "conv2d": (squares, made, read),
+        "conv_transpose2d": (squares, read, made),
+        "conv2d_grad_weight": (made, read, squares),
+    }[kernel.kind]
+    size = SIZE_BYTES[kernel.dtype]
+    inside = 36 * size * groups * (squares * (read + made) + read * made)
+    outside = size * groups * (places * (read + made) + 9 * read * made)
+    turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
+    batched = 36 * groups, m, n, k
+    return Parts(
+        product_s(device, constants, kernel.dtype, batched, larger)[0],
+        streamed_s(inside, device, constants),
+        gap + turned + 3 * constants["launch.gap_s"],
+    )
+
+
+def _on_matrix_units(
+    kernel: Kernel,
+    dtype: str,
+    layer: Layer,
+    device: Device,
+    constants: Constants,
+    larger: Larger,
+) -> Parts:
+    """Return the seconds of an implicit product on tensor cores, whose images are channels last.
+
+    Images that are not are turned around on the way in and out, where the quickest kernel asks for
+    it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
+    are copied to one that is.
+    """
+    shape = _padded(kernel.kind, layer, larger)
+    arithmetic, _ = product_s(device, constants, dtype, shape, larger)
+    arithmetic = arithmetic / constants["convolution.matrix_share"]
+    gap = constants["launch.gap_s"] * kernel.launches
+    forward = kernel.kind == "conv2d" and kernel.pass_ == "forward"
+    if not kernel.channels_last:
+        turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
+        name = "convolution.matrix_turned" if forward else "convolution.gradients_turned"
+        gap = gap + turning * constants[name]
+    else:
+        copied = 2 * SIZE_BYTES[kernel.dtype] * _uneven(layer)
+        gap = gap + streamed_s(copied, device, constants)
+        if not forward:
+            vector = device.vector_peak("float32") or device.peak_flop_per_s[kernel.dtype]
+            slow = _without_matrix_units(layer, larger) * kernel.flop
+            arithmetic = arithmetic + slow / (vector * constants["convolution.groups_share"])
+    moving = streamed_s(kernel.bytes, device, constants)
+    return Parts(arithmetic, moving, gap, kernel.flop)
+
+
+@remembered
+def _uneven(layer: Layer) -> Any:
+    """Return the elements of a layer's images whose channels tensor cores do not take as they are.
+
+    First layers have kernels of their own.
+    """
+    read = layer.read * ((layer.read % CHANNELS > 0) * (layer.read > FEW))
+    made = layer.made * (layer.made % CHANNELS > 0)
+    return (layer.groups == 1) * layer.places * (layer.strides * read + made)
+
+
+@remembered
+def _without_matrix_units(layer: Layer, larger: Larger) -> Any:
+    """Return FLOP on vector units for each that is counted, of a gradient of groups; 0 for others.
+
+    With channels last cuDNN has quick kernels for 32 groups at once of 4 to 32 channels that make
+    as many; what it has for others computes blocks of 32 channels.
+    """
+    groups, _, made, read, *_ = layer
+    quick = (groups % 32 == 0) * (made == read) * (read >= 4) * (read <= FILTERS[-1])
+    widest = larger(made, read)
+    return (groups > 1) * (1 - quick) * ceil(widest, FILTERS[-1]) * FILTERS[-1] / widest
+
+
+@remembered
+def _padded(kind: str, layer: Layer, larger: Larger) -> Shape:
+    """Return the product of a layer whose channels are padded for tensor cores."""
+    groups, places, made, read, taps, strides = layer
+    made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
+    _, m, n, k = implicit(kind, Layer(groups, places, made, read, taps, strides), larger)
+    grouped: Any = groups > 1
+    short = grouped * -larger(-m, -n) + (1 - grouped) * m  # few filters of a group fill few rows
+    return groups, short, m * n / short, k
+
+
+def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
+    """Return the seconds of a filter for each channel: its traffic, at a poor share of the rate."""
+    moving = streamed_s(kernel.bytes, device, constants) / constants["convolution.depthwise_share"]
+    vector = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
+    arithmetic = kernel.flop / (vector * constants["stream.flop_share"])
+    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches, kernel.flop)
+
+
+def _quicker(fits: Any, one: Parts, other: Parts) -> Parts:
+    """Return the parts of what takes less, `other` where `one` does not fit."""
+    return _either(fits * (_rough_s(one) < _rough_s(other)), one, other)
+
+
+def _either(first: Any, one: Parts, other: Parts) -> Parts:
+    """Return `one` where `first` is 1, `other` where it is 0."""
+    if isinstance(first, int):
+        return one if first else other
+    both = zip(one, other, strict=True)
+    return Parts(*[None if a is None else first * a + (1 - first) * b for a, b in both])
+
+
+def _rough_s(parts: Parts) -> Any:
+    """Return about the seconds of parts that overlap but for the gap."""
+    return (parts.compute_s**4 + parts.memory_s**4) ** 0.25 + parts.gap_s

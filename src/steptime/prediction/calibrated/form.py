@@ -1,0 +1,178 @@
+"""What a form returns, and arithmetic that numbers and arrays share."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import ref
+
+from steptime.hardware.device import Device
+from steptime.prediction.kernel import Kernel, Larger, computed_as
+
+
+class Parts(NamedTuple):
+    """Seconds of a kernel: its arithmetic, its traffic, and what nothing overlaps.
+
+    `flop` is the arithmetic done where it is not what is counted, as with Winograd.
+    """
+
+    compute_s: Any
+    memory_s: Any
+    gap_s: Any
+    flop: Any = None
+
+
+Constants = Mapping[str, float]
+Form = Callable[[Kernel, Device, Constants, Larger], Parts]
+
+
+Of = TypeVar("Of", bound=Callable[..., Any])
+
+
+MOST = 1 << 14  # answers that are kept
+
+
+def remembered(of: Of) -> Of:
+    """Return a function of sizes that remembers its answers, but of arrays, which have no hash."""
+    known = lru_cache(MOST)(of)
+
+    @wraps(of)
+    def found(*sizes: Any) -> Any:
+        try:
+            return known(*sizes)
+        except TypeError:
+            return of(*sizes)
+
+    return cast("Of", found)
+
+
+def kept(of: Of) -> Of:
+    """Return a function that remembers what it says of a device, its constants and words, too.
+
+    It does so as long as the device lives, and beside it: a device is data, which can be copied.
+    """
+    known: dict[int, tuple[ref[Device], Constants, dict[Any, Any]]] = {}
+
+    @wraps(of)
+    def told(device: Device, constants: Constants, *words: Any) -> Any:
+        place = id(device)
+        here = known.get(place)
+        if here is None or here[1] is not constants or len(here[2]) > MOST:
+            here = known[place] = ref(device, lambda _: known.pop(place, None)), constants, {}
+        try:
+            if words in here[2]:
+                return here[2][words]
+        except TypeError:  # arrays have no hash
+            return of(device, constants, *words)
+        answer = here[2][words] = of(device, constants, *words)
+        return answer
+
+    return cast("Of", told)
+
+
+def ceil(part: Any, size: Any) -> Any:
+    """Return how many of `size` it takes to cover `part`: 3 for 5 and 2."""
+    if type(part) in (int, float):
+        return -(-part // size)
+    exact = part / size  # of arrays, whose // takes eight times as long
+    return exact.__array_namespace__().ceil(exact)
+
+
+OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
+NO_MATRIX_UNITS = (*OLD, "GCN", "RDNA 1", "RDNA 2")
+MULTIPROCESSORS = 64  # of a device whose file does not say
+CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
+CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
+
+
+def is_geforce(device: Device) -> bool:
+    """Whether a GPU is one for games: it runs above the boost clock that it states, without ECC."""
+    return any("GeForce" in name for name in device.products)
+
+
+def library_share(device: Device, constants: Constants) -> float:
+    """Return what libraries reach of a peak on a device, beside what NVIDIA's reach on theirs."""
+    of_nvidia = device.kind == "gpu" and device.maker in (None, "NVIDIA")
+    return 1.0 if of_nvidia else constants["product.amd"]
+
+
+@kept
+def memory_rate(device: Device, constants: Constants) -> Any:
+    """Return the bytes per second that long kernels reach: a share by the kind of memory.
+
+    Stacked memory (HBM) comes nearer to its datasheet than GDDR, whose error correction takes a
+    part of the bandwidth, but on a `GeForce`, which has none; AMD's chips and those before Volta
+    reach less of all.
+    """
+    if (device.architecture or "").startswith(OLD):
+        share = constants["stream.share_old"]
+    elif "HBM" in (device.memory_type or ""):
+        share = constants["stream.share_amd" if device.maker == "AMD" else "stream.share_hbm"]
+    elif is_geforce(device):
+        share = constants["stream.share_geforce"]
+    else:
+        share = constants["stream.share_gddr"]
+    return device.memory_bytes_per_s * share
+
+
+def latency_s(device: Device, constants: Constants, name: str) -> float:
+    """Return the seconds of a constant that counts clocks, as it is stated: at `CLOCK_HZ`."""
+    return constants[name] * CLOCK_HZ / (device.clock_hz or CLOCK_HZ)
+
+
+def missed(moved: Any, device: Device) -> Any:
+    """Return the share of bytes used again and again that the last cache does not hold."""
+    if not device.l2_bytes:
+        return 1.0
+    return 1 - 1 / (1 + (moved / device.l2_bytes) ** CLIFF)
+
+
+def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
+    """Return the seconds of moving bytes, of which few in flight do not fill the memory's rate.
+
+    1 GB at a reached rate of 1 GB/s takes 1 s, and `stream.latency_s` in all cases.
+    """
+    rate, waits = _moving(device, constants)
+    return moved / rate + waits * (moved > 0)
+
+
+@kept
+def _moving(device: Device, constants: Constants) -> tuple[float, float]:
+    """Return the bytes per second that are reached, and the seconds until the first come."""
+    waits = latency_s(device, constants, "stream.latency_s")
+    return memory_rate(device, constants), waits
+
+
+def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
+    """Return what two events around one op show, whose kernels take `seconds`.
+
+    The host calls the op, which takes `launch.isolated_s` times a `factor` of its kind; the device
+    sees a share of that between the first event and the first kernel. What is later, host or
+    device, ends the time: at 30 us and a share of 0.5, kernels of 1 us take 30 us, and those of
+    100 us 115 us.
+    """
+    host_s = constants["launch.isolated_s"] * factor
+    late = constants["isolated.seen"] * host_s + seconds
+    return (host_s**_LATER + late**_LATER) ** (1 / _LATER)
+
+
+_LATER = 8  # power of the norm of both: near their maximum
+
+
+def ruled_as(kernel: Kernel, device: Device) -> str:
+    """Return the type whose units, power limit and joules a kernel has.
+
+    Constants of convolutions in TF32 were fitted with those of float32.
+    """
+    return kernel.dtype if kernel.window else computed_as(kernel, device)
+
+
+@kept
+def has_matrix_units(device: Device, _: Constants, dtype: str) -> bool:
+    """Whether products of a type run on units made for them: tensor cores, AMD's matrix cores.
+
+    Their peak is well above that of vector units; double rate for half types is none.
+    """
+    if (device.architecture or "").startswith(NO_MATRIX_UNITS):
+        return False
+    vector = device.vector_flop_per_s.get("float32")
+    return bool(vector and device.peak_flop_per_s[dtype] > 1.5 * vector)

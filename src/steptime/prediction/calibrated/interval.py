@@ -1,0 +1,55 @@
+"""Between which seconds a price lies: 80 % of what is measured, on devices seen and never seen.
+
+Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is half of the width
+that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
+never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
+it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
+stack is off by `interval.host_own` and `_shared`. A calibrated device has `interval.<form>_low` and
+`_high` instead of forms that its rows told, from what was not fitted. `all` in place of a form
+stands for those without their own. `interval.beyond` widens what is shared on a device beyond those
+that were measured (`hull.py`).
+"""
+
+from typing import Any, NamedTuple
+
+from steptime.prediction.calibrated.form import Constants
+
+LEVEL = 0.8  # of what is measured lies in an interval
+E = 2.718281828459045
+
+
+class Bounds(NamedTuple):
+    """The ends of an interval as shares of its value, and how much of it kernels share."""
+
+    low: Any
+    high: Any
+    shared: float
+
+
+def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = False) -> Bounds:
+    """Return the interval of a form's kernels: own 0.3 and shared 0.4 are 1 / 1.65 to 1.65.
+
+    That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
+    is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
+    """
+    at = form if {f"interval.{form}_low", f"interval.{form}_own"} & constants.keys() else "all"
+    low = constants.get(f"interval.{at}_low")
+    if low is not None:
+        return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
+    own, shared = wider * constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
+    step = constants.get("interval.step", 0.0) if in_step else 0.0
+    shared2 = wider**2 * (shared**2 + step**2) + constants.get("interval.beyond", 0.0) ** 2
+    half = (own**2 + shared2) ** 0.5
+    return Bounds(E**-half, E**half, shared2**0.5 / half)
+
+
+OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with
+
+
+def widened(constants: Constants, end: int) -> dict[str, float]:
+    """Return constants at an end of the interval of what is no kernel: 0 the least, 1 the most."""
+    factor = bounds("host", constants)[end]
+    return {
+        **constants,
+        **{name: constants[name] * factor for name in OF_HOST if name in constants},
+    }

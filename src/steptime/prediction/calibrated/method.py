@@ -1,0 +1,210 @@
+"""The method `calibrated`: what kernels take on a device as it is, with an interval."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated import cpu
+from steptime.prediction.calibrated.attention import attention
+from steptime.prediction.calibrated.convolution import convolution
+from steptime.prediction.calibrated.form import (
+    OLD,
+    Constants,
+    Form,
+    has_matrix_units,
+    kept,
+    ruled_as,
+)
+from steptime.prediction.calibrated.hosts import HOST, host_constants
+from steptime.prediction.calibrated.hull import beyond, wider
+from steptime.prediction.calibrated.interval import Bounds, bounds
+from steptime.prediction.calibrated.power import Limit, capped_s, limit_of
+from steptime.prediction.calibrated.product import product
+from steptime.prediction.calibrated.recurrent import recurrent
+from steptime.prediction.calibrated.stream import stream
+from steptime.prediction.calibrated.systolic import systolic
+from steptime.prediction.kernel import Interval, Kernel, Larger, Settings
+from steptime.prediction.method import (
+    CHANNELS_LAST,
+    EFFICIENCIES,
+    FUSE,
+    STACK,
+    TF32,
+    YES_NO,
+    Method,
+    choice,
+)
+from steptime.prediction.price import peak_flop_per_s, seen
+
+GPU: dict[str, Form] = {  # by kind of op, else by its unit
+    "matrix": product,
+    "vector": stream,
+    "attention": attention,
+    "attention_grad": attention,
+    **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
+    **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
+}
+TPU: dict[str, Form] = {"matrix": systolic, "vector": stream}
+FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
+
+NAMES: dict[Form, str] = {  # under which constants say how far off a form is
+    **dict.fromkeys((product, cpu.product), "product"),
+    **dict.fromkeys((stream, cpu.stream), "stream"),
+    **dict.fromkeys((attention, cpu.attention), "attention"),
+    **dict.fromkeys((convolution, cpu.convolution), "convolution"),
+    **dict.fromkeys((recurrent, cpu.recurrent), "recurrent"),
+    systolic: "systolic",
+}
+
+
+def price(
+    kernel: Kernel, device: Device, larger: Larger = max, alone: float = 0, pause_s: float = 0.0
+) -> Interval:
+    """Return the seconds of a kernel by the form of its kind, with a central 80 % interval.
+
+    `alone` is 1 for a kernel that runs again and again, 0 among those of a step; `pause_s` is how
+    long the device rests each time, which spares power.
+    """
+    constants = device.constants
+    form, power, joint, beyond, apart, in_step, limit = _rules(
+        device, constants, kernel.kind, kernel.unit, ruled_as(kernel, device)
+    )
+    compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
+    least_s = capped_s(kernel, compute_s, alone, limit, larger, done) - pause_s
+    running_s = (compute_s**power + memory_s**power) ** (1 / power)
+    value = larger(running_s, least_s)
+    if joint:  # over hours, clocks fall before the limit is reached
+        often_s = (running_s**joint + larger(least_s, 0) ** joint) ** (1 / joint)
+        value = alone * value + (1 - alone) * often_s
+    value = value + gap_s
+    if type(alone) in (int, float):
+        low, high, shared = apart if alone else in_step
+    else:
+        low, high, shared = (
+            alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True)
+        )
+    return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+
+
+@kept
+def _rules(
+    device: Device, constants: Constants, kind: str, unit: str, dtype: str
+) -> tuple[Form, float, float, bool, Bounds, Bounds, Limit | None]:
+    """Return form, powers, whether it extrapolates, intervals and limit of kernels of a kind.
+
+    The intervals are of one by itself, and of one in a step. The powers join arithmetic and
+    traffic, and both and the limit, 0 where units made for products do not run.
+    """
+    form = _form(kind, unit, device)
+    multiplies = unit == "matrix" and device.kind == "gpu"
+    multiplies = multiplies and has_matrix_units(device, constants, dtype)
+    power = constants["joint.matrix_power" if multiplies else "joint.power"]
+    beyond = constants.get("interval.beyond", 0.0) > 0
+    joint = constants["joint.power"] if multiplies else 0.0
+    limit = limit_of(device, constants, unit, dtype)
+    return form, power, joint, beyond, *_bounds(device, constants, NAMES[form]), limit
+
+
+@kept
+def _bounds(device: Device, constants: Constants, form: str) -> tuple[Bounds, Bounds]:
+    """Return the intervals of a form's kernels by themselves, and in a step."""
+    wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
+    return bounds(form, constants, wider), bounds(form, constants, wider, in_step=True)
+
+
+def form_of(kernel: Kernel, device: Device) -> Form:
+    """Return the form that prices a kernel on a device."""
+    return _form(kernel.kind, kernel.unit, device)
+
+
+def _form(kind: str, unit: str, device: Device) -> Form:
+    forms = FORMS.get(device.kind, GPU)
+    return forms.get(kind) or forms[unit]
+
+
+def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return the device as kernels find it, with the constants of its calibration or the priors."""
+    return _seen(device, catalog.priors(device.kind, settings.stack), dtype, settings)
+
+
+@kept
+def _seen(device: Device, priors: Mapping[str, Constant], dtype: str, settings: Settings) -> Device:
+    found = {name: one.value for name, one in priors.items()}
+    found |= device.calibration.get("constants", {})
+    for form, (low, high) in device.calibration.get("intervals", {}).items():
+        found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
+    if settings.host_name:
+        if device.is_own_host:
+            raise InputError(f"device '{device.name}' is its own host; leave out --host")
+        found = host_constants(settings.host_name, found, priors)
+    found["interval.beyond"] = wider(device)
+    return replace(reached(device, dtype, settings), constants=found)
+
+
+def reached(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return the device as kernels find it, with the peak of its vector units beside TF32's.
+
+    A CPU whose file does not say its cores has as many as its peak takes. Kernels say themselves
+    which of them run as TF32.
+    """
+    if settings.tf32 == "on":
+        peak_flop_per_s(device, dtype, tf32=True)  # raises where there is none
+        settings = replace(settings, tf32="auto")
+    units, vector = dict(device.vector_flop_per_s), device.vector_peak("float32")
+    if vector is not None:
+        units["float32"] = vector
+    cores = device.cores or (cpu.cores_of(device) if device.kind == "cpu" else None)
+    return replace(seen(device, dtype, settings), vector_flop_per_s=units, cores=cores)
+
+
+WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
+
+
+def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+    """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
+    said = [*notes_of(device), *calibrated_under(device, settings.stack)]
+    if not (device.is_own_host or catalog.stack(settings.stack).host):
+        stack = settings.stack
+        said.append(f"stack {stack}: the host's time is not known and left out: no [host]")
+    return tuple(said)
+
+
+def notes_of(device: Device) -> list[str]:
+    """Return what of a device lies beyond all measurements, in a line or none."""
+    words, wider = beyond(device), "the interval is wider"
+    line = f"{device.name} lies beyond what was measured: {'; '.join(words)}; {wider}"
+    return [line] if words else []
+
+
+def calibrated_under(device: Device, stack: str) -> list[str]:
+    """Return that a device is calibrated with steps of another stack, in a line or none."""
+    told = device.calibration.get("stack", stack)
+    return [] if told == stack else [f"{device.name} is calibrated with steps of stack {told}"]
+
+
+METHOD = Method(
+    "calibrated",
+    "1",
+    arrays=True,
+    price=price,
+    options={
+        "fuse": FUSE,
+        "tf32": TF32,
+        "channels_last": CHANNELS_LAST,
+        "stack": STACK,
+        "host": HOST,
+        "waits": WAITS,
+        **EFFICIENCIES,
+    },
+    sees=calibrated_device,
+    notes=notes,
+    reads=(
+        *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker"),
+        *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
+        "capped_flop_per_s",
+    ),
+)

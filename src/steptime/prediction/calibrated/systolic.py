@@ -1,0 +1,39 @@
+"""Matrix products on TPUs: tiles of the weights in systolic arrays, past which rows are streamed.
+
+Jouppi et al. 2017, "In-Datacenter Performance Analysis of a Tensor Processing Unit", section 2.
+"""
+
+from typing import Any
+
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import Constants, Parts, ceil, streamed_s
+from steptime.prediction.kernel import Kernel, Larger
+
+SIDE = 128  # of an array whose device file does not say: all between v2 and v5p
+ROWS = 8  # that lie in memory together, by 128 columns: a tile of XLA
+
+
+def systolic(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+    """Return the seconds of a kernel's products, one after the other, and of its traffic."""
+    rate = device.peak_flop_per_s[kernel.dtype] * constants["systolic.share"]
+    done = sum(padded_flop(shape, device, larger) for shape in kernel.products)
+    memory = streamed_s(kernel.bytes, device, constants)
+    return Parts(done / rate, memory, constants["launch.gap_s"] * kernel.launches)
+
+
+def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device, larger: Larger) -> Any:
+    """Return the FLOP that arrays do for a product `(batch, m, n, k)`, with those that are lost.
+
+    Columns and contraction are padded to the arrays' side, rows to 8. While one tile of weights is
+    used the next one is loaded, which takes as long as a side of rows. Arrays without a tile wait:
+    where the file says how many there are, tiles are dealt out a side of rows at a time.
+    128 x 128 x 128 in one array of 128 loses nothing, and 1 x 100 x 100 as much as that.
+    """
+    batch, m, n, k = shape
+    side = device.array_side or SIDE
+    tiles = batch * ceil(n, side) * ceil(k, side)
+    done = 2 * tiles * side * side * larger(side, ROWS * ceil(m, ROWS))
+    if not device.arrays:
+        return done
+    parts = tiles * ceil(m, side)
+    return done * ceil(parts, device.arrays) * device.arrays / parts

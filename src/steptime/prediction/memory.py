@@ -1,0 +1,189 @@
+"""What a device holds in a step: its tensors, and what driver, libraries and allocator add."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from steptime.core.graph import Graph, Op
+from steptime.core.units import size
+from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
+from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
+
+MIB = 2**20
+# c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB
+# share segments of 2 MiB, those below 10 MiB segments of 20 MiB, larger ones are multiples of 2 MiB
+ROUNDED, SMALL, SHARED, LARGE = 512, MIB, 10 * MIB, 2 * MIB
+SEGMENTS = (2 * MIB, 20 * MIB)
+HANDLES = {"train": 2, "infer": 1}  # of cuBLAS: one a thread, and autograd has its own
+
+
+class Needs(NamedTuple):
+    """Bytes of a device's memory in a step: of all tensors at the worst moment, and beside them.
+
+    `blocks_bytes` are what the allocator's blocks hold beyond tensors, `workspace_bytes` those of
+    the library of matrix products, `context_bytes` those of driver and kernels; None where nobody
+    says. Workspaces of convolutions, and what lies between blocks, are not known.
+    """
+
+    peak_bytes: int
+    blocks_bytes: int | None = None
+    workspace_bytes: int | None = None
+    context_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes in all, as far as they are known."""
+        peak, blocks, workspace, context = self
+        return peak + (blocks or 0) + (workspace or 0) + (context or 0)
+
+    def fit(self, device: Device) -> bool:
+        """Whether a device has as much, True where its memory is unknown."""
+        return device.usable_bytes is None or self.total_bytes <= device.usable_bytes
+
+    def too_large(self, device: Device) -> str:
+        """Return the remark of a step that does not fit."""
+        has = device.usable_bytes or 0.0
+        over = f"out of memory by {size(self.total_bytes - has)}"
+        return f"{over}: needs {size(self.total_bytes)}, {device.name} has {size(has)}"
+
+
+def needs_of(
+    peak_bytes: int, blocks_bytes: float, device: Device, stack: Stack, phase: str
+) -> Needs:
+    """Return what a step needs on a device, whose allocator is that of the stack.
+
+    `[memory]` of a stack's file says context and workspaces by maker of the device, or by its
+    architecture (`workspace_hopper_bytes`).
+    """
+    if device.kind != "gpu" or not stack.memory:
+        return Needs(peak_bytes)
+    of = device.architecture or ""  # such as "CDNA 3.0", "Blackwell 2.0"
+    words = (of.partition(".")[0], of.partition(" ")[0], device.maker or "")
+    names = [word.lower().replace(" ", "_") for word in words]
+    held: list[int | None] = []
+    for what, times in (("workspace", HANDLES[phase]), ("context", 1)):
+        known = (stack.memory.get(f"memory.{what}_{name}_bytes") for name in names)
+        first = next(filter(None, known), None)
+        held.append(None if first is None else int(first.value) * times)
+    return Needs(peak_bytes, round(blocks_bytes), *held) if any(held) else Needs(peak_bytes)
+
+
+def blocks_bytes(graph: Graph, stack: Stack, peak_bytes: int) -> int:
+    """Return what PyTorch's allocator takes at most beyond the `peak_bytes` of tensors, in bytes.
+
+    Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
+    between tensors that live is counted.
+    """
+    pools = [0, 0, 0]
+    _put([graph.tensors[name].size_bytes for name in always_living(graph)], pools, 1)
+    inside, most = scratch_bytes(graph, stack), _taken(pools)
+    for op, (made, ended) in zip(graph.ops, lives(graph), strict=True):
+        _put(made, pools, 1)
+        held = [inside.get(op.name, 0)]
+        _put(held, pools, 1)
+        most = max(most, _taken(pools))
+        _put(held, pools, -1)
+        _put(ended, pools, -1)
+    return most - peak_bytes
+
+
+def _put(sizes: Iterable[int], pools: list[int], sign: int) -> None:
+    """Add tensors to the pools of small, middle and large ones, or take them out."""
+    for one in sizes:
+        if one > SHARED:
+            pools[2] += sign * -(-one // LARGE) * LARGE
+        else:
+            pools[one > SMALL] += sign * -(-one // ROUNDED) * ROUNDED
+
+
+def _taken(pools: list[int]) -> int:
+    few = zip(pools, SEGMENTS, strict=False)
+    return pools[2] + sum(-(-held // segment) * segment for held, segment in few)
+
+
+class Moment(NamedTuple):
+    """The worst moment of a step: when it is, and what its tensors are for, in bytes.
+
+    `weights`, `state` (an optimizer's and that of norms) and `inputs` live always, `gradients` are
+    those of weights, `copies` weights in another type, `activations` what the forward pass makes,
+    `temporaries` what lives for a moment in the backward pass and inside ops, such as an
+    optimizer's. They add up to the bytes of all tensors.
+    """
+
+    name: str
+    parts: Mapping[str, int]
+
+
+def worst_moment(graph: Graph, stack: Stack) -> Moment:
+    """Return when most tensors live in a step, and what they are for."""
+    living = live_bytes(graph, stack)
+    worst = max(range(len(living)), key=living.__getitem__)
+    of, made, ended = storages(graph)
+    lives_now = always_living(graph)
+    for i in range(worst):
+        lives_now |= set(made[i])
+        lives_now -= set(ended[i]) if i + 1 < worst else set()
+    what = {of.get(op.inputs[-1], ""): "gradients" for op in graph.ops if op.part == "update"}
+    for op in graph.ops:
+        copies = op.kind == "cast" and op.inputs[0] in graph.weights
+        part = "copies" if copies else "activations"
+        for name in op.outputs:
+            what.setdefault(name, part if op.part == "forward" else "temporaries")
+    for names, part in ((graph.inputs, "inputs"), (graph.weights, "weights")):
+        what |= dict.fromkeys(names, part)
+    what |= dict.fromkeys(graph.buffers, "state")
+    parts = dict.fromkeys(PARTS, 0)
+    for name in lives_now:
+        parts[what[name]] += graph.tensors[name].size_bytes
+    parts["temporaries"] += living[worst] - sum(parts.values())
+    return Moment("before the step" if not worst else _when(graph.ops[worst - 1]), parts)
+
+
+PARTS = ("weights", "state", "inputs", "gradients", "copies", "activations", "temporaries")
+
+
+def _when(op: Op) -> str:
+    if op.part == "update":
+        return "at the optimizer step"
+    return f"in the {op.part} pass, at {op.of or op.name}"
+
+
+UNIT = 25 * MIB  # of weights that FSDP gathers at once, at least
+
+
+def memory_of(
+    graph: Graph,
+    stack: Stack,
+    zero: int = 0,
+    shards: int = 1,
+    fused: bool = False,
+    state_bytes: int | None = None,
+    accumulates: bool = False,
+) -> int:
+    """Return the bytes of all tensors of a rank at the worst moment of its step.
+
+    ZeRO shares out optimizer states (1), gradients (2) and weights (3) over `shards` ranks; the
+    largest weight, or 25 MiB of them, is whole for a moment, with the one that is gathered next. A
+    `fused` optimizer makes no temporaries; `state_bytes` are those of an element of its states. A
+    step that `accumulates` holds the gradients of former micro-batches from its start.
+    """
+    tensors, ops = graph.tensors, [op for op in graph.ops if op.part == "update"]
+    of = storages(graph).of
+    states = {n for op in ops for n in op.inputs if n in graph.buffers and tensors[n].size > 1}
+    gradients = {of.get(op.inputs[-1], op.inputs[-1]) for op in ops}
+    sizes = {n: tensors[n].size * state_bytes for n in states} if state_bytes else {}
+    temporaries = scratch_bytes(graph, stack)
+    sizes |= {op.name: 0 if fused else temporaries.get(op.name, 0) for op in ops}
+    shared = [*states, *(op.name for op in ops)] if zero >= 1 else []
+    shared += [*gradients] if zero >= 2 else []
+    shared += [*graph.weights] if zero >= 3 else []
+    for name in shared:
+        whole = sizes.get(name)
+        sizes[name] = -(-(tensors[name].size_bytes if whole is None else whole) // shards)
+    weights = [tensors[name].size_bytes for name in graph.weights]
+    unit = min(sum(weights), max([UNIT, *weights])) if zero >= 2 and shards > 1 else 0
+    standing = 0
+    if accumulates:
+        each = {n: sizes.get(n, tensors[n].size_bytes) for n in gradients}
+        standing, sizes = sum(each.values()), sizes | dict.fromkeys(gradients, 0)
+    return standing + max(live_bytes(graph, stack, sizes)) + unit * (1 if zero == 2 else 3)

@@ -1,0 +1,160 @@
+"""A method of prediction: how a graph becomes kernels, what a kernel costs, and the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.graph import Graph
+from steptime.core.ranges import number_of
+from steptime.hardware import catalog
+from steptime.hardware.device import Device, Link
+from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
+from steptime.prediction.kernel import Interval, Kernel, Larger, Price, Settings
+from steptime.prediction.lower import Lowered, lower
+from steptime.prediction.price import roofline, seen
+
+ANALYTIC = Settings()
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a method: its meaning, its default as text, and how a text changes the method.
+
+    `read` returns the changed method and raises `ValueError`, saying what is allowed.
+    """
+
+    meaning: str
+    default: str
+    read: Callable[[Method, str], Method]
+
+
+@dataclass(frozen=True, eq=False)  # what is priced is kept by method
+class Method:
+    """A method of prediction: two verbs, and which settings of them a user may change.
+
+    `lower(graph, dtype, settings)` returns the kernels of a step, `price(kernel, device)` the
+    seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
+    `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
+    exchange gradients if nothing else is asked for, by a name of `collectives`, over links
+    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
+    too: messages without latency, faults and all. `reads` names the fields of a device that the
+    price reads beyond those of a roofline; records hash them too (`catalog.device_hash`).
+    A price that takes `arrays` of FLOP and bytes has a parameter `larger`, which is `max` of them.
+    """
+
+    name: str
+    version: str
+    lower: Callable[[Graph, str, Settings], Lowered] = lower
+    price: Price = roofline
+    options: Mapping[str, Option] = field(default_factory=dict)
+    settings: Settings = ANALYTIC
+    sees: Callable[[Device, str, Settings], Device] = seen
+    notes: Callable[[Graph, str, Device, Settings], tuple[str, ...]] = lambda *_: ()
+    collective: str = "ring"
+    collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
+    links: Callable[[Fabric], Fabric] = as_reached
+    as_published: bool = False
+    reads: tuple[str, ...] = ()
+    arrays: bool = False
+
+    def joins(self, link: Link | Fabric, memory_bytes_per_s: float | None = None) -> Fabric:
+        """Return what joins devices as the method finds it: the one rate of a link."""
+        share = self.settings.link_efficiency
+        return self.links(fabric_of(link, share, memory_bytes_per_s))
+
+    def under(self, given: Mapping[str, str]) -> Method:
+        """Return the method under options as texts; raises `InputError`, naming the option."""
+        found = self
+        for name, text in given.items():
+            one_of("option", name, self.options, self.name)
+            try:
+                found = self.options[name].read(found, text)
+            except ValueError as error:
+                raise InputError(f"{self.name}: option {name} {error}") from None
+        return found
+
+    def changed(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the options as texts that depart from their defaults."""
+        return {name: text for name, text in given.items() if text != self.options[name].default}
+
+    def tuned(self, **changes: Any) -> Method:
+        """Return the method with some of its settings changed."""
+        return replace(self, settings=replace(self.settings, **changes))
+
+
+def priced_by(name: str, price: Callable[[Kernel, Device], Interval | float]) -> Method:
+    """Return the method of a price of one's own; predicting raises `InputError` for no time."""
+
+    def checked(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+        try:
+            said = price(kernel, device)
+            found = said if isinstance(said, Interval) else Interval(float(said))
+        except Exception as error:  # whatever a user's function raises
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise InputError(f"{name}: the price of {kernel.kind} fails: {reason}") from error
+        if not 0 <= found.value < inf:
+            raise InputError(f"{name}: the price of {kernel.kind} is {found.value:g} s, not a time")
+        return found
+
+    return Method(name, "1", price=checked, options={"stack": STACK, "tf32": TF32, "fuse": FUSE})
+
+
+def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:
+    """Return an option whose texts stand for values of one setting."""
+
+    def read(method: Method, text: str) -> Method:
+        if text not in values:
+            *others, last = values
+            raise ValueError(f"is {', '.join(others)} or {last}, not {shorten(text)}")
+        return method.tuned(**{setting: values[text]})
+
+    return Option(meaning, default, read)
+
+
+def share(meaning: str, setting: str) -> Option:
+    """Return an option that is a share of a peak: above 0, at most 1."""
+
+    def read(method: Method, text: str) -> Method:
+        value = number_of(text)
+        if not 0 < value <= 1:
+            raise ValueError(f"is a number above 0 and at most 1, not {shorten(text)}")
+        return method.tuned(**{setting: value})
+
+    return Option(meaning, "1", read)
+
+
+def _stack(method: Method, text: str) -> Method:
+    catalog.stack(text)  # raises for what is none
+    return method.tuned(stack=text)
+
+
+def stack_option(name: str) -> dict[str, str]:
+    """Return the option that says a stack, nothing for the default one and for "", unknown."""
+    return {} if name in {"", catalog.DEFAULT_STACK} else {"stack": name}
+
+
+STACK = Option(
+    "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
+)
+YES_NO = {"yes": True, "no": False}
+EFFICIENCIES = {  # Paleo's names for them
+    "ppp_comp": share("share of the device's peaks that is reached", "compute_efficiency"),
+    "ppp_comm": share("share of a link's rate that is reached", "link_efficiency"),
+}
+TF32 = choice(
+    "products in float32 as TF32: on, off, or auto as the stack runs them",
+    "tf32",
+    {"auto": "auto", "on": "on", "off": "off", "yes": "on", "no": "off"},
+    "auto",
+)
+CHANNELS_LAST = choice(
+    "images lie with their channels last, or auto as the stack lays them",
+    "channels_last",
+    {"auto": None, **YES_NO},
+    "auto",
+)
+FUSE = choice("elementwise ops run in the kernel before them", "fuse", YES_NO, "no")

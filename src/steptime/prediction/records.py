@@ -1,0 +1,90 @@
+"""Predictions as records: of the whole step first, then of each row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from steptime import __version__
+from steptime.core.graph import PASSES
+from steptime.core.table import picked
+from steptime.core.workload import Workload
+from steptime.hardware.catalog import device_hash
+from steptime.prediction.step_model import StepModel
+from steptime.records.record import Method, Quantity, Record, now
+
+
+def records(model: StepModel) -> Sequence[Record]:
+    """Return the record of a workload's step, then one for each row."""
+    made, named, taken_at = model.predict(), record_method(model), now()
+
+    def record(values: Mapping[str, float], told: Mapping[str, Any], scope: str = "") -> Record:
+        step = Quantity(told["step_s"], low=told["low_s"], high=told["high_s"])
+        times = {f"{name}_s": Quantity(told[f"{name}_s"]) for name in PASSES}
+        more = {name: Quantity(value) for name, value in values.items()}
+        how = made.fits, made.remarks, taken_at
+        every = {**times, "step_s": step, **more}
+        return step_record(model, model.workload, named, every, *how, scope)
+
+    moved = dict.fromkeys((row.name for row in made.lowered.rows), 0.0)
+    for kernel in made.lowered.kernels:
+        if kernel.exchange is None and kernel.op in moved:
+            moved[kernel.op] += kernel.bytes
+    whole = {
+        "flop": made.flop,
+        "forward_flop": sum(parts["forward"] for parts in made.counted.values()),
+        "traffic_bytes": made.lowered.traffic_bytes,
+        "peak_memory_bytes": made.peak_memory_bytes,
+    }
+    seconds = picked(made.times, "step_s low_s high_s forward_s backward_s update_s")
+    found = [record(whole, seconds)]
+    for one in made.times.rows:
+        name, flop = one.row.name, made.counted[one.row.name]
+        values = {"flop": sum(flop.values()), "forward_flop": flop["forward"]}
+        own = record({**values, "traffic_bytes": moved[name]}, one.told, name)
+        found.append(replace(own, env={**own.env, "op_kind": one.row.kind}))
+    return found
+
+
+def step_record(
+    model: StepModel,
+    workload: Workload,
+    named: Method,
+    quantities: Mapping[str, Quantity],
+    fits: bool,
+    remarks: Sequence[str],
+    taken_at: str,
+    scope: str = "",
+) -> Record:
+    """Return what a model found of a workload as a record, of the step or of a row of it."""
+    stack = {"stack": model.stack.label} if "stack" in model.method.options else {}
+    return Record(
+        origin="predicted",
+        method=named,
+        workload=workload,
+        platform=model.device.measured.get("platform", model.device.name),
+        quantities=quantities,
+        status="ok" if fits else "oom",
+        cause="" if fits else "predicted-not-to-fit",
+        note="; ".join(remarks),
+        scope=scope,
+        env={"steptime": __version__, **stack},
+        taken_at=taken_at,
+    )
+
+
+def record_method(model: StepModel) -> Method:
+    """Return what a record says of how its numbers were obtained."""
+    method, seen = model.method, model.seen
+    peak = next(iter(seen.peak_flop_per_s.values()))
+    return Method(
+        method.name,
+        method.version,
+        {
+            "device": model.device.name,
+            "device_hash": device_hash(model.device, model.method.reads),
+            "peak_flop_per_s": peak,
+            "memory_bytes_per_s": seen.memory_bytes_per_s,
+            "launch_s": None if model.settings.host == "no" else model.device.launch_s,
+            **method.changed(model.options),
+        },
+    )

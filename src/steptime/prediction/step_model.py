@@ -1,0 +1,364 @@
+"""One network on one kind of device, ready to be asked: the driver of every prediction.
+
+From the parts of a step users compose simulations of their own; `parallel` does so too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from steptime.build import build_step, make_workload, read_model
+from steptime.core.errors import InputError, one_of
+from steptime.core.graph import PASSES, Graph, Part
+from steptime.core.ranges import whole_number
+from steptime.core.workload import Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import Cluster, Device, Link
+from steptime.hardware.stack import Stack
+from steptime.network.count import op_work, peak_memory_bytes
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
+from steptime.prediction.host import Host, host_of, issuing
+from steptime.prediction.kernel import NOTHING, Exchange, Interval, Kernel
+from steptime.prediction.lower import Lowered, stack_of
+from steptime.prediction.memory import Needs, blocks_bytes, needs_of
+from steptime.prediction.method import Method
+from steptime.prediction.price import issue_s
+from steptime.prediction.schedule import Timeline, schedule
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
+
+    `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
+    device is known to have less memory than the step `needs`.
+    """
+
+    times: Timeline
+    lowered: Lowered
+    counted: Mapping[str, Mapping[Part, float]]
+    needs: Needs
+    fits: bool
+    remarks: tuple[str, ...]
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Bytes of all tensors at the worst moment of the step."""
+        return self.needs.peak_bytes
+
+    @property
+    def flop(self) -> float:
+        """FLOP of the step by the counting convention; the kernels may execute more or fewer."""
+        return sum(sum(parts.values()) for parts in self.counted.values())
+
+    @property
+    def status(self) -> str:
+        """`ok`, or `oom` where the step does not fit."""
+        return "ok" if self.fits else "oom"
+
+
+class StepModel:
+    """The step of a network, part by part.
+
+    `network` is model text (`resnet50`), a path or a workload; `device` and `link` are names,
+    paths or what the catalog gives; a `Fabric` or a `Cluster` in place of a link says more about
+    what joins the replicas. `options` are those of the method, as text or as Python values. `graph`
+    is that of the workload's step where it is built already, of one rank too (`ops.ranks`), whose
+    exchanges `overlap` with its kernels. Steps are computed once a batch and kept. Raises
+    `InputError` for what is not known.
+
+    `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
+    is None without a link.
+    """
+
+    def __init__(
+        self,
+        network: str | Path | Workload,
+        device: str | Path | Device,
+        link: str | Path | Link | Fabric | Cluster | None = None,
+        method: str | Method = DEFAULT,
+        options: Mapping[str, object] | None = None,
+        dtype: str = "float32",
+        optimizer: str = "sgd",
+        phase: str = "train",
+        graph: Graph | None = None,
+        overlap: bool = True,
+    ) -> None:
+        chosen = method if isinstance(method, Method) else cost_model(method)
+        self.options = {name: _text(value) for name, value in (options or {}).items()}
+        self.method = chosen.under(self.options)
+        self.settings = self.method.settings
+        self.workload = (
+            network
+            if isinstance(network, Workload)
+            else make_workload(
+                read_model(str(network), trusted=True), None, dtype, phase, optimizer
+            )
+        )
+        self.device = catalog.device(device)
+        self.overlap = overlap
+        self._link = link
+        self.fabric = self._fabric(link)
+        self.collectives = self.method.collectives
+        self._latest = None if graph is None else (self.workload.batch_per_replica, graph)
+        self._lowered: dict[int, Lowered] = {}
+        self._counted: dict[int, Mapping[str, Mapping[Part, float]]] = {}
+        self._memory: dict[int, tuple[int, int]] = {}
+        self._timelines: dict[int, Timeline] = {}
+
+    def _fabric(
+        self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
+    ) -> Fabric | None:
+        """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
+        if isinstance(link, Cluster):
+            link = fabric_of_group(link, range(link.devices) if ranks is None else ranks)
+        if link is None:
+            return None
+        found = catalog.link(link) if isinstance(link, str | Path) else link
+        rate = self.device.memory_bytes_per_s
+        return self.method.joins(found, rate)
+
+    def on(self, device: str | Path | Device) -> StepModel:
+        """Return the model of the same network on another device; what it runs is kept."""
+        other = StepModel(self.workload, device, self._link, self.method, overlap=self.overlap)
+        other.options = self.options
+        other._latest, other._lowered = self._latest, self._lowered
+        other._counted, other._memory = self._counted, self._memory
+        return other
+
+    @cached_property
+    def seen(self) -> Device:
+        """The device as kernels find it; raises `InputError` where it has no peak for the dtype."""
+        return self.method.sees(self.device, self.workload.dtype, self.settings)
+
+    @cached_property
+    def seen_in_update(self) -> Device:
+        """The device as kernels of the update find it."""
+        reached = self.settings.update_efficiency
+        if reached is None or reached == self.settings.compute_efficiency:
+            return self.seen
+        settings = replace(self.settings, compute_efficiency=reached)
+        return self.method.sees(self.device, self.workload.dtype, settings)
+
+    def price(self, kernel: Kernel) -> Interval:
+        """Return the seconds of a kernel on the device."""
+        at = self.seen_in_update if kernel.pass_ == "update" else self.seen
+        return self.method.price(kernel, at)
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The software stack that runs the step."""
+        return stack_of(self.settings)
+
+    @cached_property
+    def issue_s(self) -> float | None:
+        """The host's time to issue one launch ahead of the device, None where it plays no part."""
+        return issue_s(self.device, self.settings)
+
+    def host(self, lowered: Lowered) -> Host | None:
+        """Return when the host has issued each pass, None where it plays no part.
+
+        The method `calibrated` knows the host by the stack; others count launches.
+        """
+        constants = self.seen.constants
+        found = host_of(lowered.calls, constants, self.settings.waits)
+        if found is not None:
+            ends, steps = bounds("host", constants)[:2], self.device.calibration.get("steps", ())
+            return found._replace(ends=ends, steps=steps)
+        return issuing(lowered.launches, self.issue_s)
+
+    @property
+    def parameters(self) -> int:
+        """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
+        return self.lowered().parameters
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients, which the replicas exchange in a step."""
+        return self.lowered().gradient_bytes
+
+    @cached_property
+    def gradients(self) -> Mapping[str, int]:
+        """Bytes of the gradients by the forward op that first computes with a weight."""
+        graph = self.graph()
+        found: dict[str, int] = {}
+        for op in graph.ops:
+            if op.part == "update":
+                found[op.of] = found.get(op.of, 0) + graph.tensors[op.inputs[-1]].size_bytes
+        return found
+
+    def graph(self, batch: int | None = None) -> Graph:
+        """Return the graph of a step on `batch` examples, the workload's own if none are said.
+
+        The latest one is kept.
+        """
+        wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
+        if self._latest is None or self._latest[0] != wanted:
+            self._latest = (wanted, build_step(replace(self.workload, batch_per_replica=wanted)))
+        return self._latest[1]
+
+    def lowered(self, batch: int | None = None) -> Lowered:
+        """Return the kernels of a step on `batch` examples."""
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted not in self._lowered:
+            graph = self.graph(wanted)
+            self._lowered[wanted] = self.method.lower(graph, self.workload.dtype, self.settings)
+        return self._lowered[wanted]
+
+    def counted(self, batch: int | None = None) -> Mapping[str, Mapping[Part, float]]:
+        """Return the FLOP of each row by pass, by the convention: what no software stack changes.
+
+        Layers of a file count by its rules. FLOP of no row are those of "".
+        """
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted in self._counted:
+            return self._counted[wanted]
+        graph, lowered = self.graph(batch), self.lowered(batch)
+        every: Iterable[tuple[str, Part, float]] = (
+            ((one.op, one.pass_, one.flop) for one in lowered.kernels)
+            if lowered.by_layer
+            else ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
+        )
+        found: dict[str, dict[Part, float]] = {
+            name: dict.fromkeys(PASSES, 0) for name in ("", *(row.name for row in lowered.rows))
+        }
+        for name, pass_, flop in every:
+            found[name if name in found else ""][pass_] += flop
+        self._counted[wanted] = found
+        return found
+
+    def timeline(self, batch: int | None = None) -> Timeline:
+        """Return the times of a step on `batch` examples, row by row and in all."""
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted not in self._timelines:
+            lowered = self.lowered(wanted)
+            self._timelines[wanted] = schedule(
+                lowered,
+                self._prices(wanted),
+                self.host(lowered),
+                self.settings.pipelined,
+                self.overlap,
+            )
+        return self._timelines[wanted]
+
+    def kernel_times(self, batch: int | None = None) -> list[Interval]:
+        """Return the seconds of each kernel of a step on `batch` examples, in their order."""
+        prices = self._prices(batch)
+        return [prices[i] for i in self.lowered(batch).distinct[1]]
+
+    def _prices(self, batch: int | None) -> list[Interval]:
+        """Return the seconds of the kernels of a step that differ."""
+        seen, in_update, price = self.seen, self.seen_in_update, self.method.price
+        return [
+            price(kernel, in_update if kernel.pass_ == "update" else seen)
+            if kernel.exchange is None
+            else self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
+            for kernel in self.lowered(batch).distinct[0]
+        ]
+
+    def _exchanged(self, kind: str, group: Exchange, size_bytes: float) -> Interval:
+        """Return the seconds of an exchange of ops, by the table of collectives."""
+        if group.ranks == 1:
+            return NOTHING
+        fabric = self.fabric
+        if isinstance(self._link, Cluster):
+            members = range(0, group.ranks * group.stride, group.stride)
+            fabric = self._fabric(self._link, members)
+        if fabric is None:
+            raise no_link(group.ranks)
+        reduces = kind == "all_reduce"
+        one = self.collectives[self.collective()] if reduces else EXCHANGES[kind]
+        return Interval(one(size_bytes, group.ranks, fabric))
+
+    def predict(self, batch: int | None = None) -> Prediction:
+        """Return the prediction of a step on `batch` examples: times, memory, remarks."""
+        lowered = self.lowered(batch)
+        needs = self.needs(batch)
+        fits = needs.fit(self.device)
+        remarks = self.remarks(batch)
+        if not fits:
+            remarks = (needs.too_large(self.device), *remarks)
+        counted = self.counted(batch)
+        return Prediction(self.timeline(batch), lowered, counted, needs, fits, remarks)
+
+    def needs(self, batch: int | None = None) -> Needs:
+        """Return the memory that a step on `batch` examples needs of the device."""
+        wanted = self.workload.batch_per_replica if batch is None else batch
+        if wanted not in self._memory:
+            graph = self.graph(wanted)
+            peak = peak_memory_bytes(graph, self.stack)
+            self._memory[wanted] = peak, blocks_bytes(graph, self.stack, peak)
+        return self.needs_of(*self._memory[wanted])
+
+    def needs_of(self, peak_bytes: int, blocks: float) -> Needs:
+        """Return the memory that a step needs whose tensors, and blocks beyond them, are known."""
+        return needs_of(peak_bytes, blocks, self.device, self.stack, self.workload.phase)
+
+    def remarks(self, batch: int | None = None) -> tuple[str, ...]:
+        """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""
+        graph = self.graph(batch)
+        found = self.method.notes(graph, self.workload.dtype, self.device, self.settings)
+        if graph.unmodelled:
+            names = ", ".join(graph.unmodelled)
+            found = (*found, f"layers of unknown type count nothing: {names}")
+        if self.device.kind == "cpu" and self.stack.on_cpu:
+            kinds = {op.kind for op in graph.ops}
+            found = (*found, *(said for kind, said in self.stack.on_cpu.items() if kind in kinds))
+        return (*found, *graph.remarks)
+
+    def estimate_forward(self, batch: int) -> float:
+        """Return the seconds of the forward pass of `batch` examples on one device."""
+        return self.timeline(batch).forward_s
+
+    def estimate_backward(self, batch: int) -> float:
+        """Return the seconds of the backward pass of `batch` examples on one device."""
+        return self.timeline(batch).backward_s
+
+    def estimate_update(self) -> float:
+        """Return the seconds in which one device applies the gradients, whatever the batch."""
+        return self.timeline().update_s
+
+    def estimate_comm(self, workers: int, collective: str | None = None) -> float:
+        """Return the seconds in which `workers` add up their gradients.
+
+        `collective` is a name of the table of collectives; None is the method's own. Raises
+        `InputError` for another name, and where more than one replica has no link.
+        """
+        name = self.collective(collective)
+        return self.collective_s(name, self.gradient_bytes, whole_number(workers, "workers"))
+
+    def collective(self, name: str | None = None) -> str:
+        """Return a collective's name, the method's own for None; raises `InputError` for others."""
+        if name is None:
+            return self.method.collective
+        return one_of("collective", name, self.collectives)
+
+    def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
+        """Return the seconds of an exchange of `size_bytes` by one collective.
+
+        Without a link there is one replica only, which exchanges nothing.
+        """
+        if self.fabric is None:
+            if workers > 1:
+                raise no_link(workers)
+            return 0.0
+        return self.collectives[name](size_bytes, workers, self.fabric)
+
+    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
+        """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
+        return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
+
+
+def no_link(workers: int) -> InputError:
+    """Return the error of replicas that nothing joins."""
+    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
+
+
+def _text(value: object) -> str:
+    """Return an option's value as the command line has it: true and false in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,267 @@
+"""Grids: predictions over models, devices, batches and numbers of replicas, as cells or records.
+
+Three batches tell what a network runs at any other where that lies on lines (`lines.py`). A network
+for which it does not is built for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from steptime.core.dtypes import dtype_named
+from steptime.core.errors import InputError
+from steptime.core.graph import PASSES
+from steptime.core.progress import watched
+from steptime.core.workload import Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import Device, Link
+from steptime.network.count import peak_memory_bytes
+from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.lines import Lines, Span, lines_of
+from steptime.prediction.memory import Needs, blocks_bytes
+from steptime.prediction.method import Method
+from steptime.prediction.records import record_method, step_record
+from steptime.prediction.step_model import StepModel
+from steptime.records.record import Quantity, Record, now
+
+FEW = 3  # batches that are built as they are
+KEPT = 64  # batches whose kernels are kept from device to device
+
+
+class Cell(NamedTuple):
+    """One prediction of a grid. `batch` is a replica's; `step_s` holds the exchange, `comm_s`.
+
+    `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
+    peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
+    `assumed` is the software, layout and host that it is a prediction of.
+    """
+
+    model: str
+    device: str
+    batch: int
+    workers: int
+    step_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    update_s: float | None = None
+    comm_s: float | None = None
+    samples_per_s: float | None = None
+    peak_memory_bytes: int = 0
+    status: str = "unsupported"
+    note: str = ""
+    low_s: float | None = None
+    high_s: float | None = None
+    dtype: str = ""
+    assumed: str = ""
+
+
+Maker = Callable[[int | None], Workload]
+
+
+def grid(
+    models: Sequence[Maker],
+    devices: Sequence[Device],
+    batches: Sequence[int] | None,
+    workers: Sequence[int],
+    link: Link | None,
+    method: str | Method,
+    options: Mapping[str, str],
+) -> Iterator[Cell]:
+    """Yield every cell, replicas changing fastest, then batches, devices and models.
+
+    A maker returns a model's workload at a batch, at its own for None, which is taken where no
+    `batches` are given. Every replica keeps the batch (weak scaling); gradients are exchanged by
+    the method's usual collective. Raises `InputError` as a single prediction does, but for a
+    device without a peak for the dtype, unless no device has one.
+    """
+    for make in models:
+        first = make(batches[0] if batches else None)
+        model = StepModel(first, devices[0], link, method, options)
+        steps = Steps(model, batches or (first.batch_per_replica,))
+        refused = 0
+        for device in devices:
+            on = model.on(device)
+            try:
+                rows = steps.rows(on)
+            except InputError as error:
+                refused += 1
+                if refused == len(devices):
+                    raise
+                cell = Cell(first.label, device.name, 0, 0, note=str(error), dtype=first.dtype)
+                for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+                    one = cell._replace(batch=batch, peak_memory_bytes=needed)
+                    yield from (one._replace(workers=count) for count in workers)
+                continue
+            yield from _cells(on, rows, workers)
+
+
+def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
+    label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
+    comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
+    assumed = assumed_text(assumed_of(on)) or ""
+    for batch, times, low, high, needed in rows:
+        alone = sum(times)
+        status = "ok" if needed.fit(on.device) else "oom"
+        for count, comm in comm_s:
+            step = alone + comm
+            speed = count * batch / step if step else None
+            yield Cell(
+                label, name, batch, count, step, *times, comm, speed,
+                needed.peak_bytes, status, "", None if low is None else low + comm,
+                None if high is None else high + comm, dtype, assumed,
+            )  # fmt: skip
+
+
+class Step(NamedTuple):
+    """A step at a batch: seconds of its passes, between which it lies, and the memory it needs."""
+
+    batch: int
+    times: tuple[float, float, float]
+    low_s: float | None
+    high_s: float | None
+    needs: Needs
+
+
+class Steps:
+    """A network's step at many batches: its memory, and its times on any device.
+
+    `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each, and
+    `blocks_bytes` what an allocator takes beyond that, by a line where there is one. `like` are the
+    steps of the same network under another optimizer, which one batch more tells.
+    """
+
+    def __init__(self, model: StepModel, batches: Sequence[int], like: Steps | None = None) -> None:
+        self.batches = batches
+        wanted = sorted(set(batches))
+        self.lines: Lines | None = like.lines.with_update_of(model) if like and like.lines else None
+        if self.lines is None and model.method.arrays and len(wanted) > FEW:
+            self.lines = lines_of(model, wanted)
+        self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
+
+    def _memory(self, model: StepModel) -> tuple[list[int], list[float]]:
+        if self.lines is None:
+            found: list[int] = []
+            blocks: list[float] = []
+            for batch in self.batches:
+                found.append(peak_memory_bytes(model.graph(batch), model.stack))
+                blocks.append(blocks_bytes(model.graph(batch), model.stack, found[-1]))
+                if len(self.batches) <= KEPT:  # while its graph is at hand
+                    model.lowered(batch)
+            return found, blocks
+        low, high = self.lines.blocks
+        shares = self.lines.share(self.batches)
+        peaks = self.lines.highest(self.lines.memory, self.batches)
+        return peaks, (low + (high - low) * shares).tolist()
+
+    def needs(self, on: StepModel) -> list[Needs]:
+        """Return the memory that a step needs of a model's device at each batch."""
+        _, blocks, *held = on.needs_of(0, 0)
+        if blocks is None:
+            return [Needs(peak) for peak in self.peak_memory_bytes]
+        both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
+        return [Needs(peak, round(more), *held) for peak, more in both]
+
+    def rows(self, on: StepModel) -> list[Step]:
+        """Return the step on a model's device at each batch; raises `InputError` as it does."""
+        (span,) = self.spans([on])
+        unknown = [None] * len(self.batches)
+        ends = span.low_s or unknown, span.high_s or unknown
+        passes = zip(*span.times, strict=True)
+        return list(map(Step, self.batches, passes, *ends, self.needs(on)))
+
+    def spans(self, models: Sequence[StepModel]) -> list[Span]:
+        """Return times with their bounds on several devices, by arrays where lines tell all.
+
+        New pages of a CPU lie on no line: under constants of its own its batches are priced singly.
+        """
+        singly = any(on.device.is_own_host and on.seen.constants for on in models)
+        if self.lines is not None and not singly:
+            return self.lines.spans(models, self.batches)
+        return [_span(on, self.batches) for on in models]
+
+
+def _span(on: StepModel, batches: Sequence[int]) -> Span:
+    found = [on.timeline(batch) for batch in batches]
+    times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
+    low = [one.low_s for one in found if one.low_s is not None]
+    high = [one.high_s for one in found if one.high_s is not None]
+    if len(high) < len(found):
+        return Span(times, low if len(low) == len(found) else None)
+    joules = [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches]
+    return Span(times, low, high, joules)
+
+
+Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload
+
+
+def place_of(text: str) -> Place:
+    """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
+    name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
+    return catalog.device(name.strip()), dtype_named(dtype.strip()) if dtype.strip() else None
+
+
+def predicted(
+    workloads: Iterable[Workload],
+    places: Sequence[Place],
+    method: str | Method,
+    options: Mapping[str, object],
+    refused: dict[str, int],
+) -> Iterator[Record]:
+    """Yield the record of each step of one replica at each place, network by network.
+
+    Networks that a place cannot run are counted in `refused` under the reason. Raises `InputError`
+    for what does not depend on the place.
+    """
+    networks: dict[str, list[Workload]] = {}
+    for one in workloads:
+        networks.setdefault(replace(one, batch_per_replica=1).key, []).append(one)
+    for some in watched(list(networks.values()), "networks"):
+        first, sizes = some[0], list(dict.fromkeys(one.batch_per_replica for one in some))
+        for dtype in dict.fromkeys(dtype for _, dtype in places):
+            network = replace(first, dtype=dtype_named(dtype or first.dtype))
+            model = StepModel(network, places[0][0], None, method, options)
+            steps = Steps(model, sizes)
+            costs = _costs(model, steps)
+            for device in (device for device, wanted in places if wanted == dtype):
+                try:
+                    yield from _of_device(model.on(device), steps, costs)
+                except InputError as error:
+                    refused[str(error)] = refused.get(str(error), 0) + len(steps.batches)
+
+
+def _costs(model: StepModel, steps: Steps) -> list[dict[str, float]]:
+    """Return FLOP and traffic at each batch, between the ends of lines where it lies on these."""
+
+    def at(batch: int) -> dict[str, float]:
+        counted = model.counted(batch).values()
+        return {
+            "flop": sum(sum(parts.values()) for parts in counted),
+            "forward_flop": sum(parts["forward"] for parts in counted),
+            "traffic_bytes": model.lowered(batch).traffic_bytes,
+        }
+
+    if steps.lines is None:
+        return [at(batch) for batch in steps.batches]
+    high, low = at(steps.lines.high), at(steps.lines.low)
+    shares = steps.lines.share(steps.batches).tolist()
+    return [{k: round(low[k] + (high[k] - low[k]) * share) for k in low} for share in shares]
+
+
+def _of_device(
+    on: StepModel, steps: Steps, costs: Sequence[Mapping[str, float]]
+) -> Iterator[Record]:
+    """Yield the records of a network on a device; raises `InputError` as a prediction does."""
+    rows, named, taken_at = steps.rows(on), record_method(on), now()
+    remarks = on.remarks(steps.lines.low if steps.lines else None)
+    for (batch, times, low, high, needs), cost in zip(rows, costs, strict=True):
+        values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
+        quantities = {name: Quantity(value) for name, value in values.items()}
+        quantities["step_s"] = Quantity(sum(times), low=low, high=high)
+        quantities["peak_memory_bytes"] = Quantity(needs.peak_bytes)
+        workload = replace(on.workload, batch_per_replica=batch)
+        fits = needs.fit(on.device)
+        told = remarks if fits else (needs.too_large(on.device), *remarks)
+        yield step_record(on, workload, named, quantities, fits, told, taken_at)

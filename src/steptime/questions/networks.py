@@ -1,0 +1,42 @@
+"""The networks that a question is asked of: model texts with ranges, and their type."""
+
+from itertools import product
+
+from steptime.core.errors import InputError
+from steptime.core.ranges import expand_range, is_range
+from steptime.hardware.device import Device
+
+DEFAULT_SET = "fc:layers=4..128x2,nodes=32..8192x2"  # the plane that ParaDnn's heat maps show
+DEFAULT_BATCHES = "64,1024,16384"
+MOST_NETWORKS = 10_000
+
+
+def networks(text: str) -> list[str]:
+    """Return the model texts that one with ranges means: `fc:layers=4..8x2` is two.
+
+    Raises `InputError` for a range that is none, and for too many networks.
+    """
+    name, colon, settings = text.partition(":")
+    if not colon or not is_range(settings):
+        return [text]
+    axes = []
+    for piece in settings.split(","):
+        key, equals, value = (part.strip() for part in piece.partition("="))
+        values = expand_range(value, f"{name}: {key}") if is_range(value) else [value]
+        axes.append([f"{key}{equals}{one}" for one in values])
+    found = [f"{name}:{','.join(one)}" for one in product(*axes)]
+    if len(found) > MOST_NETWORKS:
+        raise InputError(f"{text}: {len(found)} networks; at most {MOST_NETWORKS}")
+    return found
+
+
+def dtype_for(device: Device, asked: str | None = None) -> str:
+    """Return the type that is asked, by default: float32, or of the highest peak without one."""
+    if asked is not None:
+        return asked
+    peaks = {
+        name: peak for name, peak in device.peak_flop_per_s.items() if name.startswith(("f", "b"))
+    }
+    if not peaks or "float32" in peaks:
+        return "float32"
+    return max(peaks, key=lambda name: (peaks[name], name.startswith("b")))

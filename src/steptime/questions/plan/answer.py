@@ -1,0 +1,379 @@
+"""A plan's step as rows of named quantities: what commands print and programs read."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from math import inf
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.table import picked
+from steptime.core.units import percent, seconds, size
+from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
+from steptime.hardware import catalog
+from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.prediction.calibrated.method import calibrated_under, notes_of
+from steptime.prediction.kernel import Kernel
+from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
+from steptime.questions.plan.passes import Step
+from steptime.questions.plan.pieces import HALVES, factors_of
+from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
+from steptime.questions.plan.request import Request
+from steptime.questions.plan.step import PlanTime, plan_time, quick
+from steptime.questions.plan.trace import write_trace
+
+KWH_J = 3.6e6
+SPARE = 0.05  # of the memory: peaks that torchtitan publishes are missed by as much at most
+
+
+def fits(planner: Planner, found: PlanTime) -> bool:
+    """Whether the fullest device has room."""
+    return found.memory[found.fullest].total <= planner.room_bytes
+
+
+def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
+    """Return the cheapest price of the device, None where no file has one."""
+    return cheapest(offers(path)).get(planner.device.name)
+
+
+def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
+    """Return the share of the peak that counted arithmetic reaches, by convention.
+
+    `full` and `half` are products and attention, of which a causal mask leaves half; `6N` is six
+    FLOP a parameter and token. Of experts, those that a token reaches count. Networks that are no
+    language models have `full` alone, of all that is counted.
+    """
+    products, attention = planner.flops
+    whole = planner.peak * found.step_s * found.asked.plan.devices
+    of_a_sequence = {
+        "full": 3 * (products + attention),
+        "half": 3 * (products + attention / 2),
+        "6N": 6.0 * planner.active * planner.shape.length,
+    }
+    shares = {name: found.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
+    known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
+    return {name: share if name in known else None for name, share in shares.items()}
+
+
+def document(
+    planner: Planner, found: PlanTime, offer: Offer | None, tokens: float | None = None
+) -> dict[str, Any]:
+    """Return the answer to one plan as JSON values; what is not known is None."""
+    shape, asked = planner.shape, found.asked
+    devices, in_step = asked.plan.devices, asked.batch * shape.length
+    does_fit = fits(planner, found)
+    told = {
+        "answer": "",
+        "model": shape.label,
+        "device": planner.device.name,
+        "devices": devices,
+        **picked(planner, "levels parameters"),
+        "plan": {**plan_to_json(asked.plan), "order": asked.order},
+        **picked(asked, "micro_batch batch"),
+        "length": shape.length if shape.unit == "tokens" else None,
+        "unit": shape.unit,
+        "dtype": planner.dtype,
+        "method": planner.method.name,
+        "stack": planner.method.settings.stack,
+        **picked(found, "step_s low high bubble"),
+        "tokens_per_s": in_step / found.step_s,
+        "tokens_per_s_per_device": in_step / found.step_s / devices,
+        "parts": picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
+        "adds": adds(planner, found),
+        "fits": does_fit,
+        "usable_bytes": planner.device.usable_bytes,
+        "memory": _memory(planner, found),
+        "exposed_communication": [
+            {**picked(one, "collective group bytes total_s exposed_s"), "level": one.link}
+            for one in found.exposures
+        ],
+        "mfu": mfu(planner, found),
+        "cost": cost_of(offer, devices, "step", found.step_s),
+        "energy": found.energy_j
+        and {
+            "step_j": found.energy_j,
+            "device_w": found.energy_j / found.step_s / devices,
+            "of": "devices alone: nodes add 20 to 40 %",
+        },
+        "training": _training(found, offer, devices, in_step, tokens),
+        "notes": _notes(planner, found),
+        "nearest_that_fits": None if does_fit else nearest(planner, asked),
+    }
+    return {**told, "answer": sentence(told)}
+
+
+def adds(planner: Planner, found: PlanTime) -> list[dict[str, Any]]:
+    """Return what a plan of one device adds to the kernels of `predict`: `name` and `seconds`.
+
+    Networks that are no language models add nothing: their pieces are those of `predict`.
+    """
+    asked = found.asked
+    if asked.plan.devices > 1 or planner.shape.unit != "tokens":
+        return []
+    one, terms = Step(planner, asked), defaultdict(float, {"step overhead": found.rest_s})
+    slower, _ = factors_of(planner.seen)
+
+    def price(kernel: Kernel) -> float:
+        return planner.method.price(kernel._replace(after=(), views=0), planner.seen).value
+
+    for part, count in one.shape.devices[0]:
+        piece, times = one.found[part.name], count * asked.rounds
+        terms["gradient accumulation"] += times * one.grow_s(piece)
+        for kernel in piece.kernels:
+            if kernel.kind in ("cast", "gather") and kernel.bytes:
+                name = "loss in float32" if kernel.dtype == "float32" else "casts and sorting"
+                terms[name] += times * price(kernel)
+            elif kernel.kind.startswith("cross_entropy") and planner.in_memory in HALVES:
+                short = kernel._replace(bytes=kernel.bytes / 2, dtype=planner.in_memory)
+                terms["loss in float32"] += times * (price(kernel) - price(short))
+            elif kernel.unit == "matrix" and not kernel.kind.startswith("attention"):
+                terms["slower products"] += times * (slower - 1) * price(kernel)
+    return [{"name": name, "seconds": s} for name, s in terms.items() if s > 0]
+
+
+def timed(request: Request) -> tuple[Planner, PlanTime]:
+    """Return the step of the plan that a user asks for, and what priced it; raises `InputError`."""
+    shape = request.shape
+    asked = request.asked(shape)
+    planner = request.planner(shape, asked.plan.devices)
+    return planner, plan_time(planner, asked)
+
+
+def answered(request: Request) -> dict[str, Any]:
+    """Return the answer to one plan; its pipeline's run goes to `request.trace`."""
+    planner, found = timed(request)
+    if request.trace is not None:
+        label = f"{planner.shape.label} on {planner.device.name}"
+        write_trace(found, label, request.trace)
+    return document(planner, found, offer_of(planner, request.prices), request.tokens)
+
+
+def asking(request: Request, told: Mapping[str, Any]) -> Request:
+    """Return what asks for the very plan of an answer, such as the best that was searched."""
+    split = {name: value for name, value in told["plan"].items() if name in vars(Plan())}
+    split.pop("micro_batches", None)
+    several = (request.site, *request.others)
+    site = next(one for one in several if catalog.device(one.device).name == told["device"])
+    return replace(
+        request, site=site, others=(), split=split, devices=(),
+        batch=told["batch"], micro_batch=told["micro_batch"], length=told["length"],
+        order=told["plan"]["order"], stack=told["stack"],
+    )  # fmt: skip
+
+
+def fitted_notes(planner: Planner) -> list[str]:
+    """Return what of device and stack lies beyond what was measured."""
+    device, stack = planner.device, catalog.stack(planner.method.settings.stack)
+    said = notes_of(device) if planner.method.name == "calibrated" else []
+    fitted = planner.use == "serving" or planner.shape.unit == "tokens"
+    said += calibrated_under(device, stack.name)
+    if planner.use == "training" and not stack.training:
+        said.append(f"stack {stack.name}: constants of training are those of torch-eager")
+    elif stack.seen and fitted and not device.calibration:
+        names = stack.seen["devices"]
+        on = f", but on {', '.join(names)}" if names else ""
+        if device.name not in names:
+            said.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")
+    return said
+
+
+def _notes(planner: Planner, found: PlanTime) -> list[str]:
+    said = fitted_notes(planner)
+    if found.asked.plan.offload in ("optimizer", "both"):
+        rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
+        said.append(f"a host is taken to have {rate}")
+    held = found.memory[found.fullest].total / planner.room_bytes
+    if 1 - SPARE < held <= 1:
+        said.append(
+            f"fills {percent(held)} of the memory, which predictions miss by up to {percent(SPARE)}"
+        )
+    if planner.device.kind != "gpu":
+        said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
+    return said
+
+
+def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
+    fullest = found.memory[found.fullest]
+    room = planner.room_bytes if planner.room_bytes < inf else None
+    stages = found.asked.plan.pipeline
+    layers = [sum(found.layers[d::stages]) for d in range(stages)]
+    return {
+        "total_bytes": fullest.total,
+        "device_bytes": room,
+        "over_bytes": max(0.0, fullest.total - room) if room else None,
+        "host_bytes": found.host_bytes,
+        "fullest_stage": found.fullest,
+        "by_part": fullest.parts,
+        "by_stage": [
+            {"stage": d, "layers": layers[d], "total_bytes": one.total, **one.parts}
+            for d, one in enumerate(found.memory)
+        ],
+    }
+
+
+def cost_of(offer: Offer | None, devices: int, what: str, took_s: float) -> dict[str, Any] | None:
+    """Return what devices cost for something that takes so long, and an hour; None: unknown."""
+    if offer is None:
+        return None
+    hour = offer.price * devices
+    about = {"currency": offer.currency, "offer": offer.name, "date": offer.date}
+    return {what: hour * took_s / 3600, "hour": hour, **about}
+
+
+def _training(
+    found: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
+) -> dict[str, Any] | None:
+    if tokens is None:
+        return None
+    steps, energy = tokens / in_step, found.energy_j
+    hours, low, high = (steps * one / 3600 for one in (found.step_s, found.low, found.high))
+    return {
+        "tokens": tokens,
+        "steps": steps,
+        "train_h": hours,
+        "low_h": low,
+        "high_h": high,
+        "device_hours": hours * devices,
+        "cost": None if offer is None else hours * offer.price * devices,
+        "energy_kwh": None if energy is None else energy * steps / KWH_J,
+    }
+
+
+def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
+    """Return the change of a plan that fits and is fastest, one change before two; None for none.
+
+    Tried are recomputing (the first layers of each stage, or all), smaller micro-batches, states,
+    gradients and weights shared out, what the host can take if it is joined, and the same devices
+    with more tensor, pipeline or context parallel.
+    """
+    singles = list(_changes(planner, asked))
+    doubles = [
+        (change | more, other) for change, one in singles for more, other in _changes(planner, one)
+    ]
+    for tries in (singles, doubles):
+        found: list[dict[str, Any]] = []
+        for change, other in tries:
+            try:
+                time = quick(planner, checked(planner.shape, other))
+            except InputError:
+                continue
+            if time.step_s < inf:
+                found.append({
+                    "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
+                    "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
+                    "total_bytes": time.bytes,
+                })  # fmt: skip
+        if found:
+            return min(found, key=itemgetter("step_s"))
+    return None
+
+
+def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], Asked]]:
+    """Return plans with less memory by one option or two, each after these."""
+    plan = asked.plan
+    later = RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]
+    changes: list[dict[str, Any]] = [{"recompute": one, "recompute_layers": 0} for one in later]
+    layers = len(planner.shape.kinds) // (plan.pipeline * plan.virtual)
+    if plan.recompute == "none":
+        some = [2**k for k in range(layers.bit_length()) if 2**k < layers]
+        changes += [{"recompute": "full", "recompute_layers": n} for n in some]
+    elif plan.recompute_layers:
+        changes.append({"recompute_layers": 0})
+    halves = (asked.micro_batch >> k for k in range(1, asked.micro_batch.bit_length()))
+    changes += [{"micro_batch": half} for half in halves if not asked.micro_batch % half]
+    if plan.replicas > 1:
+        changes += [{"zero": zero} for zero in range(plan.zero + 1, 4)]
+    if plan.zero and plan.shards < plan.replicas:
+        changes += [{"shard": 2 * plan.shard}, {"shard": 0}]
+    if plan.tensor > 1 and not plan.sequence:
+        changes.append({"sequence": True})
+    if planner.host is not None and plan.offload != "both":
+        more = {"none": ("optimizer", "activations")}.get(plan.offload, ("both",))
+        changes += [{"offload": one} for one in more]
+    if plan.data % 2 == 0:
+        wider = picked(plan, "tensor pipeline context").items()
+        changes += [{name: 2 * ranks, "data": plan.data // 2} for name, ranks in wider]
+    every = ((change, asked.but(change)) for change in changes)
+    return (one for one in every if fault(planner.shape, one[1]) is None)
+
+
+WORDS = {  # of the parts of a step
+    "compute_s": "computing",
+    "recompute_s": "computing again",
+    "exposed_s": "waiting for exchanges",
+    "host_s": "waiting for the host",
+    "bubble_s": "pipeline bubble",
+    "update_s": "update",
+    "rest_s": "outside of the layers",
+}
+_MORE = {  # that a plan says where it departs from the usual
+    "recompute_layers": "of {} layers a stage", "shard": "shards of {}", "schedule": "{}",
+    "context_method": "context by {}", "offload": "offload {}",
+}  # fmt: skip
+_SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
+
+
+def sentence(told: Mapping[str, Any]) -> str:
+    """Return the answer of a plan's document: devices, step, money, days, and what bounds it."""
+    low, high = (seconds(told[end]) for end in ("low", "high"))
+    step = f"{seconds(told['step_s'])} a step ({low} to {high})"
+    where = f"{told['devices']} {told['device']}"
+    if not told["fits"]:
+        over = size(told["memory"]["over_bytes"])
+        return f"{where}: out of memory by {over} per device; it would take {step}"
+    return f"{where}: {step}{_paid(told)}; bound by {bound(told)}"
+
+
+def _paid(told: Mapping[str, Any]) -> str:
+    cost, training = told["cost"], told["training"]
+    if training is None:
+        return "" if cost is None else f", {money(cost['hour'], cost)} per hour"
+    paid = "" if training["cost"] is None else f"{money(training['cost'], cost)} for "
+    days, low, high = (training[key] / 24 for key in ("train_h", "low_h", "high_h"))
+    between = f"({low:,.3g} to {high:,.3g})"
+    return f", {paid}{short(training['tokens'])} {told['unit']} in {days:,.3g} days {between}"
+
+
+def short(amount: float) -> str:
+    """Return a number of tokens in few letters, such as 1e12."""
+    return f"{amount:.3g}".replace("e+", "e")
+
+
+def money(value: float, cost: Mapping[str, Any]) -> str:
+    """Return an amount of money in the currency of a price."""
+    return f"{value:,.2f} {cost['currency']}" if value < 100 else f"{value:,.0f} {cost['currency']}"
+
+
+def bound(told: Mapping[str, Any]) -> str:
+    """Return what takes most of a plan's step, and how much of it."""
+    parts = dict(told["parts"])
+    waits = max(told["exposed_communication"], key=lambda one: one["exposed_s"], default=None)
+    name = max(parts, key=parts.__getitem__)
+    word = WORDS[name]
+    if name == "exposed_s" and waits is not None:
+        word = f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
+    return f"{word} ({percent(parts[name] / told['step_s'])} of the step)"
+
+
+def split_in_words(told: Mapping[str, Any]) -> str:
+    """Return how a step is split: `tensor 8 x data 16, ZeRO 1, micro-batch 2`."""
+    plan = {"virtual": 1, "zero": 0, "recompute": "none", "sequence": False, **told["plan"]}
+    sizes = [f"{name} {plan[name]}" for name in _SPLIT if plan.get(name, 1) > 1]
+    words = [" x ".join(sizes) or "one device"]
+    words += ["sequence parallel"] if plan["sequence"] else []
+    words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
+    words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
+    words += [text.format(plan[name]) for name, text in _MORE.items() if plan.get(name)]
+    return ", ".join([*words, f"micro-batch {told['micro_batch']}"])
+
+
+def held(memory: Mapping[str, Any], parts: int = 4) -> str:
+    """Return what a device holds, of how much, its largest parts, and how much is too much."""
+    largest = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:parts]
+    most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
+    over, room = memory["over_bytes"], memory["device_bytes"]
+    doubt = f", out of memory by {size(over)}" if over else ""
+    of = f" of {size(room)}" if room else ""
+    return f"{size(memory['total_bytes'])}{of} ({most}){doubt}"

@@ -1,0 +1,301 @@
+"""The best plan of what a user leaves open, over types and numbers of devices, and why."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import exp, inf, log, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.workload import Plan
+from steptime.hardware.device import Device
+from steptime.hardware.prices import Offer
+from steptime.questions.plan.answer import answered, bound, cost_of, document, offer_of
+from steptime.questions.plan.faults import Asked, checked, refuse_idle
+from steptime.questions.plan.planner import Planner, Shape
+from steptime.questions.plan.request import Further, Request, sites, split_of
+from steptime.questions.plan.search import (
+    MEMORY,
+    Cap,
+    Search,
+    plans,
+    search,
+    unbeaten,
+    with_fewer_again,
+)
+from steptime.questions.plan.step import Quick, plan_time
+
+AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
+SPLIT = (
+    "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
+    "recompute_layers",
+)  # fmt: skip
+SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
+REFUSED = {  # limit: (what refused plans do, unit)
+    MEMORY: ("do not fit", "GB"),
+    "budget_per_hour": ("cost more than --budget-per-hour", "per hour"),
+    "days": ("take more than --days", "days"),
+    "watts": ("draw more than --watts", "W"),
+}
+DAY_S = 86400
+Row = dict[str, Any]
+
+
+class _Group(NamedTuple):
+    """What was found on a number of devices of a type."""
+
+    devices: int
+    planner: Planner
+    offer: Offer | None
+    caps: Sequence[Cap]
+    found: Search
+
+
+def answer(request: Request) -> dict[str, Any]:
+    """Return the answer to a request: one plan, or the best of those that it leaves open."""
+    refuse_idle(request.split, bool(request.devices))
+    if request.others and not request.devices:
+        raise InputError("plan: several devices go with --devices or --max-devices")
+    told = searched(request) if request.devices else answered(request)
+    stays = request.split.get("offload", "none") == "none"
+    if request.site.host_link and stays and told.get("fits", True):
+        raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
+    return told
+
+
+def searched(request: Request) -> dict[str, Any]:
+    """Return the best plan and those that none beats in all of `AMOUNTS`, as JSON values.
+
+    Raises `InputError` where a request says no batch, and where no plan is left.
+    """
+    if request.batch is None:
+        raise InputError("--devices: a search needs --batch, the sequences of a step")
+    if request.limits.get("days") is not None and request.tokens is None:
+        raise InputError("--days needs --tokens, those of the training")
+    shape = request.shape
+    groups = list(_groups(request, shape))
+    refused = sum((group.found.refused for group in groups), Counter[str]())
+    considered = sum(group.found.considered for group in groups)
+    if not any(group.found.front for group in groups):
+        if not considered:
+            each = request.micro_batch or 1  # says what of it does not divide
+            checked(shape, Asked(split_of(request.split), each, request.batch))
+        more = _more(request, shape) if refused[MEMORY] == considered else ""
+        raise InputError(_none(groups, shape, considered, refused) + more)
+    fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
+    keys = [*fastest, *_chosen(groups)]
+    rows = {key: _row(groups[key[0]], key[1], request) for key in keys}
+    front = _unbeaten([row for row in rows.values() if row["within"]])
+    if not front:
+        raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
+    by_devices = [rows[key] for key in fastest if rows[key]["within"]]
+    best = front[0]["document"]
+    alike = _alike(groups, front[0], [*rows.values()])
+    first: dict[str, float] = {}  # what a step of the least number takes of devices
+    for row in by_devices:
+        took = row["step_s"] * row["devices"]
+        row["efficiency"] = first.setdefault(row["device"], took) / took
+    for row in rows.values():
+        del row["document"], row["within"]
+    return {
+        "answer": best["answer"],
+        "considered": considered,
+        "fitting": considered - refused[MEMORY],
+        "refused": dict(refused),
+        "alike": alike,
+        "bound_by": bound(best),
+        "best": best,
+        "best_by": _least(front),
+        "by_devices": by_devices,
+        "rows": front,
+    }
+
+
+def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
+    batch, each = request.batch or 1, request.micro_batch
+    fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
+    for site in (request.site, *request.others):
+        one, planner = replace(request, site=site), None
+        for count in sorted(set(request.devices)):
+            planner = one.planner(shape, count, planner)
+            offer = offer_of(planner, request.prices)
+            caps = _caps(request, count, batch * shape.length, offer)
+            every = plans(shape, count, batch, site.per_node, fixed)
+            found = search(planner, every, caps)
+            if not fixed.keys() & {"recompute", "recompute_layers"}:
+                found = with_fewer_again(planner, found, caps)
+            yield _Group(count, planner, offer, caps, found)
+
+
+def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
+    steps = (request.tokens or 0.0) / in_step
+    hour = inf if offer is None else offer.price * devices
+    values: dict[str, Callable[[Quick], float]] = {
+        "budget_per_hour": lambda _: hour,
+        "days": lambda found: found.step_s * steps / DAY_S,
+        "watts": lambda one: inf if one.energy_j is None else one.energy_j / one.step_s,
+    }
+    limits = request.limits.items()
+    return [Cap(name, values[name], most) for name, most in limits if most is not None]
+
+
+def _none(
+    groups: Sequence[_Group], shape: Shape, considered: int, refused: Mapping[str, int]
+) -> str:
+    """Return why there is no plan: which limit refuses how many, and the nearest."""
+    every = [(group, group.found.nearest) for group in groups if group.found.nearest]
+    if not considered:
+        return f"plan: no split of these devices divides {shape.label} and its batch"
+    if not every:
+        return "plan: the price (--prices FILE) or the power of these devices is not known"
+    group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
+    where, value = f"{group.devices} {group.planner.device.name}", least.value
+    if least.name == MEMORY:
+        near = f"the nearest needs {(value - least.most) / 1e9:,.1f} GB more ({where})"
+        return f"plan: none of {considered:,} splits fits; {near}"
+    counts = ", ".join(f"{count:,} {REFUSED[name][0]}" for name, count in refused.items() if count)
+    has = f"{value:,.4g} {REFUSED[least.name][1]}, not {least.most:,.4g} ({where})"
+    said = f"plan: none of {considered:,} splits is within the limits"
+    return f"{said}: {counts}; the nearest has {has}"
+
+
+def _more(request: Request, shape: Shape) -> str:
+    """Return the least of 2, 4 and 8 times as many devices that have room for a plan, in words."""
+    for times in (2, 4, 8):
+        many = times * max(request.devices)
+        try:
+            if any(one.found.front for one in _groups(replace(request, devices=(many,)), shape)):
+                return f"; nearest: --devices {many}"
+        except InputError as error:  # nothing joins so many
+            return f"; {many} devices: {error}"
+    return ""
+
+
+def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Quick]]:
+    """Return the plans that none beats by closed forms, the least in each amount first."""
+    front = _unbeaten([
+        {"key": (at, one), **_amounts(groups[at], one.step_s, one.energy_j, one.bytes)}
+        for at, one in _every(groups)
+    ])  # fmt: skip
+    return [row["key"] for row in (*_least(front).values(), *front[:SIMULATED])]
+
+
+def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Quick]]:
+    return ((at, one) for at, group in enumerate(groups) for one in group.found.front)
+
+
+def _amounts(
+    group: _Group, step_s: float, energy_j: float | None, held: float
+) -> dict[str, float | None]:
+    paid = cost_of(group.offer, group.devices, "step", step_s)
+    values = (step_s, None if paid is None else paid["step"], energy_j, held, group.devices)
+    return dict(zip(AMOUNTS, values, strict=True))
+
+
+def _unbeaten(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that none beats in what is known of all, the fastest first."""
+    names = [name for name in AMOUNTS if all(row[name] is not None for row in rows)]
+    return unbeaten(rows, lambda row: tuple(float(row[name]) for name in names))
+
+
+def _least(rows: Sequence[Row]) -> dict[str, Row]:
+    known = {name: [row for row in rows if row[name] is not None] for name in AMOUNTS}
+    return {
+        name: min(some, key=lambda row: float(row[name])) for name, some in known.items() if some
+    }
+
+
+def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
+    time = plan_time(group.planner, checked(group.planner.shape, one.asked))
+    told = document(group.planner, time, group.offer, request.tokens)
+    energy = None if told["energy"] is None else told["energy"]["step_j"]
+    whole, training = Quick(time.step_s, one.bytes, energy, time.asked), told["training"]
+    return {
+        "device": told["device"],
+        **{name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
+        "micro_batch": told["micro_batch"],
+        **_amounts(group, time.step_s, energy, told["memory"]["total_bytes"]),
+        **{key: told[key] for key in ("low", "high", "tokens_per_s_per_device")},
+        "bound_by": bound(told),
+        "training_cost": training and training["cost"],
+        "training_days": training and training["train_h"] / 24,
+        "within": all(cap.holds(whole) for cap in group.caps),
+        "document": told,
+    }
+
+
+def told_apart(planner: Planner) -> float:
+    """Return the ratio beyond which two plans of a device differ by more than predictions do.
+
+    What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
+    """
+    return exp(sqrt(2) * (log(planner.bounds.high) * sqrt(1 - planner.bounds.shared**2)))
+
+
+def _alike(
+    groups: Sequence[_Group], best: Mapping[str, Any], rows: Sequence[dict[str, Any]]
+) -> int:
+    """Return how many plans are not told apart from the best, and mark those of the rows.
+
+    Plans of one type of device share what is wrong about it; of others, intervals overlap.
+    """
+    number = 0
+    for group in groups:
+        name = group.planner.device.name
+        low = group.planner.bounds.low
+        same = name == best["device"]
+        most = best["step_s"] * told_apart(group.planner) if same else best["high"] / low
+        number += sum(step_s <= most for step_s in group.found.steps_s)
+        for row in rows:
+            if (row["device"], row["devices"]) == (name, group.devices):
+                row["alike"] = row["step_s"] <= most
+    return number
+
+
+def plan(
+    model: str | Path,
+    device: str | Path | Device | Sequence[str | Path | Device],
+    batch: int | None = None,
+    devices: int | Sequence[int] | None = None,
+    *,
+    per_node: int = 8,
+    inside: str | Sequence[str] | None = None,
+    link: str | Sequence[str] | None = None,
+    links_per_node: int | None = None,
+    levels: Sequence[tuple[int, str] | tuple[int, str, int]] = (),
+    host_link: str | None = None,
+    micro_batch: int | None = None,
+    length: int | None = None,
+    order: str | None = None,
+    dtype: str | None = None,
+    optimizer: str | None = None,
+    gradients: int | None = None,
+    stack: str | None = None,
+    tokens: float | None = None,
+    budget_per_hour: float | None = None,
+    days: float | None = None,
+    watts: float | None = None,
+    prices: str | Path | None = None,
+    **split: Any,
+) -> dict[str, Any]:
+    """Return what a training step of a network takes that is split over many devices.
+
+    `split` are fields of `Plan`: `tensor=8, pipeline=4, data=16, zero=1`. With a number of
+    `devices` it is the best of all splits of `batch` examples, of what `split` leaves open, on one
+    or several types of `device`, under limits. `levels` such as `(4, "infiniband-ndr")` lie between
+    nodes and `link`, as `--level` says. The answer is the JSON of `steptime plan`. Raises
+    `InputError` for what is not known or cannot be.
+    """
+    split_of(split)
+    several = [device] if isinstance(device, str | Path | Device) else list(device)
+    between = [Further(*level) for level in levels]
+    site, *others = sites(several, per_node, inside, link, links_per_node, between, host_link)
+    counts = [devices] if isinstance(devices, int) else devices or ()
+    request = Request(
+        str(model), site, batch, micro_batch, length, split, tuple(counts), order, dtype,
+        gradients, stack, tokens=tokens, others=tuple(others), optimizer=optimizer,
+        limits={"budget_per_hour": budget_per_hour, "days": days, "watts": watts},
+        prices=None if prices is None else Path(prices), trusted=True,
+    )  # fmt: skip
+    return answer(request)

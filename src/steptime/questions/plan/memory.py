@@ -1,0 +1,149 @@
+"""What each device of a plan holds at its fullest, by part."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from steptime.questions.plan.passes import Step
+from steptime.questions.plan.pieces import FIRST, LAST, LOW_BYTES
+from steptime.questions.plan.stages import Load
+
+
+class Memory(NamedTuple):
+    """Bytes of a device of a plan by part, at the worst moment of a step.
+
+    `activations` are of all micro-batches in flight, with what lives for a moment in the backward
+    pass of a layer; `gathered` are whole layers of weights that are shared out otherwise; `logits`
+    those of head and loss; `context` is what driver and libraries take. Of networks that are no
+    language models, on one device, all is what `predict` says, with its `inputs`, `temporaries` and
+    the allocator's `blocks`.
+    """
+
+    weights: float
+    gradients: float
+    states: float
+    activations: float
+    gathered: float
+    logits: float
+    buffers: float
+    context: float
+    inputs: float = 0.0
+    temporaries: float = 0.0
+    blocks: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Bytes in all."""
+        return sum(self)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by part: `weights_bytes`, ..., the last three where there are any."""
+        later = self._field_defaults
+        parts = self._asdict().items()
+        return {f"{name}_bytes": value for name, value in parts if value or name not in later}
+
+
+def memory_of(one: Step, d: int, most: Sequence[int], micro_batches: int) -> Memory:
+    """Return the memory of a device of the pipeline, whose stages hold `most` micro-batches."""
+    still, kept = parts_of(one, d)
+    return still._replace(activations=still.activations + in_flight(kept, most, micro_batches))
+
+
+Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a micro-batch keeps there
+
+
+def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
+    """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
+    load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
+    if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
+        return Memory(**whole), ()
+    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
+    key = ("standing", id(one.found), load, *of_plan)
+    own = range(d, len(stages), plan.pipeline)
+    return (
+        one.planner.once(key, lambda: _standing(one, load)),
+        tuple([(k, kept_of(one, stages[k])[0]) for k in own]),
+    )
+
+
+def kept_of(one: Step, load: Load) -> tuple[float, float]:
+    """Return the bytes that a micro-batch keeps of a stage: on the device, and on the host."""
+
+    def added() -> tuple[float, float]:
+        ends = sum(one.kept(part) * count for part, count in load if part.name == FIRST)
+        layers = sum(one.kept(part) * count for part, count in load if not part.is_end)
+        away = one.plan.offload in ("activations", "both")
+        grows = 1 + one.planner.constant("fragmented")
+        return (ends * grows, layers) if away else ((ends + layers) * grows, 0.0)
+
+    return one.planner.once(
+        ("kept", id(one.found), load, one.plan.recompute, one.plan.offload), added
+    )
+
+
+def host_bytes(one: Step, d: int, most: Sequence[int], micro_batches: int) -> float:
+    """Return the bytes that a device of the pipeline has in its host's memory."""
+    found, own = 0.0, range(d, len(most), one.plan.pipeline)
+    if one.plan.offload in ("optimizer", "both"):
+        found = shared_of(one, one.shape.devices[d], 1) * one.planner.constant("state_bytes")
+    kept = tuple((k, kept_of(one, one.shape.stages[k])[1]) for k in own)
+    return found + in_flight(kept, most, micro_batches)
+
+
+def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
+    """Return the bytes of the micro-batches in flight of a device."""
+    return sum([each * min(most[k], micro_batches) for k, each in kept])
+
+
+def _standing(one: Step, load: Load) -> Memory:
+    """Return what a device holds beside the micro-batches in flight."""
+    plan, constant = one.plan, one.planner.constant
+    weights, gradients, states = (shared_of(one, load, least) for least in (3, 2, 1))
+    layers = [part for part, _ in load if not part.is_end]
+    helds = {part: one.found[part.name].held for part in layers}
+    working = float(max((held.working for held in helds.values()), default=0))
+    again = [held for part, held in helds.items() if part.again]
+    if plan.recompute == "full":
+        working += max((held.kept for held in again), default=0)
+    elif plan.recompute == "selective":
+        working += max((held.core for held in again), default=0)
+    offloaded = plan.offload in ("optimizer", "both")
+    if plan.offload in ("activations", "both"):  # of a layer, while that before is on its way
+        working += 2 * max((one.kept(part) for part in layers), default=0)
+    gathered = 0.0
+    if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
+        each = 2 * one.planner.weight_bytes * (plan.zero == 3) + constant("gradient_bytes")
+        gathered = each * max(one.found[part.name].parameters for part, _ in load)
+    logits = 0.0
+    if any(part.name == LAST for part, _ in load):
+        head, shape = one.found[LAST].held, one.planner.shape
+        words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
+        logits = head.kept + head.working + words * constant("logit_bytes")
+    in_weights = one.planner.weight_bytes + LOW_BYTES.get(one.planner.low, 0.0)
+    if plan.zero == 3:  # the states' own, cast when they are gathered
+        in_weights = one.planner.weight_bytes if offloaded else 0.0
+    return Memory(
+        weights * in_weights,
+        gradients * constant("gradient_bytes"),
+        0.0 if offloaded else states * constant("state_bytes"),
+        working * (1 + constant("fragmented")),
+        gathered,
+        logits,
+        constant("buffer_bytes"),
+        constant("context_bytes"),
+    )
+
+
+def parameters_of(one: Step, load: Load) -> tuple[int, int]:
+    """Return the parameters of a device that all replicas share, and those of routed experts."""
+    routed = sum([one.found[part.name].routed * count for part, count in load])
+    return sum([one.found[part.name].parameters * count for part, count in load]) - routed, routed
+
+
+def shared_of(one: Step, load: Load, least: int) -> float:
+    """Return the parameters of which a device has something that ZeRO shares from `least` on."""
+    dense, routed = parameters_of(one, load)
+    if one.plan.zero < least:
+        return dense + routed
+    groups = one.groups
+    return dense / len(groups["shard"]) + routed / len(groups["expert_shard"])

@@ -1,0 +1,218 @@
+"""Plans of networks that are no language models: replicas, stages of a pipeline, ZeRO.
+
+Their step is `StepModel`'s, cut where one tensor alone crosses. What is between two cuts is a
+piece, and a stage is consecutive pieces, shared out by their seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+from steptime.build import Choice, build_step, family_of, make_workload
+from steptime.core.workload import Plan, Workload
+from steptime.hardware.device import Cluster
+from steptime.network.ops.loss import STATES
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.kernel import NOTHING, Interval, Kernel
+from steptime.prediction.lower import Row
+from steptime.prediction.memory import worst_moment
+from steptime.prediction.method import Method
+from steptime.prediction.step_model import StepModel
+from steptime.questions.plan.pieces import FIRST, LAST, Kept, Piece, held_of
+from steptime.questions.plan.planner import Flops, Planner, Shape, neutral
+from steptime.questions.plan.stages import Layout, Load
+from steptime.questions.scaling import waits
+
+CONSTANTS = (  # of a stack's training
+    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden",
+)  # fmt: skip
+NO_PIECE = Piece(
+    NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), ()
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Shape):
+    """A network as plans need it: pieces are its `kinds`, in order, each with its `rows`."""
+
+    workload: Workload
+    rows: tuple[tuple[Row, ...], ...]
+
+
+def network_of(choice: Choice, label: str, dtype: str | None, optimizer: str | None) -> Network:
+    """Return a network cut into pieces; raises `InputError` for what is not known."""
+    dtype = "float32" if dtype is None else dtype
+    optimizer = "sgd" if optimizer is None else optimizer
+    workload = make_workload(choice, None, dtype, "train", optimizer)
+    batch = workload.batch_per_replica
+    workload = replace(workload, batch_per_replica=1)
+    method = cost_model(DEFAULT)
+    rows = method.lower(build_step(workload), workload.dtype, method.settings).rows
+    pieces = cut(rows)
+    names = tuple(piece[-1].name for piece in pieces)
+    sizes = (1, 0, False, 0, 1.0, label, "examples", batch)  # of a language model
+    one = {"heads": 1, "kv_heads": 1, "ffn": 1}
+    return Network(family_of(choice), one, names, *sizes, workload=workload, rows=pieces)
+
+
+def cut(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
+    """Return rows in pieces, cut where nothing but the tensor of the row before is read later."""
+    last = {row.name: i for i, row in enumerate(rows)}
+    for i, row in enumerate(rows):
+        last |= {parent: i for parent in row.parents if parent in last}
+    found, start, farthest = [], 0, 0
+    for i, row in enumerate(rows):
+        if farthest <= i < last[row.name]:
+            found.append(tuple(rows[start : i + 1]))
+            start = i + 1
+        farthest = max(farthest, last[row.name])
+    return (*found, tuple(rows[start:]))
+
+
+def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Return how many pieces each stage has, so that the longest takes as little as can be."""
+
+    def within(limit: float) -> tuple[int, ...] | None:
+        counts, at = [], 0
+        for left in range(stages - 1, -1, -1):
+            count, taken = 1, seconds[at]
+            while at + count < len(seconds) - left and taken + seconds[at + count] <= limit:
+                taken += seconds[at + count]
+                count += 1
+            counts.append(count)
+            at += count
+        return tuple(counts) if at == len(seconds) else None
+
+    low, high = max(seconds), sum(seconds) * (1 + 1e-9)
+    found = within(high)
+    for _ in range(50):
+        middle = (low + high) / 2
+        better = within(middle)
+        low, high = (low, middle) if better else (middle, high)
+        found = better or found
+    return found or ()
+
+
+class NetworkPlanner(Planner):
+    """Prices the pieces of a network by its `StepModel`, and what its replicas exchange."""
+
+    def __init__(self, shape: Network, cluster: Cluster, method: Method) -> None:
+        workload = shape.workload
+        self.model = StepModel(workload, cluster.device, method=method)
+        super().__init__(shape, cluster, method, workload.dtype)
+        self.weight_bytes = self.model.gradient_bytes / max(1, self.model.parameters)
+        states = STATES[workload.optimizer] * self.weight_bytes
+        self._constants = {
+            **neutral(self.use),
+            **{name: self.constant(name) for name in CONSTANTS},
+            "gradient_bytes": self.weight_bytes,
+            "state_bytes": states,
+        }
+        of = zip(shape.kinds, shape.rows, strict=True)
+        self.piece = {row.name: name for name, rows in of for row in rows}
+
+    def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
+        """Return the pieces of a rank, for micro-batches of so many examples."""
+        counts = self.layout(plan, micro_batch).layers
+        key = (micro_batch, counts)
+        if key not in self._pieces:
+            sizes = {row.name: row.output_bytes for row in self.model.lowered(micro_batch).rows}
+            cuts = [self.shape.kinds[end - 1] for end in [*accumulate(counts)][:-1]]
+            sent = Kept(input=max((sizes[name] for name in cuts), default=0))
+            made = self.priced(micro_batch)
+            self._pieces[key] = {**made, FIRST: NO_PIECE, LAST: replace(NO_PIECE, held=sent)}
+        return self._pieces[key]
+
+    def priced(self, batch: int) -> dict[str, Piece]:
+        """Return the pieces of the network by name."""
+        if (batch,) in self._pieces:
+            return self._pieces[batch,]
+        lowered, times = self.model.lowered(batch), self.model.timeline(batch)
+        held = held_of(self.model.graph(batch), self.method, (), "", self.where)
+        kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
+        for kernel in lowered.kernels:
+            if kernel.pass_ != "update":
+                kernels[self.where(kernel.op)].append(kernel)
+        sums = {name: [0.0, 0.0, 0] for name in self.shape.kinds}
+        for row in times.rows:
+            into = sums[self.where(row.row.name)]
+            for i, more in enumerate((row.forward.value, row.backward.value, row.row.parameters)):
+                into[i] += more
+        fore_slower, back_slower, _ = times.slower
+        self._pieces[batch,] = {
+            name: replace(
+                NO_PIECE,
+                forward=Interval(fore * fore_slower),
+                backward=Interval(back * back_slower),
+                parameters=int(parameters),
+                held=held.get(name, Kept()),
+                kernels=tuple(kernels[name]),
+            )
+            for name, (fore, back, parameters) in sums.items()
+        }
+        return self._pieces[batch,]
+
+    def where(self, row: str) -> str:
+        """Return the piece of a row; what is of no row is of the last one."""
+        return self.piece.get(row, self.shape.kinds[-1])
+
+    def layout(self, plan: Plan, micro_batch: int) -> Layout:
+        """Return who has which pieces under a plan: the stages shared out by their seconds."""
+        if plan.pipeline > 1 and not plan.stages:
+            made = self.priced(micro_batch).values()
+            seconds = [one.forward.value + one.backward.value for one in made]
+            plan = replace(plan, stages=balanced(seconds, plan.pipeline))
+        return super().layout(plan, micro_batch)
+
+    def held_alone(self, plan: Plan, micro_batch: int, rounds: int) -> Mapping[str, float] | None:
+        """Return what a prediction of the same step says, where one device runs it at once."""
+        if plan.devices > 1 or rounds > 1 or (plan.recompute, plan.offload) != ("none",) * 2:
+            return None
+        needs = self.model.needs(micro_batch)
+        parts = worst_moment(self.model.graph(micro_batch), self.model.stack).parts
+        return {
+            **{name: parts[name] for name in ("gradients", "inputs", "temporaries")},
+            "weights": parts["weights"] + parts["copies"],
+            "states": parts["state"],
+            "activations": parts["activations"],
+            "gathered": 0.0,
+            "logits": 0.0,
+            "buffers": needs.workspace_bytes or 0.0,
+            "context": needs.context_bytes or 0.0,
+            "blocks": needs.blocks_bytes or 0.0,
+        }
+
+    def update_s(self, _: float, parameters: float, micro_batch: int) -> float:
+        """Return the seconds in which a device applies so many gradients."""
+        whole_s = self.model.timeline(micro_batch).update_s
+        return whole_s * parameters / max(1, self.parameters)
+
+    def open_s(
+        self, kind: str, size: float, group: Sequence[int], load: Load, micro_batch: int
+    ) -> float:
+        """Return the seconds of an exchange of a device that are waited for.
+
+        Gradients go in buckets while the last backward pass still runs; weights wait.
+        """
+        whole_s = self.exchange(kind, size, group).seconds
+        if kind == "all_gather":
+            return whole_s
+        stage = {part.name for part, _ in load}
+        rows = [row for row, name in self.piece.items() if name in stage]
+        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
+        return min(whole_s, waits(self.model, micro_batch, one, of=rows))
+
+    def within(self, step_s: float, exposed_s: float, micro_batch: int) -> tuple[float, float]:
+        """Return between which seconds a step lies: its kernels do, exchanges have no interval."""
+        times, computed = self.model.timeline(micro_batch), step_s - exposed_s
+        low, high = (
+            computed if end is None else computed * end / times.step_s
+            for end in (times.low_s, times.high_s)
+        )
+        return low + exposed_s, high + exposed_s
+
+    @cached_property
+    def flops(self) -> Flops:
+        """FLOP of a third of an example's step, as they are counted."""
+        return Flops(sum(sum(parts.values()) for parts in self.model.counted().values()) / 3, 0.0)

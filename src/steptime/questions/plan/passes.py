@@ -1,0 +1,225 @@
+"""One rank under a plan: its stages, and the passes of their parts, with what they wait for."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from steptime.questions.plan.faults import Asked
+from steptime.questions.plan.pieces import LAST, Piece, Trade
+from steptime.questions.plan.pipeline import Stage
+from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.stages import Group, Layout, Part, groups
+
+
+class Wait(NamedTuple):
+    """An exchange: the group of ranks, its kind and link, bytes of a device, and seconds.
+
+    It takes `total_s`, for which the device waits `exposed_s`.
+    """
+
+    group: str
+    collective: str
+    link: str
+    bytes: float
+    total_s: float
+    exposed_s: float
+
+
+class Pass(NamedTuple):
+    """A part's forward or backward pass: seconds in all, and what they are made of."""
+
+    seconds: float
+    compute: float
+    recompute: float
+    host: float
+    waits: tuple[Wait, ...]
+
+
+class Step:
+    """The arithmetic of one plan."""
+
+    def __init__(self, planner: Planner, asked: Asked) -> None:
+        self.planner, self.plan, self.order = planner, asked.plan, asked.order
+        self.micro_batch, self.rounds = asked.micro_batch, asked.rounds
+        self.found = planner.pieces(self.plan, self.micro_batch)
+
+    @cached_property
+    def shape(self) -> Layout:
+        """Who has which layers."""
+        return self.planner.layout(self.plan, self.micro_batch)
+
+    @cached_property
+    def send(self) -> Wait:
+        """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
+        if self.plan.pipeline == 1:
+            return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
+        size = float(self.found[LAST].held.input)
+        if self.plan.tensor > 1 and not self.plan.sequence:
+            size /= self.plan.tensor  # scattered, and gathered again inside
+        one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
+        open_ = one.seconds * (1 - self.planner.constant("send_hidden"))
+        return Wait("pipeline", "send", one.link, size, one.seconds, open_)
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """The seconds of each stage of the pipeline for a micro-batch."""
+        of_load = {}
+        for load in {*self.shape.stages}:
+            fore, back, weight = self.send.exposed_s, self.send.exposed_s, 0.0
+            for part, count in load:
+                forward, backward = self.passes(part)
+                fore += forward.seconds * count
+                back += backward.seconds * count
+                weight += self.found[part.name].weight_s * count
+            of_load[load] = Stage(fore, back, weight)
+        return [of_load[load] for load in self.shape.stages]
+
+    @cached_property
+    def groups(self) -> Mapping[str, Group]:
+        """The ranks that a rank exchanges with, by what for."""
+        plan = self.plan
+        sizes = (plan.tensor, plan.context, plan.data, plan.pipeline)
+        return groups(sizes, plan.expert, plan.shards, self.order)
+
+    def exchanges(self, name: str, pass_: str) -> list[Wait]:
+        """Return what a piece exchanges in a pass of a micro-batch, and what of it is not hidden.
+
+        What goes round a ring is sent once for keys and values.
+        """
+        piece, found, in_rings = self.found[name], [], 0.0
+        for trade in (one for one in piece.trades if one.pass_ == pass_):
+            if trade.group == "context" and self.plan.context_method == "ring":
+                in_rings += trade.bytes
+                continue
+            size = trade.bytes
+            if trade.group == "expert" and self.plan.sequence:  # each sends its own tokens
+                size /= self.plan.tensor
+            one = self.planner.exchange(trade.kind, size, self.groups[trade.group])
+            open_ = one.seconds * (1 - self.hidden(trade))
+            found.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
+        if in_rings:
+            found.append(self.in_a_ring(piece, pass_, in_rings))
+        return found
+
+    def in_a_ring(self, piece: Piece, pass_: str, whole: float) -> Wait:
+        """Return what a ring sends of all ranks' keys and values, `whole` bytes.
+
+        In a pass forward these go round once; backward once more, and their gradients, too. Each
+        of the ranks' rounds is beside the attention to one rank's part.
+        """
+        ranks, backward = len(self.groups["context"]), pass_ == "backward"
+        rounds, each = ranks - 1, whole / ranks * (2 if backward else 1)
+        one = self.planner.exchange("send", each, self.planner.neighbours(self.groups["context"]))
+        open_ = max(0.0, one.seconds - piece.core_s[backward] / ranks)
+        moved, seconds = rounds * each, rounds * one.seconds
+        return Wait("context", "send", one.link, moved, seconds, rounds * open_)
+
+    def hidden(self, trade: Trade) -> float:
+        """Return the share of an exchange that is computed beside.
+
+        What adds up gradients of inputs may run beside the products that make those of weights.
+        """
+        known = trade.group in ("tensor", "expert")
+        share = self.planner.constant(f"{trade.group}_hidden") if known else 0.0
+        adds = trade.pass_ == "backward" and trade.kind in ("all_reduce", "reduce_scatter")
+        if trade.group == "tensor" and adds:
+            share = max(share, self.planner.constant("backward_hidden"))
+        return share
+
+    def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
+        """Return what gathers a piece's weights, and what scatters its gradients."""
+        planner, zero = self.planner, self.plan.zero
+        gathers: list[Wait] = []
+        scatters: list[Wait] = []
+        if zero < 2:
+            return gathers, scatters
+        routed = piece.routed if self.plan.expert > 1 else 0
+        dense = (piece.parameters - routed, self.groups["shard"])
+        for size, group in (dense, (routed, self.groups["expert_shard"])):
+            if len(group) == 1 or not size:
+                continue
+            if zero == 3:
+                moved = planner.weight_bytes * size
+                one = planner.exchange("all_gather", moved, group)
+                cast = planner.constant("cast_bytes") * size / len(group)
+                seconds = one.seconds + planner.traffic_s("cast", cast).value
+                gathers.append(Wait("data", "all_gather", one.link, moved, seconds, 0.0))
+            moved = planner.constant("gradient_bytes") * size
+            one = planner.exchange("reduce_scatter", moved, group)
+            scatters.append(Wait("data", "reduce_scatter", one.link, moved, one.seconds, 0.0))
+        return gathers, scatters
+
+    def passes(self, part: Part) -> tuple[Pass, Pass]:
+        """Return the forward and the backward pass of a part."""
+        plan = self.plan
+        shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
+        key = ("pass", id(self.found), part, plan.recompute, plan.offload, self.order, *shards)
+        return self.planner.once(key, lambda: self.computed(part))
+
+    def computed(self, part: Part) -> tuple[Pass, Pass]:
+        """Return the forward and the backward pass of a part, worked out."""
+        piece, planner = self.found[part.name], self.planner
+        again = self.again_s(piece) if part.again else 0.0
+        gathers, scatters = self.gathered(piece)
+        layer_s = 0.0 if part.is_end else planner.constant("layer_s")
+        layer_s += planner.constant("routed_s") if piece.routed else 0.0
+        waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
+        host = [one + layer_s for one in piece.host_s]
+        if again and self.plan.recompute == "full":
+            waits[1] += waits[0]
+            host[1] += host[0]
+        away = self.plan.offload in ("activations", "both") and not part.is_end
+        moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
+        fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
+        compute = piece.backward.value + self.grow_s(piece)
+        back = self.one(compute, again, waits[1], host[1], [*gathers, *scatters], moved)
+        return fore, back
+
+    def grow_s(self, piece: Piece) -> float:
+        """Return the seconds in which gradients are added to those of other micro-batches."""
+        grown = self.planner.constant("accumulate_bytes") * piece.parameters
+        return self.planner.traffic_s("add", grown).value if grown > 1 else 0.0
+
+    def kept(self, part: Part) -> float:
+        """Return the bytes that a part keeps of a micro-batch for its backward pass."""
+        held = self.found[part.name].held
+        if not part.again:
+            return held.kept
+        if self.plan.recompute == "full":
+            return held.input
+        return (held.kept - held.core) * self.planner.constant("selective_kept")
+
+    def one(
+        self,
+        compute: float,
+        again: float,
+        waits: Sequence[Wait],
+        host: float,
+        shards: Sequence[Wait],
+        moved: float,
+    ) -> Pass:
+        """Return a pass of which exchanges of weights run beside, and the host ahead.
+
+        So does what goes to the host's memory: of both the longer is waited for.
+        """
+        exchanged = sum(one.total_s for one in shards)
+        beside = exchanged * self.planner.constant("shard_hidden")
+        busy = compute + again
+        slowed = self.planner.constant("slowed") * min(beside, busy)
+        open_ = max(0.0, beside - busy) + exchanged - beside
+        share = open_ / exchanged if exchanged else 0.0
+        every = [*waits, *(one._replace(exposed_s=one.total_s * share) for one in shards)]
+        if moved:
+            time = self.planner.moved(moved)
+            more = max(0.0, time.seconds - busy - slowed - open_)
+            every.append(Wait("host", "activations", time.link, moved, time.seconds, more))
+        device = busy + slowed + sum(one.exposed_s for one in every)
+        late = max(0.0, host - device)
+        return Pass(device + late, compute + slowed, again, late, tuple(every))
+
+    def again_s(self, piece: Piece) -> float:
+        """Return the seconds of the kernels that the backward pass repeats."""
+        whole = piece.forward.value - piece.last_s * self.planner.constant("stops_early")
+        share = self.planner.constant("selective_again")
+        some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
+        return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

@@ -1,0 +1,379 @@
+"""One rank's graph in pieces: an end of the network, or a layer, for one micro-batch.
+
+A network's layers are few kinds, so one of each is built, differentiated, lowered and priced, and a
+stage is arithmetic over them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, Op, Part
+from steptime.core.workload import Plan
+from steptime.hardware.device import TFLOP, Device
+from steptime.network.families.family import Family
+from steptime.network.ops import OPS
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+from steptime.network.ops.training import training_graph
+from steptime.prediction.host import calls_of, host_of
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.lower import stack_of
+from steptime.prediction.method import Method
+from steptime.prediction.schedule import total
+
+FIRST, LAST = "first", "last"
+BLOCK = "block"
+HALVES = ("bfloat16", "float16")
+LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
+LOWERED = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
+GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else tensor ranks
+    **dict.fromkeys(("dispatch", "combine"), "expert"),
+    **dict.fromkeys(("gather_k", "gather_v"), "context"),
+    **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
+}
+NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
+# of the peak: the best product of the H100 of 700 W on which attention is published
+PUBLISHED = 0.8
+_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
+
+
+class Trade(NamedTuple):
+    """An exchange of a micro-batch: pass, op kind, group of ranks (`stages.groups`), and bytes."""
+
+    pass_: str
+    kind: str
+    group: str
+    bytes: float
+
+
+class Kept(NamedTuple):
+    """Bytes of activations: kept, of attention's core, of the input, and live for a moment."""
+
+    kept: int = 0
+    core: int = 0
+    input: int = 0
+    working: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a layer, or an end of the network, takes of one rank for one micro-batch.
+
+    `forward` and `backward` are the seconds of kernels, without exchanges; `weight_s` of the
+    backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and
+    `last_s` the last product, which those need not repeat who stop at what is needed. The host
+    takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
+    experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
+    `kernels` what a meter of energy asks for.
+    """
+
+    forward: Interval
+    backward: Interval
+    weight_s: float
+    core_s: tuple[float, float]
+    last_s: float
+    host_s: tuple[float, float]
+    trades: tuple[Trade, ...]
+    parameters: int
+    routed: int
+    held: Kept
+    flop: tuple[float, float]
+    kernels: tuple[Kernel, ...]
+
+
+def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
+    """Return a rank's graph of a training step, differentiated; its optimizer is priced apart.
+
+    Raises `InputError` where the plan does not divide what it shares.
+    """
+    builder = Builder(family.name, precision(dtype), training=True, plan=plan)
+    try:
+        return training_graph(builder.graph(family.build(builder, params, b)), "sgd")
+    except ShapeError as error:
+        raise InputError(f"plan: {error}") from None
+
+
+def pieces(
+    graph: Graph, method: Method, device: Device, dtype: str, low: str, regathers: tuple[str, ...]
+) -> dict[str, Piece]:
+    """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
+
+    `device` is as the method sees it. The products of layers run in a type of their own where `low`
+    names one. Of what it gathered from groups that it `regathers` from, a rank keeps its own part.
+    """
+    lowered = method.lower(graph, dtype, method.settings)
+    kinds = {op.name: op.kind for op in graph.ops}
+    by: dict[str, list[Kernel]] = {}
+    for kernel in (*_retyped(lowered.kernels, kinds, low), *_extra(graph, device, low)):
+        by.setdefault(piece_of(kernel.op), []).append(kernel)
+    held, params = held_of(graph, method, regathers, low), _parameters(graph)
+    return {
+        name: _piece(kernels, kinds, method, device, held[name], params[name])
+        for name, kernels in by.items()
+    }
+
+
+def factors_of(device: Device) -> tuple[float, float]:
+    """Return how many times as long products, and attention, take in a training as by themselves.
+
+    `device` is as a plan sees it (`seen_by_plan`).
+    """
+    constants, slower, of_attention = device.constants, 1.0, 1.0
+    if (device.architecture or "").startswith(NEWER):
+        slower = constants.get("training.products_new", 1.0)
+        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
+        late = PUBLISHED * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
+        of_attention = constants.get("training.attention", 1.0) * max(1.0, late)
+    return slower * constants.get("training.products", 1.0), of_attention
+
+
+def _piece(
+    kernels: Sequence[Kernel],
+    kinds: Mapping[str, str],
+    method: Method,
+    device: Device,
+    held: Kept,
+    params: tuple[int, int],
+) -> Piece:
+    slower, of_attention = factors_of(device)
+
+    @cache
+    def price(kernel: Kernel) -> Interval:
+        time = method.price(kernel, device)
+        if kernel.unit == "vector":
+            return time
+        return time.times(of_attention if kinds[kernel.op] == "attention" else slower)
+
+    def core_s(some: Iterable[tuple[Kernel, Interval]]) -> float:
+        return sum(time.value for one, time in some if kinds[one.op] == "attention")
+
+    def products(some: Iterable[tuple[Kernel, Interval]]) -> list[tuple[str, float]]:
+        own = ((one, time.value) for one, time in some if one.unit == "matrix")
+        return [(one.op, seconds) for one, seconds in own if kinds[one.op] != "attention"]
+
+    mine = [one for one in kernels if one.pass_ != "update" and one.exchange is None]
+    every = [(one, price(one._replace(after=(), views=0))) for one in mine]
+    fore, back = ([one for one in every if one[0].pass_ == p] for p in ("forward", "backward"))
+    trades = (
+        Trade(one.pass_, one.kind, group_of(one.op), one.bytes)
+        for one in kernels
+        if one.pass_ != "update" and one.exchange is not None
+    )
+    host = host_of(calls_of(mine), device.constants)
+    ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
+    return Piece(
+        total([time for _, time in fore]),
+        total([time for _, time in back]),
+        sum(dict(products(back)).values()),  # of each row its last product
+        (core_s(fore), core_s(back)),
+        [("", 0.0), *products(fore)][-1][1],
+        (ends[1] - ends[0], ends[2] - ends[1]),
+        tuple(trades),
+        *params,
+        held,
+        (sum(one.flop for one, _ in fore), sum(one.flop for one, _ in back)),
+        tuple(mine),
+    )
+
+
+def piece_of(row: str) -> str:
+    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
+    head = row.partition("/")[0]
+    if head.startswith(BLOCK):
+        return head
+    return FIRST if head.startswith(_BEFORE) else LAST
+
+
+Where = Callable[[str], str]
+
+
+def group_of(row: str) -> str:
+    """Return the group of ranks that a row exchanges with."""
+    return GROUPS.get(row.rpartition("/")[2], "tensor")
+
+
+def _retyped(kernels: Sequence[Kernel], kinds: Mapping[str, str], low: str) -> Iterator[Kernel]:
+    """Yield kernels: those of the loss in 32 bit, twice the bytes of 16; layers' products `low`."""
+    for one in kernels:
+        kind = kinds.get(one.op)
+        if kind == "cross_entropy" and one.dtype in HALVES:
+            yield one._replace(bytes=2 * one.bytes, dtype="float32")
+        elif low and one.unit == "matrix" and kind in LOWERED and not _is_end(one.op):
+            yield one._replace(dtype=low)
+        else:
+            yield one
+
+
+def _is_end(row: str) -> bool:
+    return piece_of(row) in (FIRST, LAST)
+
+
+def _extra(graph: Graph, device: Device, low: str) -> Iterator[Kernel]:
+    """Yield kernels that a training adds: sorting of rows, casts of logits and of operands.
+
+    What several products read is cast once; a gradient is cast for the two products that read it.
+    """
+    each = device.constants.get("training.quantised_bytes", 0.0)
+    sorts = device.constants.get("training.routed_bytes", 0.0)
+    passes: tuple[Part, ...] = ("forward", "backward")
+    seen: set[str] = set()
+    for op in graph.ops:
+        if op.kind not in (*LOWERED, "cross_entropy"):
+            continue
+        size = graph.tensors[op.inputs[0]].size
+        is_low = low and op.kind in LOWERED and not _is_end(op.name)
+        for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
+            if op.kind == "cross_entropy" and graph.tensors[op.inputs[0]].dtype in HALVES:
+                moved = 6.0 * size  # 2 read and 4 written, or back
+                yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, moved)
+            if op.kind == "experts":  # rows are sorted by experts, and back
+                moved = sorts * size * float(str(op.attrs["per_token"]))
+                yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
+            if is_low and name not in seen:
+                seen.add(name)
+                moved = each * graph.tensors[name].size
+                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
+
+
+def held_of(
+    graph: Graph, method: Method, regathers: tuple[str, ...], low: str, where: Where = piece_of
+) -> dict[str, Kept]:
+    """Return what each piece keeps from its forward for its backward pass, and needs besides.
+
+    Views and results in place are what they are made of. What products alone read that run in a
+    lower type is kept in 8 bit. `where` says which piece a row belongs to.
+    """
+    source: dict[str, str] = {}
+    maker: dict[str, Op] = {}
+    for op in graph.ops:
+        shared = {"new": 0, "view": 1, "in_place": len(op.inputs)}[OPS[op.kind].storage]
+        if op.kind == "all_gather" and op.part == "forward":
+            shared = int(group_of(op.name) in regathers)
+        for i, name in enumerate(op.outputs):
+            source[name] = source.get(op.inputs[i], op.inputs[i]) if i < shared else name
+            if i >= shared:
+                maker[name] = op
+    read = {
+        source.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
+    }
+    narrow = _narrow(graph, source) if low else set()
+    kept: dict[str, list[int]] = {}
+    for name in read & maker.keys() - _inside(graph, method):
+        made = maker[name]
+        if made.part == "forward":
+            into = kept.setdefault(where(made.name), [0, 0])
+            ends = where(made.name) in (FIRST, LAST)
+            size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
+            into[0] += size
+            into[1] += size if made.kind == "attention" and name != made.outputs[0] else 0
+    _add_scores(graph, method, kept, where)
+    found = {}
+    for piece, (size, working) in _moments(graph, where).items():
+        all_kept, core = kept.get(piece, (0, 0))
+        found[piece] = Kept(all_kept, core, size, working)
+    return found
+
+
+def _inside(graph: Graph, method: Method) -> set[str]:
+    """Return what only fused pointwise ops read in the forward pass: they work it out again."""
+    if "vector" not in stack_of(method.settings).fuses:
+        return set()
+    forward = [op for op in graph.ops if op.part == "forward"]
+    made = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
+    by_pointwise = {n for op in forward if OPS[op.kind].pointwise for n in op.inputs}
+    by_others = {n for op in forward if not OPS[op.kind].pointwise for n in op.inputs}
+    return made & by_pointwise - by_others
+
+
+def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
+    """Return the tensors that only products of linear layers read in the backward pass."""
+    kinds = {op.name: op.kind for op in graph.ops}
+    by_products: set[str] = set()
+    by_others: set[str] = set()
+    for op in graph.ops:
+        if op.part == "backward":
+            linear = op.kind == "matmul" and kinds.get(op.of) == "linear"
+            into = by_products if linear else by_others
+            into.update(source.get(name, name) for name in op.inputs)
+    return by_products - by_others
+
+
+def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]], where: Where) -> None:
+    """Add the scores of attention that a stack runs unfused, which keeps no sums of softmax.
+
+    They are the result of softmax in 16 bit, and with dropout its mask of 8 and its result.
+    """
+    how = stack_of(method.settings).kinds.get("attention")
+    if how is None or not how.scores:
+        return
+    drops = any(op.kind == "dropout" for op in graph.ops)
+    for op in graph.ops:
+        if op.kind == "attention":
+            q, k = (graph.tensors[name] for name in op.inputs[:2])
+            scores = q.shape[0] * int(str(op.attrs["heads"])) * q.shape[1] * k.shape[1]
+            into = kept[where(op.name)]
+            more = scores * (5 if drops else 2) - into[1]
+            into[0] += more
+            into[1] += more
+
+
+def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
+    """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
+
+    Gradients of weights are not among them: they live on.
+    """
+    of_weights = {op.inputs[-1] for op in graph.ops if op.part == "update"}
+    last = {name: i for i, op in enumerate(graph.ops) for name in op.inputs}
+    live: dict[str, int] = {}
+    worst: dict[str, int] = {}
+    inputs: dict[str, int] = {}
+    for i, op in enumerate(graph.ops):
+        piece = where(op.of or op.name)
+        if op.part == "forward":
+            inputs.setdefault(piece, graph.tensors[op.inputs[0]].size_bytes)
+        if op.part != "backward":
+            continue
+        if OPS[op.kind].storage == "new":
+            made = (name for name in op.outputs if name not in of_weights)
+            live.update({name: graph.tensors[name].size_bytes for name in made})
+        worst[piece] = max(worst.get(piece, 0), sum(live.values()))
+        for name in op.inputs:
+            if last[name] == i:
+                live.pop(name, None)
+    return {piece: (size, worst.get(piece, 0)) for piece, size in inputs.items()}
+
+
+def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Return of each piece its parameters, and those of them that belong to routed experts."""
+    found: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
+    of_experts = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
+    for name in graph.weights:
+        piece, size = piece_of(name), graph.tensors[name].size
+        whole, routed = found.get(piece, (0, 0))
+        found[piece] = whole + size, routed + (size if name in of_experts else 0)
+    return found
+
+
+def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
+    """Return the device as a method's kernels find it, with the peaks of 8 and 4 bit it has.
+
+    Its limit of power is what trainings draw for long, where its file says that (`long_W`). Steps
+    on devices beyond those that were measured miss less than their kernels (`plan_beyond`).
+    """
+    watts = float(device.details.get("long_W", 0)) or device.peak_w
+    found = replace(method.sees(device, dtype, method.settings), peak_w=watts)
+    if "interval.plan_beyond" in found.constants:
+        narrower = found.constants["interval.beyond"] * found.constants["interval.plan_beyond"]
+        found = replace(found, constants={**found.constants, "interval.beyond": narrower})
+    if "training.softmax" in found.constants:
+        softmax = {"attention.softmax": found.constants["training.softmax"]}
+        found = replace(found, constants={**found.constants, **softmax})
+    share = method.settings.compute_efficiency
+    peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
+    more = {low: peak * share for low, peak in peaks.items() if peak is not None}
+    return replace(found, peak_flop_per_s={**found.peak_flop_per_s, **more})

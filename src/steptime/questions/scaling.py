@@ -1,0 +1,306 @@
+"""Data-parallel training: the step of n replicas, each with a share of the batch.
+
+Each replica computes its own batch, the replicas add up their gradients, each applies the sum.
+Weak scaling keeps the batch of a replica, strong scaling the batch of all together. Source: Qi,
+Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
+"""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from math import inf
+
+from steptime.build import build_step
+from steptime.core.errors import InputError, one_of
+from steptime.core.exchange import BUCKET_BYTES
+from steptime.core.graph import PASSES, Graph
+from steptime.core.workload import Plan, Workload
+from steptime.hardware.device import Cluster
+from steptime.network.ops.ranks import rank_graph
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.collectives import fabric_of_group, overlapped
+from steptime.prediction.method import Method
+from steptime.prediction.records import records
+from steptime.prediction.step_model import StepModel, no_link
+from steptime.records.record import Quantity, Record
+
+SCALINGS = ("weak", "strong")
+PAYS = 0.5  # share of the throughput that added devices must bring to be worth it
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How gradients are exchanged: by which collective, how much smaller, and whether meanwhile.
+
+    `collective` None is the method's own. `compression` divides the bytes. `overlap` exchanges
+    buckets of gradients while the backward pass still runs.
+    """
+
+    collective: str | None = None
+    compression: float = 1.0
+    overlap: bool = False
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """The step of `workers` replicas; seconds. Parts are of the replica with the largest batch.
+
+    `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
+    that hides behind the backward pass. `speedup` is the throughput over that of one replica;
+    `parts` are the further ones of model and hybrid parallelism. `low_s` and `high_s` bound the
+    step as far as its kernels have bounds; the exchange has none. `peak_memory_bytes` are those of
+    a replica's tensors at the worst moment, `needed_bytes` all that it needs of its device.
+    """
+
+    workers: int
+    global_batch: int
+    batch_per_worker: int
+    forward_s: float
+    backward_s: float
+    update_s: float
+    compute_s: float
+    comm_s: Mapping[str, float]
+    overlap_s: float
+    exposed_comm_s: float
+    step_s: float
+    speedup: float
+    efficiency: float
+    samples_per_s: float
+    note: str = ""
+    parts: Mapping[str, object] = field(default_factory=dict)
+    low_s: float | None = None
+    high_s: float | None = None
+    peak_memory_bytes: int | None = None
+    needed_bytes: int | None = None
+
+
+def data_parallel(
+    model: StepModel,
+    workers: Sequence[int],
+    batch: int,
+    scaling: str = "weak",
+    exchange: Exchange | None = None,
+) -> tuple[ScalingRow, ...]:
+    """Return one row for each number of replicas, in their order.
+
+    `batch` is a replica's in weak scaling and that of all in strong scaling. The speed-up is
+    over one replica with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises
+    `InputError` for more replicas than examples in strong scaling (Paleo computes one example on
+    each), and where several replicas have no link.
+    """
+    how = exchange or Exchange()
+    if how.overlap and model.lowered().by_layer:
+        name = model.method.name
+        raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
+    chosen = model.collective(how.collective)
+
+    def row(n: int, whole: int, share: int, alone_per_s: float | None, note: str) -> ScalingRow:
+        times = model.timeline(share)
+        comm_s = model.exchange_s(model.gradient_bytes / how.compression, n)
+        exposed = comm_s[chosen]
+        if how.overlap:
+            one = partial(model.collective_s, chosen, workers=n)
+            exposed = min(exposed, waits(model, share, one, how.compression))
+        parts, sizes = (times.forward_s, times.backward_s, times.update_s), (n, whole, share)
+        told = (parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
+        low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
+        needs = model.needs(share)
+        return replace(
+            scaling_row(model, sizes, *told),
+            low_s=low,
+            high_s=high,
+            peak_memory_bytes=needs.peak_bytes,
+            needed_bytes=needs.total_bytes,
+        )
+
+    alone = row(1, batch, batch, None, "").samples_per_s
+    rows = []
+    for n in workers:
+        share, note = batch_share(model, n, batch, scaling)
+        rows.append(row(n, share * n if scaling == "weak" else batch, share, alone, note))
+    return tuple(rows)
+
+
+def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
+    """Return the first number of replicas that is not worth its devices; None if all are.
+
+    From a row to the next, in the order of replicas, throughput grows less than `PAYS` times as
+    much as the number of replicas does: from 8 to 16 replicas it must grow by half, at least.
+    """
+    ordered = sorted(rows, key=lambda row: row.workers)
+    for few, many in pairwise(ordered):
+        gain = many.samples_per_s / few.samples_per_s - 1
+        if gain < PAYS * (many.workers / few.workers - 1):
+            return many.workers
+    return None
+
+
+def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
+    """Return the largest share of a batch that a replica has, and a note on it ("" if none).
+
+    Raises `InputError` for an unknown scaling, and for more replicas than there are examples; Paleo
+    then computes one example on each replica.
+    """
+    one_of("scaling", scaling, SCALINGS)
+    if scaling == "weak":
+        return batch, ""
+    share, note = -(-batch // workers), ""
+    if batch < workers:
+        if not model.method.as_published:
+            raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
+        note = f"{workers} replicas compute one example each, {workers} and not {batch}"
+    elif batch % workers:
+        note = f"{batch} examples are no multiple of {workers}: the largest share is {share}"
+    return share, note
+
+
+def throughput(model: StepModel, examples: int, step_s: float) -> float:
+    """Return examples a second; raises `InputError` where a method counts no time at all."""
+    if not step_s:
+        name = model.method.name
+        raise InputError(f"{model.workload.label}: {name} counts no time for this network")
+    return examples / step_s
+
+
+def scaling_row(
+    model: StepModel,
+    sizes: tuple[int, int, int],
+    parts: tuple[float, float, float],
+    comm_s: Mapping[str, float],
+    chosen_s: float,
+    exposed_s: float,
+    alone_per_s: float | None = None,
+    note: str = "",
+    more: Mapping[str, object] | None = None,
+) -> ScalingRow:
+    """Return the row of workers, their batch and the share of one (`sizes`).
+
+    `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
+    `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
+    """
+    workers, whole, _ = sizes
+    step_s = sum(parts) + exposed_s
+    per_s = throughput(model, whole, step_s)
+    speedup = per_s / (alone_per_s or per_s)
+    hidden_s = chosen_s - exposed_s
+    return ScalingRow(
+        *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
+        speedup, speedup / workers, per_s, note, more or {},
+    )  # fmt: skip
+
+
+def waits(
+    model: StepModel,
+    share: int,
+    one: Callable[[float], float],
+    compression: float = 1.0,
+    of: Container[str] | None = None,
+) -> float:
+    """Return the seconds for which a step waits for exchanges in buckets, `one(bytes)` seconds.
+
+    Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
+    where that waits for the host, all are later in proportion.
+    """
+    times = model.timeline(share)
+    _, slower, _ = times.slower
+    sizes = model.gradients
+    ready, at = [], 0.0
+    for row in reversed(times.rows):
+        if of is None or row.row.name in of:
+            at += row.backward.value * slower
+            ready.append((at, sizes.get(row.row.name, 0) / compression))
+    return overlapped(ready, one, at)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What replicas exchange: by which collective ("": nothing), meanwhile or not, or shards."""
+
+    collective: str = ""
+    overlaps: bool = False
+    shards: bool = False
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "independent": Strategy(),
+    "allreduce": Strategy("ring", overlaps=True),
+    "sharded": Strategy("ring", overlaps=True, shards=True),
+    # rank 0 is the server and computes, too: 2 (n - 1) whole messages, one after the other
+    "parameter-server": Strategy("one-to-all"),
+}
+
+
+def _how(workload: Workload, strategy: str) -> Strategy:
+    """Return how replicas exchange; alone, and in inference, they exchange nothing."""
+    alone = workload.plan.data == 1 or workload.phase != "train"
+    return Strategy() if alone else STRATEGIES[strategy]
+
+
+def graph_of_rank(workload: Workload, strategy: str, overlap: bool) -> Graph:
+    """Return the graph of a step of one of data-parallel replicas: of shards its exchanges, too."""
+    how, graph = _how(workload, strategy), build_step(workload)
+    if not how.shards:
+        return graph
+    bucket_bytes = BUCKET_BYTES if overlap and how.overlaps else inf
+    return rank_graph(graph, workload.plan.data, bucket_bytes)
+
+
+def predict_replicas(
+    workload: Workload,
+    cluster: Cluster,
+    strategy: str,
+    overlap: bool,
+    method: str | Method = DEFAULT,
+    options: Mapping[str, str] | None = None,
+) -> Sequence[Record]:
+    """Return the record of the step of all replicas, then one for each row of a replica's.
+
+    The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged,
+    as by one alone. `comm_s` is what the step of several waits for. Method and options are those of
+    a replica alone, and how they exchange. Raises `InputError` for an unknown strategy, another
+    plan than data parallel, no link, and shards under a method that counts by layers.
+    """
+    if workload.plan.data == 1:
+        return records(StepModel(workload, cluster.device, None, method, options))
+    one_of("strategy", strategy, STRATEGIES)
+    if workload.plan != Plan(data=workload.plan.data):
+        raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
+    replicas, settings = workload.plan.data, options or {}
+    how = _how(workload, strategy)
+    if how.collective and not cluster.levels:
+        raise no_link(replicas)
+    beside = overlap and how.overlaps
+    if how.shards and cost_model(method).as_published:
+        raise InputError(f"{method}: no shards where steps are counted by layers")
+    graph = graph_of_rank(workload, strategy, overlap)
+    fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
+    model = StepModel(
+        workload, cluster.device, fabric, method, settings, graph=graph, overlap=beside
+    )
+    head, *rows = records(model)
+    comm_s = model.timeline().exposed_s
+    if how.collective and not how.shards:
+        exchange = Exchange(how.collective, overlap=beside)
+        (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
+        comm_s = row.exposed_comm_s
+    said: dict[str, object] = {**head.method.options, "strategy": strategy}
+    notes = [head.note] if head.note else []
+    if how.collective:
+        said |= {"collective": how.collective}
+        if fabric:
+            link = fabric.between
+            said |= {"network": link.name, "network_latency_s": link.latency_s}
+            said |= {"network_bytes_per_s": link.bytes_per_s}
+        said |= {"overlap": False} if how.overlaps and not overlap else {}
+        lacking = model.fabric.without_latency if model.fabric else ()
+        notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
+    quantities = dict(head.quantities)
+    alone = sum(quantities[f"{part}_s"].value or 0.0 for part in PASSES)
+    step = quantities["step_s"]
+    low, high = (end if end is None else end + comm_s for end in (step.low, step.high))
+    whole = Quantity(alone + comm_s, low=low, high=high)
+    quantities |= {"comm_s": Quantity(comm_s), "step_s": whole}
+    named = replace(head.method, options=said)
+    head = replace(head, quantities=quantities, note="; ".join(notes))
+    return [replace(record, method=named) for record in (head, *rows)]

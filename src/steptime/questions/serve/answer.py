@@ -1,0 +1,322 @@
+"""What serving a language model takes, as rows of named quantities that commands print."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.table import picked
+from steptime.core.workload import Plan
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.calibrated.power import drawn_of
+from steptime.prediction.kernel import Interval
+from steptime.prediction.method import Method
+from steptime.questions.plan.answer import cost_of, fitted_notes, offer_of
+from steptime.questions.plan.faults import Asked, checked
+from steptime.questions.plan.request import ALIASES, Site, cluster_of, planner_of, shape_of
+from steptime.questions.serve.kernels import FORMATS
+from steptime.questions.serve.load import Demand, pool_of, under_load
+from steptime.questions.serve.phases import Phases, Spent
+from steptime.questions.serve.queueing import Load
+
+BLOCK = 16  # tokens of a page of the cache
+STACK = "vllm-2025"  # where nobody says
+_NOT_SAID = ("model", "site", "demand", "trusted")  # by options
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of serving: the network, where it runs, how it is split, what comes in.
+
+    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made. A
+    `trusted` model may be code.
+    """
+
+    model: str
+    site: Site
+    batch: int = 1
+    input: int = 1024
+    output: int = 128
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1
+    replicas: int = 1
+    dtype: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    stack: str | None = None
+    method: str | Method = DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    prices: Path | None = None
+    demand: Demand | None = None
+    trusted: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.input + self.output
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.tensor * self.pipeline * self.data
+
+    def phases(self) -> Phases:
+        """Return what prices the phases of such a service; raises `InputError`."""
+        shape = shape_of(self.model, trusted=self.trusted)
+        if shape.one["kind"] != "decoder":
+            raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
+        rows = int(shape.one["max_length"])
+        if shape.one["positions"] == "learned" and rows < self.length:
+            near = ("input", rows - self.output), ("output", rows - self.input)
+            name, most = near[self.input < rows]
+            said = f"serve: {self.length} tokens, and {self.model} has {rows} positions"
+            raise InputError(f"{said}; nearest: --{name} {max(1, most)}")
+        length = None if rows >= self.length else self.length
+        shape = shape_of(self.model, length, self.trusted)
+        if self.data > 1 and not shape.experts:
+            said = f"serve: --data shares out experts, and {self.model} has none"
+            raise InputError(f"{said}; nearest: --replicas {self.data * self.replicas}")
+        if shape.experts and self.data % self.expert:
+            ranks = -(-self.data // self.expert) * self.expert
+            said = f"serve: --expert {self.expert} does not divide --data {self.data}"
+            raise InputError(f"{said}, the ranks that share out experts; nearest: --data {ranks}")
+        plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
+        plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
+        method, options = cost_model(self.method), dict(self.options)
+        if "stack" in method.options:
+            options = {"stack": STACK if self.stack is None else self.stack, **options}
+        cluster = cluster_of(self.site, self.devices)
+        planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
+        if not catalog.stack(said := planner.method.settings.stack).serving:
+            other = f"nearest: --stack {STACK}"
+            raise InputError(f"serve: stack {said} has no constants of serving; {other}")
+        weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
+        return Phases(planner, plan, weights, kv)
+
+
+def format_of(word: str | None, option: str) -> str:
+    """Return the format that an option's word means, "" of None; raises `InputError`.
+
+    Keys and values have at least 8 bit.
+    """
+    if word is None:
+        return ""
+    found = ALIASES.get(word.lower(), word.lower())
+    known = [name for name, size in FORMATS.items() if size >= 1 or option != "--kv"]
+    if found not in known:
+        raise unknown(option, word, known)
+    return found
+
+
+def paged(tokens: int) -> int:
+    """Return the tokens that the pages of a sequence's cache have room for."""
+    return -(-tokens // BLOCK) * BLOCK
+
+
+def largest_batch(phases: Phases, length: int, prompt: int) -> int:
+    """Return how many sequences of so many tokens a device has room for, those of all its ranks.
+
+    Where a step has no budget of tokens, the prompts of all are read at once.
+    """
+    each = phases.kv_bytes(paged(length))
+    each += 0.0 if phases.reserved_bytes else phases.activation_bytes(prompt)
+    room = phases.room_bytes
+    return 0 if room < each else phases.plan.data * int(min(room / each, 1e9))
+
+
+def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str, Any]:
+    """Return the bytes of a device by part, with so many sequences at their end."""
+    own = -(-batch // phases.plan.data)
+    parts = {
+        "weights_bytes": phases.weight_bytes,
+        "cache_bytes": own * phases.kv_bytes(paged(length)),
+        "activations_bytes": phases.reserved_bytes or phases.activation_bytes(own * prompt),
+        "buffers_bytes": phases.constant("buffer_bytes"),
+        "context_bytes": phases.constant("context_bytes"),
+    }
+    total, room = sum(parts.values()), phases.planner.room_bytes
+    known = room < inf
+    usable = phases.usable_bytes
+    return {
+        "total_bytes": total,
+        "device_bytes": room if known else None,
+        "over_bytes": max(0.0, total - usable) if known else None,
+        "by_part": parts,
+        "cache_bytes_per_token": phases.kv_token_bytes,
+        "largest_batch": largest_batch(phases, length, prompt) if known else None,
+    }
+
+
+def answered(asked: Request) -> dict[str, Any]:
+    """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
+    requests = None if asked.demand is None else asked.demand.load(asked.input, asked.output)
+    if requests is not None:
+        if asked.batch > 1:
+            raise InputError("serve: --batch come at once; under load there is --max-batch")
+        inputs, outputs = max(zip(requests.inputs, requests.outputs, strict=True), key=sum)
+        asked = replace(asked, input=inputs, output=outputs)
+    phases = asked.phases()
+    load = None if requests is None else loaded(asked, requests, phases)
+    if load is not None:
+        whole = {name: max(1, round(load[name])) for name in ("batch", "input", "output")}
+        asked = replace(asked, **whole)
+    planner, batch = phases.planner, asked.batch
+    first = phases.prefill(batch if load is None else 1, asked.input)
+    each = phases.decode(batch, asked.input + asked.output / 2)
+    within = times_of(asked, phases, load)
+    times = {name: time.value for name, time in within.items()}
+    bounds = {name: [*time[1:3]] for name, time in within.items()}
+    room = batch if load is None else largest_batch(phases, asked.length, asked.input)
+    memory = memory_of(phases, min(batch, room), asked.length, asked.input)
+    devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
+    fits = not memory["over_bytes"]
+    rate = made / times["request_s"]
+    if load is not None:
+        devices, rate = load["devices"], load["tokens_per_s"]
+    return {
+        "model": asked.model,
+        "device": planner.device.name,
+        "devices": devices,
+        "plan": picked(asked, "tensor pipeline data expert replicas"),
+        "batch": batch,
+        **picked(asked, "input output"),
+        "dtype": planner.dtype,
+        **picked(phases, "weights kv"),
+        "method": planner.method.name,
+        "stack": planner.method.settings.stack,
+        **times,
+        **dict(zip(("low", "high"), bounds["tpot_s"], strict=True)),
+        "bounds": bounds,
+        "tokens_per_s": rate,
+        "tokens_per_s_per_device": rate / devices,
+        "tokens_per_s_per_user": 1 / times["tpot_s"],
+        "parts": {
+            "prefill": first.parts | {"prompt_s": phases.constant("prompt_s")},
+            "decode": each.parts,
+        },
+        "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
+        "fits": fits,
+        "usable_bytes": planner.device.usable_bytes,
+        "memory": memory,
+        "cost": cost_of(offer_of(planner, asked.prices), devices, "million_tokens", 1e6 / rate),
+        "notes": fitted_notes(planner),
+        "nearest_that_fits": None if fits else nearest(asked),
+        "load": load,
+    }
+
+
+def times_of(asked: Request, phases: Phases, load: Mapping[str, Any] | None) -> dict[str, Interval]:
+    """Return seconds to the first token, of each one after it and of a request; means under load.
+
+    `load` is what `loaded` returns, None where all come at once.
+    """
+    tpot_s = phases.decode(asked.batch, asked.input + asked.output / 2).seconds
+    if load is None:
+        ttft_s = phases.prefill(asked.batch, asked.input).seconds + phases.constant("prompt_s")
+    else:
+        spread = load["ttft_s"], load["tpot_s"] or {"mean": tpot_s}
+        ttft_s, tpot_s = (one["mean"] for one in spread)
+    return {
+        "ttft_s": phases.within(ttft_s, phases.form if load is None else "served"),
+        "tpot_s": phases.within(tpot_s),
+        "request_s": phases.within(ttft_s + (asked.output - 1) * tpot_s),
+    }
+
+
+def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
+    """Return what becomes of a service under load; raises `InputError`."""
+    demand = asked.demand or Demand()
+    if phases.room_bytes <= 0:
+        near = nearest(replace(asked, batch=1)) or {"change": "none"}
+        raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
+    draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
+    pools = [pool_of(phases, demand, load, asked.replicas, draft)]
+    devices, joins, token_bytes = asked.devices * asked.replicas, None, 0.0
+    if demand.prefill_replicas:
+        link = asked.site.link or asked.site.inside
+        if link is None:
+            raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
+        other = replace(asked, tensor=demand.prefill_tensor or asked.tensor)
+        first = other.phases()
+        pools.insert(0, pool_of(first, demand, load, demand.prefill_replicas))
+        devices += other.devices * demand.prefill_replicas
+        joins = first.planner.method.joins(catalog.link(link))
+        token_bytes = first.kv_token_bytes
+
+    def sent_s(tokens: int) -> float:
+        return joins.message_s(tokens * token_bytes) if joins else 0.0
+
+    told = under_load(demand, load, pools, phases.constant("prompt_s"), sent_s)
+    return told | {"devices": devices}
+
+
+def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:
+    """Return the joules of a token, of all devices, and watts of one; None where not known."""
+    whole, took_s = 0.0, 0.0
+    for spent, times in ((first, 1), (each, asked.output - 1)):
+        seconds = (spent.seconds,) * 3
+        drawn = drawn_of(spent.joules / asked.pipeline, seconds, phases.device)
+        if drawn is None:
+            return None
+        whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
+    token_j = whole * asked.devices / (asked.batch * asked.output)
+    return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
+
+
+def nearest(asked: Request) -> dict[str, Any] | None:
+    """Return the change with which a service fits, the least one; None where none does."""
+    most = 0
+    if asked.batch > 1:
+        most = largest_batch(asked.phases(), asked.length, asked.input)
+    tries: list[tuple[str, Any]] = [
+        *([("kv", "float8")] if asked.kv not in ("float8", "int8") else []),
+        *([("batch", most)] if most else []),
+        *([("expert", asked.data)] if asked.expert < asked.data else []),
+        *(("tensor", asked.tensor * more) for more in (2, 4, 8)),
+        *([] if asked.weights else [("weights", "int4")]),
+    ]
+    for name, value in tries:
+        other = replace(asked, **{name: value})
+        try:
+            memory = memory_of(other.phases(), other.batch, other.length, other.input)
+        except InputError:
+            continue
+        if not memory["over_bytes"]:
+            return {"change": f"--{name} {value}", "total_bytes": memory["total_bytes"]}
+    return None
+
+
+def serve(
+    model: str | Path,
+    device: str | Path | Device,
+    batch: int = 1,
+    input: int = 1024,  # noqa: A002  # the option's name
+    output: int = 128,
+    *,
+    per_node: int = 8,
+    inside: str | None = None,
+    link: str | None = None,
+    links_per_node: int | None = None,
+    **how: Any,
+) -> dict[str, Any]:
+    """Return what serving a language model takes: the JSON of `steptime serve`.
+
+    `batch` prompts of `input` tokens come at once, `output` tokens are made of each. `how` are
+    options of the command by name: `tensor=8, dtype="float8", kv="float8", stack="vllm-2025"`,
+    or under load `rate=8, ttft_target=0.2`. Raises `InputError` for what is not known or
+    cannot be.
+    """
+    site = Site(device, per_node, inside, link, links_per_node)
+    known = [name for name in vars(Request("", site)) if name not in _NOT_SAID]
+    under = {name: how.pop(name) for name in vars(Demand()) if name in how}
+    for name in how:
+        if name not in known:
+            raise unknown("option", name, [*known, *vars(Demand())], "serve")
+    how["demand"] = Demand.of(under)
+    return answered(Request(str(model), site, batch, input, output, trusted=True, **how))

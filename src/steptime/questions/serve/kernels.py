@@ -1,0 +1,93 @@
+"""Kernels as stacks that serve run them: attention with a cache, products of one input as one."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.hardware.stack import Execution
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.execution import PLAIN
+from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.lower import stack_of
+from steptime.questions.plan.pieces import FIRST, LAST, piece_of
+from steptime.questions.plan.planner import Planner
+
+HALF = 2  # bytes
+FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16
+    "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
+}  # fmt: skip
+
+
+class Group(NamedTuple):
+    """Sequences alike in a step: each has so many new tokens, after `past` ones in the cache."""
+
+    sequences: int
+    tokens: int
+    past: float
+
+
+class Head(NamedTuple):
+    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen."""
+
+    heads: int
+    kv_heads: int
+    width: int
+    values: int
+    window: int
+
+
+def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kernel]:
+    """Return the kernels of a layer's attention for a group, whose cache has the format `kv`."""
+    sequences, tokens, past = group.sequences, group.tokens, int(group.past)
+    latent, turned = (int(planner.shape.one[name]) for name in ("latent_kv", "rotary_width"))
+    shared = bool(latent) and tokens == 1
+    if shared:
+        head = Head(head.heads, 1, latent + turned, latent, head.window)
+    b = Builder("attention", precision(planner.in_memory), training=False)
+    keys = past + tokens
+    q = b.input("q", (sequences, tokens, head.heads * head.width))
+    k = b.input("k", (sequences, keys, head.kv_heads * head.width))
+    v = b.input("v", (sequences, keys, head.kv_heads * head.values))
+    how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
+    y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
+    settings = planner.method.settings
+    cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
+    saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
+    first, *rest = planner.method.lower(b.graph(y), planner.in_memory, settings).kernels
+    flop = first.flop
+    if tokens > 1:  # a mask skips keys among the new ones alone
+        skips = 1 - attention_of(settings).causal_flop
+        flop *= (1 - skips * tokens / keys) / (1 - skips)
+    return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
+
+
+def attention_of(settings: Settings) -> Execution:
+    """Return how a stack runs attention."""
+    return stack_of(settings).kinds.get("attention", PLAIN)
+
+
+def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+    """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
+
+    Stacks that serve keep such weights side by side.
+    """
+    ops = {op.name: op for op in graph.ops}
+    first: dict[tuple[str, str], int] = {}
+    found: list[Kernel] = []
+    for kernel in kernels:
+        op = ops[kernel.op]
+        scope = (op.inputs[0], op.name.rsplit("/", 2)[0])
+        if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST) or scope not in first:
+            first |= {scope: len(found)} if op.kind == "linear" else {}
+            found.append(kernel)
+            continue
+        one = found[first[scope]]
+        if not (one.products and kernel.products):
+            raise InputError("serve: a method without products; nearest: --method calibrated")
+        (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
+        products, flop = ((batch, m, n + more, k),), one.flop + kernel.flop
+        moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
+        found[first[scope]] = one._replace(flop=flop, bytes=moved, products=products)
+    yield from found

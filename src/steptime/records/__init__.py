@@ -1,0 +1,1 @@
+"""Records: what was measured, predicted or published, folders of them, and rows of a table."""

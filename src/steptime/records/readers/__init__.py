@@ -1,0 +1,115 @@
+"""Other people's results as records of origin "published".
+
+A reader is a module with `SOURCE`, where such results are from, `recognises(source) -> bool`, which
+looks at the name and the first characters, and `read(source) -> Found`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.records.readers.csv_rows import apart_by
+from steptime.records.readers.sources import Found, Source, Unread, sources_at
+from steptime.records.record import Record
+
+READERS = {
+    "psc-log": "steptime.records.readers.psc_log",
+    "psc-collector": "steptime.records.readers.psc_collector",
+    "torch-trace": "steptime.records.readers.torch_trace",  # may hold any word that others look for
+    "paradnn-json": "steptime.records.readers.paradnn_json",
+    "pytorch-paradnn": "steptime.records.readers.pytorch_paradnn",
+}
+
+NO_FORMAT = "no known format"
+
+
+@dataclass
+class Import:
+    """What became of everything at some paths.
+
+    `formats` counts the files that each reader took. `duplicates` gives for a file the one that has
+    the same content: of equal files the one that lies deepest, by name, is taken for the original.
+    """
+
+    files: int = 0
+    records: list[Record] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    formats: Counter[str] = field(default_factory=Counter)
+    duplicates: dict[str, str] = field(default_factory=dict)
+
+
+def read_path(*paths: Path, mapping: Any = None) -> Import:
+    """Return the records of all files at `paths`; with a `mapping` CSV files are read by it."""
+    readers: dict[str, Any] = {"csv": mapping} if mapping else {}
+    readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
+    done = Import()
+    for source in (one for path in dict.fromkeys(paths) for one in sources_at(path)):
+        done.files += 1
+        if isinstance(source, Unread):
+            done.unread.append(source)
+            continue
+        name = next((name for name, one in readers.items() if one.recognises(source)), None)
+        if name is None:
+            done.unread.append(Unread(source.name, None, f"{NO_FORMAT}: {_seen(source)}"))
+            continue
+        _take(done, name, readers[name], source)
+    _mark_duplicates(done)
+    return done
+
+
+def source_key(record: Record) -> tuple[Any, ...]:
+    """Return what is equal for records of one content and entry, wherever the file lies."""
+    return tuple(record.env.get(name) for name in ("source_sha256", "source_entry", "mapping"))
+
+
+def _mark_duplicates(done: Import) -> None:
+    files: dict[tuple[Any, ...], list[str]] = {}
+    for record in done.records:
+        files.setdefault(source_key(record), []).append(record.env["source_file"])
+    for names in files.values():
+        original = min(names, key=lambda name: (-name.count("/"), name))
+        done.duplicates |= {name: original for name in names if name != original}
+    done.records = [
+        replace(one, env={**one.env, "duplicate_of": done.duplicates.get(one.env["source_file"])})
+        for one in done.records
+    ]
+
+
+def _take(done: Import, name: str, reader: Any, source: Source) -> None:
+    try:
+        found: Found = reader.read(source)
+    except InputError as error:
+        found = Found(unread=(Unread(source.name, None, str(error)),))
+    about = {
+        "source": reader.SOURCE,
+        "source_file": source.name,
+        "source_archive": source.archive,
+        "source_sha256": source.sha256,
+    }
+    for one in found.records:
+        held = one.quantities.values()
+        if all(math.isfinite(n) for of in held for n in (*of.samples, of.value or 0.0)):
+            done.records.append(replace(one, env={**about, **one.env}))
+        else:
+            entry = one.env.get("source_entry")
+            done.unread.append(Unread(source.name, entry, "a number is too large"))
+    done.unread += found.unread
+    done.formats[name] += 1
+
+
+def _seen(source: Source) -> str:
+    if not source.content:
+        return "an empty file"
+    if not source.content.strip(b"\0"):
+        return "nothing but zeros, as an archive of no files"
+    if b"\0" in source.content[:1000]:
+        return "binary data"
+    first = source.head.lstrip().partition("\n")[0].strip()
+    hint = apart_by(first) if source.name.lower().endswith(".csv") else ""
+    return f"begins with {shorten(first)}{hint and f'; {hint}'}"

@@ -1,0 +1,173 @@
+"""What lies at a path, file by file, as bytes: a file, a folder, a tar archive, gzip of each.
+
+Archives are read, never unpacked, so their names may be whatever they are. What cannot be read, or
+is too large, is an `Unread` with its reason.
+"""
+
+import gzip
+import hashlib
+import io
+import re
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import IO
+
+from steptime.core.errors import InputError, one_line
+from steptime.hardware import catalog
+from steptime.records.record import Record
+
+LARGEST_BYTES = 64_000_000  # of one file, unpacked
+LARGEST_TRACE_BYTES = 512_000_000  # of one that names its list of events in the first megabyte
+TRACE = b'"traceEvents"'
+MOST_BYTES = 2_000_000_000  # of all members of an archive
+MOST_FILES = 100_000
+HEAD_BYTES = 16_384
+
+Stream = IO[bytes] | gzip.GzipFile
+_BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file's content; `name` is its path in the folder or in the `archive`.
+
+    What is packed alone is an archive too, of one file: `x` in `x.gz`.
+    """
+
+    name: str
+    content: bytes
+    archive: str = ""
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the content."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def head(self) -> str:
+        """The first characters, by which a format is recognised."""
+        return self.content[:HEAD_BYTES].decode("utf-8-sig", "replace")
+
+    @property
+    def tail(self) -> str:
+        """The last characters."""
+        return self.content[-HEAD_BYTES:].decode("utf-8", "replace")
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are none of UTF-8 are replaced."""
+        return self.content.decode("utf-8-sig", "replace")
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file, or a line or entry of one, that became no record, and why."""
+
+    file: str
+    line: int | str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a reader makes of a source: records, and what it did not read."""
+
+    records: tuple[Record, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+
+def sources_at(path: Path) -> Iterator[Source | Unread]:
+    """Return every file at `path`, by name; raises `InputError` where there is nothing."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        yield from _file(path, one_line(path.name))
+        return
+    files = sorted(one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
+    for number, file in enumerate(files, start=1):
+        name = one_line(file.relative_to(path).as_posix())
+        if number > MOST_FILES:
+            yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
+            return
+        yield from _file(file, name)
+
+
+def _file(path: Path, name: str) -> Iterator[Source | Unread]:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            yield Unread(name, None, "is no plain file")
+            return
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            file.seek(0)
+            yield from _opened(file, head, name)
+    except _BROKEN as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        yield Unread(name, None, f"cannot be read: {reason}")
+
+
+def _opened(file: Stream, head: bytes, name: str) -> Iterator[Source | Unread]:
+    packed = head.startswith(b"\x1f\x8b")
+    if packed:
+        file = gzip.GzipFile(fileobj=file)
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+    if _is_tar(head):
+        yield from _members(file, archive_name=name)
+    elif packed:
+        yield _content(file, name.removesuffix(".gz"), archive=name)
+    else:
+        yield _content(file, name)
+
+
+def _is_tar(head: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.TarError:
+        return False
+    return True
+
+
+def _members(file: Stream, archive_name: str) -> Iterator[Source | Unread]:
+    total = 0
+    with tarfile.open(fileobj=file, mode="r|") as archive:
+        for number, member in enumerate(archive, start=1):
+            name = one_line(member.name)
+            total += member.size
+            if number > MOST_FILES or total > MOST_BYTES:
+                yield Unread(name, None, "not looked at: the archive holds too much")
+                return
+            if member.isdir():
+                continue
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is None:
+                yield Unread(name, None, "is no plain file")
+            else:
+                yield _content(content, name, archive_name)
+
+
+def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
+    content, most = file.read(LARGEST_BYTES + 1), LARGEST_BYTES
+    if len(content) > most and TRACE in content[:1_000_000]:
+        most = LARGEST_TRACE_BYTES
+        content += file.read(most + 1 - len(content))
+    if len(content) > most:
+        return Unread(name, None, f"holds more than {most} bytes")
+    if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
+        unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
+        return _content(unpacked, name.removesuffix(".gz"), archive)
+    if archive and _is_tar(content):
+        return Unread(name, None, "an archive within an archive")
+    return Source(name, content, archive)
+
+
+@lru_cache(maxsize=1024)
+def platform_of(product: str) -> str:
+    """Return the device that the catalog knows by a word, else the word itself in small letters."""
+    word = re.sub(r"[^a-z0-9._]+", "-", product.lower()).strip("-")
+    return catalog.platform_of(product) or word or "unknown"

@@ -1,0 +1,173 @@
+"""From the samples of a step to numbers with a 95 % interval.
+
+Samples inside a process are one level, fresh processes (runs) another. With several runs the
+interval is over runs; a single run says that it is one, and its interval then says nothing of what
+another process would show. The procedure, its measured coverage, and what it leaves out are on the
+page `docs/statistics.md`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.core.errors import InputError
+from steptime.records.row import ESTIMATE, by_run
+from steptime.records.warmup import Floats, by_length, find_warm_up, middle, middles
+
+MISS = 0.05  # an interval is to miss the truth as seldom as this
+SEED = 20151115
+LEAST_FOR_CORRELATION = 8  # samples
+LEAST_RUNS = 3  # of which an interval is given: with one degree of freedom, t is 12.7
+AT_ONCE = 50_000  # cells: more would take more memory, and no less time
+
+WITHIN, BETWEEN = "within-run", "between-runs"
+
+
+def estimate(runs: Sequence[Sequence[float]]) -> dict[str, float | None]:
+    """Return `estimates` of a single cell, None where something is unknown."""
+    found = {name: float(told[0]) for name, told in estimates([runs]).items()}
+    return {name: None if math.isnan(told) else told for name, told in found.items()}
+
+
+def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
+    """Return the step time [s] of each cell of runs [samples of s] with its 95 % interval.
+
+    Several runs: the geometric mean of the medians of the runs, and a t-interval over their
+    logarithms, whose standard error is `error`; no interval of two runs, where t is 12.7. One run:
+    its median, and a bootstrap interval; none for a single sample. Warm-up is left out
+    (`find_warm_up`); where no steady state is found (`steady` is 0) the interval is widened by the
+    `drift` that is left. NaN is unknown. Raises `InputError` for no samples, or a time that is not
+    positive.
+    """
+    parts = [_estimates(cells[at : at + AT_ONCE]) for at in range(0, max(len(cells), 1), AT_ONCE)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in ESTIMATE}
+
+
+def of_arrays(samples: NDArray[Any], runs: NDArray[Any]) -> dict[str, Floats]:
+    """Return `estimates` of as many arrays of samples [s], with the run of each; NaN without any.
+
+    An op may rest for a step: where a sample is not above 0, there is no estimate, either.
+    """
+    known = np.flatnonzero(~np.ma.getmaskarray(samples))
+    every = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
+    if not len(known):
+        return every
+    times, of = (list(np.ma.getdata(column)[known]) for column in (samples, runs))
+    least = _of_each(np.minimum, times)
+    single = _of_each(np.minimum, of) == _of_each(np.maximum, of)
+    above = np.flatnonzero(least > 0)
+    cells = [
+        [times[at]]
+        if single[at] and len(times[at]) == len(of[at])
+        else by_run(times[at], of[at].tolist())
+        for at in above.tolist()
+    ]
+    known = known[above]
+    for name, told in estimates(cells).items():
+        every[name][known] = told
+    return every
+
+
+def _of_each(function: np.ufunc, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return what a function such as `minimum` gives of each of many arrays, none of them empty."""
+    starts = np.cumsum([0, *map(len, rows[:-1])])
+    return np.asarray(function.reduceat(np.concatenate(rows), starts))
+
+
+def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
+    sizes = np.fromiter(map(len, cells), np.int64, len(cells))
+    times = [np.asarray(run, dtype=np.float64) for cell in cells for run in cell]
+    if not sizes.all() or not all(map(len, times)):
+        raise InputError("a run without samples has no step time")
+    of = np.repeat(np.arange(len(cells)), sizes)
+    first = sizes.cumsum() - sizes
+    medians, logs = np.empty(len(times)), list(times)
+    for places, rows in by_length(times):
+        wrong = ~((rows > 0) & np.isfinite(rows))
+        if wrong.any():
+            run = places[wrong.any(axis=1)][0] - first[of[places[wrong.any(axis=1)][0]]]
+            raise InputError(f"run {run}: a step time is a positive number, not {rows[wrong][0]}")
+        medians[places] = middles(rows)
+    unit_s = medians[first] if len(cells) else np.empty(0)
+    several = np.flatnonzero(sizes > 1)
+    for cell in several:
+        unit_s[cell] = middle(medians[first[cell] : first[cell] + sizes[cell]])
+    for places, rows in by_length(times):
+        for place, log in zip(places, np.log(rows / unit_s[of[places], np.newaxis]), strict=True):
+            logs[place] = log
+    warm = find_warm_up(logs, sizes)
+    low, high = np.full(len(times), np.nan), np.full(len(times), np.nan)
+    kept = [log[count:] for log, count in zip(logs, warm.samples, strict=True)]
+    for places, rows in by_length(kept):
+        medians[places] = middles(rows)
+        if rows.shape[1] > 1:
+            low[places], high[places] = _bootstrapped(rows)
+    centre, error = medians[first], np.full(len(cells), np.nan)
+    ends = [low[first], high[first]]
+    for cell in several:
+        mine = slice(first[cell], first[cell] + sizes[cell])
+        ordered = np.sort(medians[mine])  # the same in whatever order
+        centre[cell], error[cell] = ordered.mean(), ordered.std(ddof=1) / math.sqrt(len(ordered))
+    for size in np.unique(sizes[several]):
+        held = several[sizes[several] == size]
+        t = two_sided_t(MISS, int(size) - 1) if size >= LEAST_RUNS else math.nan
+        reach = t * error[held]
+        ends[0][held], ends[1][held] = centre[held] - reach, centre[held] + reach
+    return {
+        "value": unit_s * np.exp(centre),
+        "low": unit_s * np.exp(np.minimum(ends[0], centre) - warm.drift),
+        "high": unit_s * np.exp(np.maximum(ends[1], centre) + warm.drift),
+        "error": error,
+        "drift": warm.drift,
+        "steady": warm.steady,
+    }
+
+
+def two_sided_p(t: float, freedom: int) -> float:
+    """Return the probability that |T| of Student's distribution is at least |t|."""
+    from scipy.special import stdtr  # what scipy.stats.t calls, loaded in a third of the time
+
+    return float(2 * stdtr(freedom, -abs(t)))
+
+
+def two_sided_t(p: float, freedom: int) -> float:
+    """Return the t that |T| reaches with probability `p`: 2.776 for 0.05 and 4 degrees."""
+    from scipy.special import stdtrit
+
+    return float(-stdtrit(freedom, p / 2))
+
+
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Return Spearman's correlation of two columns, NaN where one of them never varies."""
+    ranks = []
+    for column in (a, b):
+        _, of, count = np.unique(column, return_inverse=True, return_counts=True)
+        ranks.append((count.cumsum() - (count - 1) / 2)[of])
+    with np.errstate(invalid="ignore"):
+        return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _bootstrapped(rows: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of the bootstrap interval of the median of each row.
+
+    Of m resampled values the median is the sorted value at a rank that follows a Beta(h, h)
+    distribution, h = (m + 1) / 2 (an order statistic of uniform numbers), so no resample is made:
+    the ends are the values at the quantiles of that distribution. m is the number of independent
+    samples that the run is worth, n (1 - r) / (1 + r), where r is the correlation of the ranks of
+    neighbours, its bias of -1/n mended, between 0 and 0.9.
+    """
+    from scipy.special import betaincinv
+
+    n, r = rows.shape[1], np.zeros(len(rows))
+    if n >= LEAST_FOR_CORRELATION:
+        ranks = rows.argsort(kind="stable").argsort(kind="stable") - (n - 1) / 2
+        follows = (ranks[:, 1:] * ranks[:, :-1]).sum(axis=1) / max(float((ranks[0] ** 2).sum()), 1)
+        r = np.clip(follows + 1 / n, 0.0, 0.9)
+    half = (np.maximum(3.0, n * (1 - r) / (1 + r)) + 1) / 2
+    below = (n * betaincinv(half, half, MISS / 2)).astype(np.int64)
+    ordered = np.sort(rows)
+    at = np.arange(len(rows))
+    return ordered[at, below], ordered[at, n - 1 - below]

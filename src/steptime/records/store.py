@@ -1,0 +1,353 @@
+"""Records in a folder: append-only JSON lines, one file a writer, nothing ever rewritten.
+
+Each record is one complete line, on the disk before `append` comes back. A writer never touches
+the file of another, so many may write at once, and a line that a killed writer left torn stays the
+last one of its file: it is reported and skipped. Merging two folders is copying the files of one
+into the other.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+from steptime.core.errors import InputError, InterruptError, OutsideError
+from steptime.core.progress import watched
+from steptime.core.units import counted
+from steptime.records.record import (
+    DONE,
+    Method,
+    Record,
+    line_from_json,
+    record_from_json,
+    record_to_json,
+)
+
+LOCK = "sweep.lock"
+MARKED = 16  # lines: of every such many a cache knows the place of the first
+MOST_NAMED = 5  # faulty lines of a file
+EMPTY = "holds no records (no line in any *.jsonl file)"
+NONE = "no line of its *.jsonl files is a record"
+DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
+
+
+class StoreError(OutsideError):
+    """The disk did not take a record; one line, earlier records are intact. Exits with 1."""
+
+
+class Writer(AbstractContextManager["Writer"]):
+    """One file of records that only this writer appends to; a context manager.
+
+    The file is made with its first record: a process that ends before has left nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        self.path = folder / f"records-{stamp}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+        self._descriptor: int | None = None
+        self._size = 0
+        self._records = 0
+
+    def append(self, record: Record) -> None:
+        """Put `record` on the disk before coming back; raises `StoreError` where that fails.
+
+        Raises `ValueError` for a record with a number that is not finite.
+        """
+        self.append_all([record])
+
+    def append_all(self, records: Iterable[Record]) -> None:
+        """Put all of `records` on the disk, or none of them; raises as `append`."""
+        every = [f"{line_of(record)}\n" for record in records]
+        if not every:
+            return
+        lines = "".join(every).encode()
+        descriptor = self._open()
+        try:
+            _write_all(descriptor, lines)
+            os.fsync(descriptor)
+            if not self._size:
+                _sync_folder(self.path.parent)
+        except OSError as error:
+            os.ftruncate(descriptor, self._size)  # what follows must not join a torn line
+            reason = error.strerror or error
+            raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
+        if not os.fstat(descriptor).st_nlink:  # what was written has no name any more
+            raise StoreError(f"{self.path}: was removed while records were written to it")
+        self._size += len(lines)
+        self._records += len(every)
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                self._descriptor = os.open(self.path, flags, 0o644)
+            except OSError as error:
+                raise StoreError(f"{self.path}: cannot make the file: {error.strerror}") from error
+        return self._descriptor
+
+    def discard(self) -> None:
+        """Let the file go with its writer, and all that was written to it."""
+        self._size = 0
+
+    def close(self) -> None:
+        """Close the file; one without a record is taken away."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            if self._size == 0:
+                self.path.unlink(missing_ok=True)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
+        if kind is KeyboardInterrupt and self._size:
+            folder = self.path.parent
+            raise InterruptError(f"{counted(self._records, 'record')} kept in {folder}") from None
+
+
+def line_of(record: Record) -> str:
+    """Return the line of a record, without its end."""
+    return json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
+
+
+def _write_all(descriptor: int, lines: bytes) -> None:
+    rest = memoryview(lines)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the name of a new file on the disk, as fsync of the file does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_writer(folder: Path) -> Writer:
+    """Return a writer with a new file in `folder`, which is made if absent.
+
+    Raises `InputError` where the folder cannot be made or written to.
+    """
+    _make(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: cannot write here: {os.strerror(errno.EACCES)}")
+    return Writer(folder)
+
+
+def _make(folder: Path) -> bool:
+    """Make a folder, and tell whether it was not there."""
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and folder.is_dir():
+            return False
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            raise InputError(f"{folder}: is a file, not a folder for records") from error
+        kind = InputError if isinstance(error, PermissionError) else StoreError
+        raise kind(f"{folder}: cannot make the folder: {error.strerror}") from error
+    return True
+
+
+def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) -> list[Record]:
+    """Return all records of `folder`, by file name (which begins with the time) and line.
+
+    `warn` gets a line for each torn last line, and one for each file with lines that are no
+    records; they are left out. With `required` false, a folder that is absent or empty gives no
+    records. Raises `InputError` for what is no store, and for a schema newer than this version
+    knows.
+    """
+    said: list[str] = []
+    with readable(folder):
+        found = paths(folder, required=required)
+        records = [one for path in watched(found, "files") for one in load_file(path, said.append)]
+    if not records and any(b"\n" in path.read_bytes() for path in found):  # more than a torn one
+        raise InputError("; ".join([f"{folder}: {NONE}", *said[:1]]))
+    for line in said:
+        warn(line)
+    if required and not records:
+        raise InputError(f"{folder}: {EMPTY}")
+    return records
+
+
+def paths(folder: Path, *, required: bool = True) -> list[Path]:
+    """Return the files of records of a folder in order; raises as `load`."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, not a folder of records")
+    if required and not folder.exists():
+        raise InputError(f"{folder}: no such folder of records")
+    return sorted(folder.glob("*.jsonl"))
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise `InputError` in place of what the system says of files that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
+
+
+@dataclass
+class Faults:
+    """Whole lines of a file that are no records: how many, and what is wrong with the first."""
+
+    path: Path
+    number: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, line: int, reason: object) -> None:
+        """Note what is wrong with a line."""
+        self.number += 1
+        if len(self.first) < MOST_NAMED:
+            self.first.append(f"line {line}: is no record ({reason})")
+
+    def merge(self, later: "Faults") -> None:
+        """Take in the faults of lines further down."""
+        self.number += later.number
+        self.first = [*self.first, *later.first][:MOST_NAMED]
+
+    def tell(self, warn: Callable[[str], None]) -> None:
+        """Say which lines are left out, if there are any."""
+        if self.number == 1:
+            warn(f"{self.path}, {self.first[0]}, left out")
+        elif self.number:
+            more = "; ..." if self.number > len(self.first) else ""
+            many = f"{self.number:,} lines are no records, left out"
+            warn(f"{self.path}: {many}: {'; '.join(self.first)}{more}")
+
+
+def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
+    """Yield the records of one file; raises as `load`."""
+    faults = Faults(path)
+    *lines, tail = path.read_bytes().split(b"\n")
+    for number, line in enumerate(watched([*lines, tail] if tail else lines, path.name), start=1):
+        try:
+            yield record_from_json(line)
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from error
+        except ValueError as error:
+            if number > len(lines):  # a whole line lacks only its end
+                warn_of_torn(warn, path, number, len(tail))
+            else:
+                faults.add(number, error)
+    faults.tell(warn)
+
+
+def records_at(
+    paths: Sequence[Path], lines: Collection[int], marks: Sequence[int] = ()
+) -> dict[int, Record]:
+    """Return the records on some lines of files, counted from 1 through all but torn lines.
+
+    With `marks`, the places of every `MARKED`-th line of the first file, these lines are of it.
+    """
+    found, last, wanted = dict[int, Record](), 0, sorted(lines)
+    for at, held in groupby(wanted if marks else (), lambda line: (line - 1) // MARKED):
+        with paths[0].open("rb") as file:
+            file.seek(marks[at])
+            pieces = [file.readline() for _ in range(MARKED)]
+        found |= {line: record_from_json(pieces[line - 1 - at * MARKED]) for line in held}
+    for path in paths:
+        with path.open("rb") as file:
+            for line in file:
+                if len(found) == len(wanted):
+                    return found
+                if line.endswith(b"\n") or is_record(line):
+                    last += 1
+                    if last in lines:
+                        found[last] = record_from_json(line)
+    return found
+
+
+def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int) -> None:
+    """Say that a last line was skipped."""
+    warn(f"{path}, line {number}: skipped a torn last line ({size} bytes)")
+
+
+def is_record(line: bytes) -> bool:
+    """Whether a line is a whole record, be it of a newer schema."""
+    try:
+        line_from_json(line)
+    except InputError:
+        return True  # who reads it says where it is
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold `folder` for one sweep; raises `InputError` naming the process that holds it already.
+
+    The lock ends with the process, however it ends; its file, and a folder that was made for
+    nothing, go where it ends by itself.
+    """
+    is_new = _make(folder)
+    path = folder / LOCK
+    try:
+        descriptor = _locked(folder, path)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def _locked(folder: Path, path: Path) -> int:
+    """Return the descriptor of a locked file, which still has its name once it is locked."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                    return descriptor
+        except BlockingIOError as error:
+            said = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            holder = f"process {said}" if said else "another process"
+            raise InputError(f"{folder}: a sweep is running here ({holder})") from error
+        except OSError as error:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)  # where nobody can lock it means nothing
+            raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
+        os.close(descriptor)  # its holder has just taken the name away
+
+
+def identity(method: Method) -> str:
+    """Return a text that is equal for methods whose numbers may be taken for one another."""
+    return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
+
+
+def done_keys(
+    records: Iterable[Record], *, retry: Collection[str] = (), force: bool = False
+) -> set[DoneKey]:
+    """Return the cells that need no further try: those with a record in a status that is final.
+
+    Final are `DONE` less the statuses in `retry`; with `force` nothing is. Only records of whole
+    steps count.
+    """
+    final = set() if force else set(DONE) - set(retry)
+    return {done_key(one) for one in records if one.status in final and not one.scope}
+
+
+def done_key(record: Record) -> DoneKey:
+    """Return what tells the step of a record from others: workload, platform, method, round."""
+    round_ = int(record.env.get("round", 0))
+    return record.workload.key, record.platform, identity(record.method), round_

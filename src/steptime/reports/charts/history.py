@@ -1,0 +1,55 @@
+"""Steps over folders: a line a network, normalised to its first, changes marked."""
+
+from steptime.core.table import Table, columns
+from steptime.core.units import percent
+from steptime.reports.charts import EmptyPlotError, style
+
+TOOLTIP = columns(
+    "name=network", "folder", "taken_at=date", "step_s=step", "changed_fraction=changed"
+)
+WORDS = ("as before", "slower", "faster")
+PANEL = 300  # pixels
+
+
+def chart(table: Table) -> style.Spec:
+    """Return the time of each network over that in its first folder, a panel a family.
+
+    Raises `EmptyPlotError` for less than two folders.
+    """
+    found = table.summary
+    number = {name: at for at, name in enumerate(found["folders"], start=1)}
+    points = [
+        style.point(dict(row), "name first_ratio", TOOLTIP)
+        | {"panel": row["family"], "at": number[row["folder"]]}
+        | {"line": f"{row['name']} {row['platform']}"}
+        | {"change": row["changed_fraction"], "became": _word(row["changed_fraction"])}
+        for row in table.rows
+    ]
+    last = len(found["folders"])
+    if last < 2:
+        raise EmptyPlotError("history: steps over time are those of two folders or more")
+    title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}"
+    axis = {"title": style.lines_of(title, PANEL).split("|"), "tickMinStep": 1}
+    x = style.number("at") | {"axis": axis, "scale": {"domain": [1, last], "nice": False}}
+    axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
+    y = style.number("first_ratio") | {"axis": axis, "scale": {"zero": False}}
+    points.sort(key=lambda point: WORDS.index(point["became"]))
+    place = {"x": x, "y": y}
+    colour = style.told_by("became", points)["color"]
+    told: style.Spec = {**place, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
+    layers = [
+        style.layer("line", place | {"detail": style.name("line")}, strokeWidth=1, opacity=0.4),
+        style.layer("point", told, size=12, filled=True, opacity=0.5),
+        style.layer("point", told, "change", size=60, filled=True),
+    ]
+    kept, view = style.wrapped(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
+    beyond = f"{percent(found['margin_fraction'])} and noise"
+    caption = [
+        f"{found['networks']} networks, {last} folders; large dots: changes beyond {beyond}.",
+        table.source,
+    ]
+    return style.finish("Steps over time", caption, kept, **view)
+
+
+def _word(changed: float | None) -> str:
+    return WORDS[0] if changed is None else WORDS[1] if changed > 0 else WORDS[2]

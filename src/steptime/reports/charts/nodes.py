@@ -1,0 +1,64 @@
+"""Nodes against one another: a dot with its interval a node, sorted, those beyond noise named."""
+
+import math
+from itertools import pairwise
+
+from steptime.analysis.nodes import KINDS
+from steptime.core.table import Table, columns
+from steptime.reports.charts import style
+
+HEIGHT, PANEL = 300, 130  # pixels
+MOST = 60  # characters of names side by side
+TOOLTIP = columns("host=node", "gpu", "cells", "slower_fraction=slower", "verdict", "slow_in=in")
+
+
+def chart(table: Table) -> style.Spec:
+    """Return how much slower each node is than the others: in all cells, and by what binds them."""
+    rows = [row for row in table.rows if row["slower_fraction"] is not None]
+    kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
+    points = [
+        style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)
+        | {"rank": rank, "panel": "all cells", "off": row["slower_fraction"]}
+        | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
+        for rank, row in enumerate(rows, start=1)
+    ]
+    points += [
+        point
+        | {"panel": f"bound by {kind}", "off": row[f"{kind}_fraction"]}
+        | {"low_fraction": None, "high_fraction": None}
+        | {"named": row["host"] if kind in (row["slow_in"] or "") else None}
+        for kind in kinds
+        for point, row in zip(points[: len(rows)], rows, strict=True)
+        if row[f"{kind}_fraction"] is not None
+    ]
+    _join_names(points)
+    axis = {"title": "nodes, those that are slow first", "tickMinStep": 1, "tickCount": 8}
+    wide = {"domain": [0, len(rows) + max(1, math.ceil(len(rows) / 20))], "nice": False}
+    x = style.number("rank") | {"axis": axis | {"grid": False}, "scale": wide}
+    y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
+    order = ["like the others", "slow", "fast"]
+    colour = style.told_by("verdict", sorted(points, key=lambda p: order.index(p["verdict"])))
+    place = {"x": x, "y": y, **colour}
+    ends = place | {"y": {**y, "field": "low_fraction"}, "y2": {"field": "high_fraction"}}
+    name = {"x": x, "y": y, "text": {"field": "named"}}
+    layers = [
+        style.layer("rule", {k: v for k, v in ends.items() if k != "shape"}, "low_fraction"),
+        style.layer("point", place | {"tooltip": style.tooltip(TOOLTIP)}, size=35, filled=True),
+        style.layer("text", name, "named", align="left", dx=7, dy=-3),
+    ]
+    panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}
+    kept, view = style.wrapped(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
+    seen = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
+    caption = [f"{seen}; bars: 95 % of what noise alone does.", table.source]
+    return style.finish("Nodes against one another", caption, kept, **view)
+
+
+def _join_names(points: list[style.Row]) -> None:
+    """Let the last of several named nodes that lie side by side carry all their names."""
+    offs = [point["off"] for point in points]
+    near = (max(offs) - min(offs)) / 15
+    for one, after in pairwise(points):
+        alike = one["panel"] == after["panel"] and abs(one["off"] - after["off"]) < near
+        if one["named"] and after["named"] and alike:
+            names, one["named"] = f"{one['named']}, {after['named']}", None
+            after["named"] = names if len(names) < MOST else names[:MOST] + "..."

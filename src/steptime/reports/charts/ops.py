@@ -1,0 +1,114 @@
+"""Every op of one network under the roofline; a page lets the reader choose the network."""
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from steptime.core.units import percent, seconds, shown
+from steptime.records.data import Data
+from steptime.records.row import facts_of, grouped, network_names, over
+from steptime.reports.charts import EmptyPlotError, style
+from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
+
+MOST_NETWORKS = 60  # so that a page of a large sweep stays small
+OPS = """
+    WITH ops AS (FROM flat WHERE scope <> '' AND origin = 'predicted' AND status = 'ok'),
+    first AS (
+        SELECT workload_key, platform, min(place) AS first, count(*) OVER () AS networks FROM ops
+        WHERE numbers['flop'] > 0 AND numbers['traffic_bytes'] > 0 AND numbers['step_s'] > 0
+        GROUP BY ALL ORDER BY first LIMIT ?
+    ) SELECT ops.*, networks FROM ops JOIN first USING (workload_key, platform) ORDER BY place
+"""
+TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
+
+
+def chart(data: Data) -> style.Spec:
+    """Return the ops of the networks, one network shown at a time; raises `EmptyPlotError`.
+
+    A picture without a browser shows the first network. Ops that cost the same are one point.
+    """
+    ops = data.rows(OPS, MOST_NETWORKS)
+    if not ops:
+        raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
+    names = network_names([facts_of(row) for row in ops])
+    several = len({row["platform"] for row in ops}) > 1
+    made = [
+        _op(row) | {"panel": name + (f" on {row['platform']}" if several else "")}
+        for row, name in zip(ops, names, strict=True)
+    ]
+    shown_first = grouped(made, itemgetter("panel"))
+    total = ops[0]["networks"]
+    drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
+    tops = [one for name, rows in shown_first.items() for one in _ceilings(name, rows[0])]
+    ends = box(tops, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
+    size = {"height": style.HEIGHT}
+    lines = [one for name in shown_first for one in roofs(tops, ends, size, name)]
+    corners = [line | {"panel": line["platform"]} for line in lines]
+    heads = [{"panel": name, "heading": _heading(name, rows)} for name, rows in shown_first.items()]
+    place = axes(ends)
+    area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
+    area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
+    size_ = {"field": "share", "type": "quantitative", **area}
+    points = {**place, "size": size_, "tooltip": style.tooltip(TOOLTIP)}
+    top = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
+    over_all = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
+    line, *texts = roof_layers(place, {})
+    dots = style.layer("point", points, "share", filled=True, opacity=0.65)
+    layers = [line, dots, *texts, style.layer("text", top, "heading", **over_all)]
+    caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
+    if len(shown_first) < total:
+        caption.append(f"The first {len(shown_first)} of {total} networks.")
+    select = {"input": "select", "options": list(shown_first), "name": "Network "}
+    return style.finish(
+        "Ops of a network under the roofline",
+        [*caption, data.source_of("predicted")],
+        [*corners, *drawn, *heads],
+        params=[{"name": "network", "value": heads[0]["panel"], "bind": select}],
+        transform=[{"filter": "datum.panel == network"}],
+        layer=layers,
+    )
+
+
+def _ceilings(name: str, row: style.Row) -> list[style.Row]:
+    """Return the ceilings that the predictions of a network are of."""
+    known = {"platform": name, "flop_per_s": None, "bytes_per_s": None, "level": None}
+    top = {"flop_per_s": row["peak_flop_per_s"], "unit": "matrix", "dtype": row["dtype"]}
+    return [known | top, known | {"bytes_per_s": row["memory_bytes_per_s"], "level": "DRAM"}]
+
+
+def _op(row: style.Row) -> style.Row:
+    costs = {name: row["numbers"].get(name) for name in ("step_s", "flop", "traffic_bytes")}
+    intensity = over(costs["flop"], costs["traffic_bytes"])
+    speed = over(costs["flop"], costs["step_s"]) if intensity else None
+    return row | costs | {"op": row["scope"], "intensity": intensity, "speed": speed}
+
+
+def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
+    total = _total(rows)
+    drawn = (row for row in rows if row["speed"])
+    alike = grouped(drawn, itemgetter("flop", "traffic_bytes", "step_s"))
+    for (flop, traffic, step), group in alike.items():
+        ops = [row["op"] for row in group]
+        share = len(group) * step / total
+        yield {
+            "panel": panel,
+            **{name: group[0][name] for name in ("intensity", "speed")},
+            "share": share,
+            "op": ", ".join(ops[:3]) + (f" and {len(ops) - 3} more" if len(ops) > 3 else ""),
+            "ops_alike": len(group),
+            "predicted_time": seconds(step) + (" each" if len(group) > 1 else ""),
+            "of_the_step": percent(share),
+            "FLOP": shown("flop", flop),
+            "traffic": shown("bytes", traffic),
+        }
+
+
+def _total(rows: Sequence[style.Row]) -> float:
+    return float(sum(row["step_s"] or 0.0 for row in rows))
+
+
+def _heading(name: str, rows: Sequence[style.Row]) -> str:
+    """Return a network's line: with what its ops without FLOP take, which are not drawn."""
+    idle = [row for row in rows if not row["flop"]]
+    share = over(_total(idle), _total(rows)) or 0.0
+    without = f"; {len(idle)} ops without FLOP, not drawn, take {percent(share)} of the step"
+    return name + (without if idle else "")

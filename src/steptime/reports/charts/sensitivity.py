@@ -1,0 +1,87 @@
+"""Weights of hyperparameters with their intervals, and what each level of one changes."""
+
+from steptime.core.table import Table
+from steptime.core.units import counted
+from steptime.reports.charts import EmptyPlotError, style
+from steptime.reports.charts.heatmap import said_of
+
+PLACE = ("family", "platform", "method")
+MOST_TERMS = 16  # of a panel, the largest
+NUMBERS = ("weight", "low", "high")
+WIDE, CURVE = 250, 190  # pixels of a panel
+
+
+def chart(table: Table) -> style.Spec:
+    """Return dots with whiskers, the largest first, above what each level of one changes.
+
+    Raises `EmptyPlotError`.
+    """
+    head = table.summary
+    made = [head, *head["others"]][: style.MOST_PANELS] if table.rows else []
+    if not made:
+        raise EmptyPlotError("sensitivity: fewer networks than weights")
+    told = [name for name in PLACE if len({one[name] for one in made}) > 1]
+    points, curves = [], []
+    for one in made:
+        panel = " on ".join(str(one[name]) for name in told) or str(one["family"])
+        size = f"{counted(one['networks'], 'network')}, R\u00b2\u00a0{one['r2']:.3f}"
+        rows = [r for r in table.rows if all(r[n] == one[n] for n in PLACE) and r["weight"]]
+        for row in rows[:MOST_TERMS]:
+            sure = (row["low"] or -1) * (row["high"] or 1) > 0
+            place = {"panel": style.lines_of(f"{panel}, {size}", WIDE)}
+            place |= {"term": row["hyperparameter"], "at": f"{panel}|{row['hyperparameter']}"}
+            numbers = {key: row[key] for key in NUMBERS}
+            points.append(numbers | place | {"sure" if sure else "unsure": True})
+        curves += [{**row, "of": panel} for row in one["curves"]]
+    if not points:
+        raise EmptyPlotError("sensitivity: no hyperparameter varies")
+    views = [_weights(points)] + ([_curves(curves)] if curves else [])
+    what = said_of(head["quantity"])
+    what = f"{what}, {head['platform']} over {head['against']}" if head["against"] else what
+    never = ", ".join(head["never_varies"])
+    caption = [f"Whiskers: 95 %; hollow: may be 0. Order {head['order']}, {head['scale']} scale."]
+    caption += [f"Never varies, so without a weight: {never}."] if never else []
+    caption += [table.source]
+    return style.finish(f"What moves {what}", caption, [], vconcat=views, spacing=30)
+
+
+def _weights(points: list[style.Row]) -> style.Spec:
+    """Return a panel a regression, with weights in their order."""
+    longest = max(len(point["term"]) for point in points)
+    axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
+    x = style.number("weight", "weight (standard deviations)")
+    y = style.name("at", sort=None, axis=axis)
+    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
+    dot = {"x": x, "y": y, "tooltip": style.tooltip(("term", *NUMBERS))}
+    layers = [style.layer("rule", {"x": {"datum": 0}}, style="quiet")]
+    if any(point["low"] is not None for point in points):
+        layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))
+    layers += [
+        style.layer("point", dot, field, filled=field == "sure")
+        for field in ("sure", "unsure")
+        if any(field in point for point in points)
+    ]
+    panel: style.Spec = {"layer": layers, "height": {"step": 24}}
+    names = list(dict.fromkeys(point["panel"] for point in points))
+    if len(names) == 1:
+        title = {"text": names[0].replace("|", " "), "fontSize": 12, "frame": "group", "offset": 6}
+        return {**panel, "width": WIDE * 2, "title": title, "data": {"values": points}}
+    rows, view = style.wrapped(points, "panel", panel, 2, gap=120, width=WIDE)
+    view["resolve"] = {"scale": {"y": "independent"}}
+    return {**view, "data": {"values": rows}}
+
+
+def _curves(curves: list[style.Row]) -> style.Spec:
+    """Return a panel a hyperparameter: the ratio to its least level, all else equal."""
+    ratios, title = [row["ratio"] for row in curves], "ratio to the least"
+    y = style.number("ratio", title) | {"scale": {"zero": False}}
+    encoding = {
+        "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
+        "y": style.log_number("ratio", ratios, title) if max(ratios) > 5 * min(ratios) else y,
+        **style.told_by("of", curves, " "),
+        "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
+    }
+    panel = {"mark": {"type": "line", "point": True}, "encoding": encoding}
+    rows, view = style.wrapped(curves, "hyperparameter", panel, 3, width=CURVE, height=130)
+    view |= {"resolve": {"scale": {"x": "independent"}}} if "facet" in view else {}
+    return {**view, "data": {"values": rows}}

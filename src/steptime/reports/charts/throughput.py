@@ -1,0 +1,72 @@
+"""Examples a second by batch: a panel a family, a line a network on one kind of machine."""
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+from steptime.core.table import columns
+from steptime.records.data import Data
+from steptime.records.row import grouped
+from steptime.reports.charts import EmptyPlotError, style
+
+MOST_DRAWN = 240  # lines
+MOST_LINES = 24  # with names of their own
+LINE = "coalesce(replace(label, ' batch ' || batch, ''), label)"
+TOOLTIP = columns(
+    *("label=network", "batch", "examples_per_s=examples/s", "measured_s=measured step"),
+    *("interval_95", "platform"),
+)
+
+
+def chart(data: Data) -> style.Spec:
+    """Return measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
+    rows, number = data.drawn(
+        style.needed("family", TOOLTIP), "examples_per_s > 0", MOST_DRAWN, LINE
+    )
+    if not rows:
+        raise EmptyPlotError("throughput: no record here holds a measured time of a step")
+    lines = grouped(map(_point, rows), itemgetter("family", "line"))
+    points = [point for line in lines.values() for point in line]
+    families = list(dict.fromkeys(point["family"] for point in points))
+    panels = [_panel(family, points) for family in families[: style.MOST_PANELS]]
+    told = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
+    view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
+    if len(panels) > 1:
+        panels = [{**panel, "width": 290, "height": 190} for panel in panels]
+        apart = {"scale": {"color": "independent", "shape": "independent"}}
+        view = {"concat": panels, "columns": 2, "resolve": apart, "spacing": 30}
+    caption = [told, *style.left_out(number, "line", MOST_DRAWN), data.source]
+    return style.finish("Throughput by batch", caption, points, **view)
+
+
+def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
+    mine = [point for point in points if point["family"] == family]
+    batches = sorted({point["batch"] for point in mine})
+    lines = len({point["line"] for point in mine})
+    place = {
+        "x": style.log_number("batch", batches, "batch (examples)", grid=False),
+        "y": style.log_number("speed", [p["speed"] for p in mine], "speed (examples/s)"),
+    }
+    place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
+    clear = 0.9 if lines <= MOST_LINES else 0.25
+    told = style.told_by("line", mine, " ", orient="bottom", columns=1)
+    if lines > MOST_LINES:
+        colour = style.told_by("platform", points, "platform", orient="bottom", columns=1)["color"]
+        told = {"color": colour, "detail": {"field": "line"}}
+    along = {kind: one for kind, one in told.items() if kind != "shape"}
+    tooltip = style.tooltip(TOOLTIP)
+    marks = [
+        style.layer("line", {**place, **along}, opacity=clear),
+        style.layer("point", {**place, **told, "tooltip": tooltip}, filled=True, opacity=clear),
+    ]
+    title = family if lines <= MOST_LINES else f"{family}, {lines} lines"
+    return {
+        "title": {"text": title, "fontSize": 13, "offset": 8},
+        "transform": [{"filter": {"field": "family", "equal": family}}],
+        "layer": marks,
+    }
+
+
+def _point(row: style.Row) -> style.Row:
+    line = row["line"].replace(",,", ",").removeprefix(row["family"]).strip(", ")
+    told = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
+    return style.point(row, "family", TOOLTIP) | told

@@ -1,0 +1,68 @@
+"""What both pages share: one offline file from templates, everything escaped, nothing fetched."""
+
+import gzip
+import json
+import zlib
+from base64 import b64decode, b64encode
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from steptime import __version__
+from steptime.core.files import own_caches, replacing
+from steptime.reports.charts.files import POLICY
+from steptime.reports.charts.style import config
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def rendered(template: str, **values: object) -> str:
+    """Return the HTML of a template over values, all of them escaped."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    found.globals |= {
+        "policy": POLICY,
+        "version": __version__,
+        "config": {"light": config(), "dark": config(dark=True)},
+        "library": _library,
+        # a style or a script of ours, which a template inserts as it is
+        "resource": lambda name: (TEMPLATES / name).read_text(encoding="utf-8"),
+        "packed": lambda document: packed(json.dumps(document, separators=(",", ":")).encode()),
+    }
+    return found
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed; it is kept."""
+    import vl_convert
+
+    kept = own_caches() / f"vega-{version('vl-convert-python')}.gz.txt"
+    with suppress(OSError, ValueError, EOFError, zlib.error):
+        gzip.decompress(b64decode(text := kept.read_text(encoding="ascii")))  # whole
+        return text
+    text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as part:
+            part.write_text(text, encoding="ascii")
+    return text
+
+
+def packed(content: bytes) -> str:
+    """Return bytes as base64 of gzip, which the page unpacks: a third to a half of them."""
+    return b64encode(gzip.compress(content, mtime=0)).decode()

@@ -1,0 +1,251 @@
+"""Experiment files: what a user writes, checked at the edge, and the axes it spans."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+
+from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
+from steptime.core import ranges
+from steptime.core.dtypes import ALIASES, PRECISIONS
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.workload import OPTIMIZERS, PHASES, STAGINGS, STRATEGIES
+from steptime.measure import contract, registry
+from steptime.sweeps.resource_request import ResourceRequest
+
+
+def _listed(value: object) -> object:
+    try:
+        return _values(value)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
+    """Return a scalar or a range, or a list of them, as the list of its values.
+
+    `ALL` stands for the `whole` range of an axis that has one.
+    """
+    values: list[object] = []
+    for one in _one_or_more(value):
+        if one == ALL and whole:
+            values += _values(whole, where)
+            continue
+        values += ranges.expand_range(str(one), where) if ranges.is_range(one) else [one]
+    wrong = next(
+        (f"{shorten(one)} is not a value" for one in values if isinstance(one, list | dict)), ""
+    )
+    if wrong or not values:
+        raise InputError(f"{where}{': ' if where else ''}{wrong or 'an axis without a value'}")
+    return values
+
+
+def _one_or_more(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+Axis = Annotated[list[Any], BeforeValidator(_listed)]
+
+
+ALL = "all"  # the range of a family, or every choice, in place of a value
+
+
+class Sample(BaseModel):
+    """How cells are drawn from the grid: all of them, or `count` by a method with a seed."""
+
+    model_config = ConfigDict(extra="forbid")
+    method: Literal["grid", "random", "sobol"] = "grid"
+    count: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**32)
+
+
+class Experiment(BaseModel):
+    """An experiment file; every axis may be one value, a list, or a range such as `4..16 x2`."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    stack: Axis = []
+    backend: Axis = ["torch"]
+    device: Axis = ["cpu"]
+    threads: Axis = [None]
+    compile: Axis = [False]
+    tf32: Axis = [False]
+    input: Axis = ["device"]
+    staging: Axis = ["shared"]
+    loaders: Axis = [0]
+    prefetch: Axis = [2]
+    replicas: Axis = [1]
+    strategy: Axis = ["allreduce"]
+    overlap: Axis = [True]
+    phase: Axis = ["train"]
+    dtype: Axis = ["float32"]
+    optimizer: Axis = ["sgd"]
+    batch: Axis | None = None
+    networks: list[dict[str, Any]] = Field(min_length=1)
+    where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
+    sample: Sample = Sample()
+    predict: Axis = []
+    measure: StrictBool = True
+    link: str = Field(default="", validation_alias=AliasChoices("link", "network"))
+    by_op: StrictBool = False
+    parts: StrictBool = False
+    rounds: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
+    runs: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
+    budget_s: float = Field(default=3.0, gt=0, le=86_400)
+    time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
+    try_all: StrictBool = False
+    data: str = ""
+    stage_to: str = ""
+    train_steps: int = Field(default=0, ge=0, le=ranges.MOST_STEPS)
+    slurm: Annotated[list[ResourceRequest], BeforeValidator(_one_or_more)] = []
+
+
+OLD_KEYS = {"network": "link"}  # still read
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "phase": PHASES,
+    "dtype": (*PRECISIONS, *ALIASES),
+    "optimizer": OPTIMIZERS,
+    "input": contract.INPUTS,
+    "staging": STAGINGS,
+    "strategy": STRATEGIES,
+}
+_TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
+
+
+@dataclass(frozen=True)
+class Axes:
+    """One network of an experiment and the values of its axes (for a cluster `request`, too)."""
+
+    choice: Choice
+    values: Mapping[str, Sequence[Any]]
+
+
+STACK_AXES = ("backend", "compile")  # a stack is a name for both
+PLACE_AXES = ("backend", "device", "threads", "compile", "tf32")
+FEED_AXES = ("input", "staging", "loaders", "prefetch", "strategy", "overlap")
+STEP_AXES = ("dtype", "phase", "optimizer", "replicas", "batch")
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Return the experiment of a TOML file; raises `InputError` with every fault and its place."""
+    return check_experiment(read_table(str(path), "experiment file"), str(path))
+
+
+def check_experiment(table: object, where: str) -> Experiment:
+    """Return the experiment that a table says; raises `InputError` with all faults on one line."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
+    known_keys(table, Experiment, where, OLD_KEYS)
+    for old, new in OLD_KEYS.items():
+        if {old, new} <= table.keys():
+            raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
+    for name, model in _TABLES.items():
+        for inner in _one_or_more(table.get(name)):
+            known_keys(inner if isinstance(inner, dict) else (), model, f"{where}: {name}")
+    experiment = validated(table, Experiment, where)
+    _check_axes(experiment, where)
+    for text, is_so in _mistakes(experiment).items():
+        if is_so:
+            raise InputError(f"{where}: {text}")
+    for axis in STACK_AXES if experiment.stack else ():
+        if axis in table:
+            raise InputError(f"{where}: stack says {axis}, too; keep one of them")
+    return experiment
+
+
+def _mistakes(experiment: Experiment) -> dict[str, bool]:
+    """Return what keys must not say together, and whether they do."""
+    jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
+    twice = [gpu for gpu, name in jobs if jobs.count((gpu, name)) > 1]
+    of = f"gpu {shorten(twice[0])}" if twice and twice[0] else "no gpu"
+    steps, least, sample = experiment.train_steps, contract.LEAST_TRAINED, experiment.sample
+    trains, predicts = steps > 0, bool(experiment.predict)
+    name = experiment.name
+    return {
+        "name must be a text on one line": not name.strip() or not name.isprintable(),
+        "measure = false predicts: name devices with predict": not experiment.measure
+        and not predicts,
+        "link is for predictions: it goes with predict": bool(experiment.link) and not predicts,
+        f"slurm: two tables for {of}; give each a name of its own": bool(twice),
+        "input 'dataset' needs data = \"FOLDER\"": "dataset" in experiment.input
+        and not experiment.data,
+        f"train_steps: must be 0 or at least {least}, not {steps}": trains and steps < least,
+        'train_steps needs input = "dataset" and no other': trains
+        and set(experiment.input) != {"dataset"},
+        'train_steps needs phase = "train" and no other': trains
+        and set(experiment.phase) != {"train"},
+        "sample: a count goes with method random or sobol, and only so": (sample.method == "grid")
+        != (sample.count is None),
+    }
+
+
+def _check_axes(experiment: Experiment, where: str) -> None:
+    for axis in (*_WORDS, "stack", "backend", "device", "predict"):
+        for value in getattr(experiment, axis):
+            if axis in _WORDS:
+                one_of(axis, value, _WORDS[axis], where)
+            if not isinstance(value, str) or not value:
+                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
+    for stack in experiment.stack:
+        registry.stack(stack, where)
+    backends = [registry.stack(name).backend for name in experiment.stack] or experiment.backend
+    for backend, device in product(backends, experiment.device):
+        registry.check_device(backend, device, where)
+    for axis in ("compile", "tf32", "overlap"):
+        for value in getattr(experiment, axis):
+            if not isinstance(value, bool):
+                raise InputError(f"{where}: {axis} is true or false, not {shorten(value)}")
+    for value in experiment.threads:
+        if value is not None:
+            ranges.whole_number(value, f"{where}: threads")
+    for axis, least in (("replicas", 1), ("prefetch", 1), ("loaders", 0)):
+        bounds = f"{where}: {axis}", least, ranges.MOST_PROCESSES
+        values = getattr(experiment, axis)
+        setattr(experiment, axis, [ranges.whole_number(value, *bounds) for value in values])
+
+
+def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
+    """Return the axes of each network; a hyperparameter that is not named has its default.
+
+    `ALL` stands for the range of a batch, or of a hyperparameter, in the network's family.
+
+    What the file says of a cluster is an axis, `request`, where the cells are for one.
+    Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
+    """
+    axes = []
+    for i, entry in enumerate(experiment.networks):
+        place = f"{where}: networks[{i}]"
+        choice = choice_of(entry, place, trusted=True)  # its sweep was asked for
+        chosen = family_of(choice)
+        values: dict[str, Sequence[Any]] = {
+            axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
+        }
+        if experiment.stack:  # in the place of the backend, so that it is the outer axis
+            values = {"stack": experiment.stack} | {
+                axis: given for axis, given in values.items() if axis not in STACK_AXES
+            }
+        batch = choice.batch if choice.batch is not None else experiment.batch
+        if batch is None:
+            batch = chosen.batch
+        values["batch"] = _ranged(batch, chosen.batch_sweep, place, "batch")
+        if on_cluster:
+            tables = experiment.slurm or [ResourceRequest()]
+            values["request"] = [one for table in tables for one in table.each()]
+        for name in choice.given:
+            one_of("hyperparameter", name, chosen.parameters, place)
+        for name, parameter in chosen.parameters.items():
+            if name in choice.given:
+                whole = parameter.sweep or parameter.choices
+                values[name] = _ranged(choice.given[name], whole, place, name)
+        axes.append(Axes(choice, values))
+    return axes
+
+
+def _ranged(value: object, whole: object, place: str, axis: str) -> list[object]:
+    """Return the values of an axis; raises `InputError` for all of one that has no range."""
+    if ALL in (values := _values(value, f"{place}: {axis}", whole)):
+        raise InputError(f"{place}: {axis} has no range for '{ALL}' to stand for; name its values")
+    return values

@@ -1,0 +1,327 @@
+"""Runs cells: asks the store what is done, workers for what is missing, and keeps every record.
+
+Predictions of the cells are kept beside what is measured.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from steptime.core.dtypes import dtype_named
+from steptime.core.errors import InputError
+from steptime.core.table import picked
+from steptime.core.units import size
+from steptime.core.workload import workload_to_json
+from steptime.hardware.device import Cluster, Device, Link
+from steptime.measure import cpus, ranks
+from steptime.measure.contract import method
+from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
+from steptime.prediction.method import stack_option
+from steptime.questions.grid import Place
+from steptime.questions.scaling import predict_replicas
+from steptime.records import store
+from steptime.records.record import Method, Quantity, Record, now, record_from_json
+from steptime.sweeps.cells import Cell, needed_bytes
+from steptime.sweeps.workers import WorkerKey, Workers, key_of, processes_of
+
+
+@dataclass(frozen=True)
+class How:
+    """How each cell is measured, the same for all cells of a sweep."""
+
+    budget_s: float = 3.0
+    time_limit_s: float = 600.0
+    parts: bool = False
+    runs: int = 1
+    try_all: bool = False
+    energy: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a sweep did: cells in all, done before, and the records of this time by status."""
+
+    cells: int = 0
+    done_before: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    unsuccessful: list[Record] = field(default_factory=list)
+
+
+def attempt(
+    workers: Workers, cell: Cell, how: How, round_: int, begin: Callable[[], object] | None = None
+) -> Record:
+    """Return the record of one cell, tried where it can run; `begin` is called with its worker."""
+    key = workers.key(cell)
+    if why := _why_not(cell, key, how):
+        return _unmeasured(cell, key, how, round_, why)
+    if begin:
+        workers.get(*processes_of(cell))
+        begin()
+    return measure_cell(workers, cell, how, round_)
+
+
+def measure_cell(
+    workers: Workers, cell: Cell, how: How, round_: int = 0, on_event: OnEvent = None
+) -> Record:
+    """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
+
+    `on_event` is called with what a worker says of how far it is.
+    """
+    records = []
+    for _ in range(how.runs):
+        (record,) = _asked(workers, cell, how, round_, on_event, do="measure")
+        if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
+            workers.close()  # the others may still wait for the one that failed
+        if record.status != "ok":
+            return record
+        records.append(record)
+    return _joined(records)
+
+
+def profile_cell(workers: Workers, cell: Cell, how: How, trace: str = "") -> list[Record]:
+    """Return a record for each op of a cell's step under the profiler, or one of what failed."""
+    return _asked(workers, cell, how, 0, None, do="profile", trace=trace)
+
+
+def _asked(
+    workers: Workers, cell: Cell, how: How, round_: int, on_event: OnEvent, **do: str
+) -> list[Record]:
+    """Return the records that a worker answers with, or the one that says how it died."""
+    worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
+    key = key_of(worker)
+    request = {
+        **do,
+        "workload": workload_to_json(cell.workload),
+        "code": cell.workload.code,
+        "options": asdict(cell.options),
+        "platform": key.platform,
+        "timing": {"budget_s": how.budget_s},
+        **picked(how, "parts energy runs"),
+        "round": round_,
+    }
+    try:
+        answer = worker.ask(request, how.time_limit_s, on_event)
+    except WorkerDiedError as died:
+        workers.close()
+        return [_unmeasured(cell, key, how, round_, died.failure)]
+    return list(map(record_from_json, answer.get("records", [answer])))
+
+
+def _method(cell: Cell, key: WorkerKey, runs: int) -> Method:
+    """Return the method that records of a cell carry where workers have this key."""
+    options = replace(cell.options, threads=key.threads)
+    return method(cell.backend, key.version, options, runs)
+
+
+def _unmeasured(cell: Cell, key: WorkerKey, how: How, round_: int, failure: Failure) -> Record:
+    env = {"round": round_, "threads": key.threads, "budget_s": how.budget_s}
+    return unmeasured(cell, _method(cell, key, how.runs), key.platform, failure, env)
+
+
+def unmeasured(
+    cell: Cell, how_measured: Method, platform: str, failure: Failure, env: Mapping[str, Any]
+) -> Record:
+    """Return the record of a cell that has no number, and why."""
+    return Record(
+        origin="measured",
+        method=how_measured,
+        workload=cell.workload,
+        platform=platform,
+        quantities={},
+        **picked(failure, "status cause note"),
+        env=env,
+        taken_at=now(),
+    )
+
+
+def _joined(records: list[Record]) -> Record:
+    """Return one record with the samples of all runs; single values are the largest of the runs."""
+    quantities = {}
+    for name, quantity in records[0].quantities.items():
+        parts = [one.quantities.get(name, Quantity()) for one in records]
+        if quantity.samples:
+            columns = {
+                key: tuple(x for part in parts for x in part.columns.get(key, ()))
+                for key in quantity.columns
+            }
+            columns["run"] = tuple(run for run, part in enumerate(parts) for _ in part.samples)
+            samples = tuple(x for part in parts for x in part.samples)
+            quantities[name] = Quantity(samples=samples, columns=columns)
+        else:
+            values = [part.value for part in parts if part.value is not None]
+            quantities[name] = Quantity(max(values)) if values else quantity
+    env = dict(records[0].env)
+    if len(records) > 1:
+        steady = [one.env.get("steady") for one in records]
+        env |= {
+            "steady": all(steady),
+            "few_samples": any(one.env.get("few_samples") for one in records),
+            "steady_of_run": steady,
+            "warmup_s": [one.env.get("warmup_s") for one in records],
+        }
+    return replace(records[0], quantities=quantities, env=env)
+
+
+Report = Callable[[Cell, Record, int, int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sweep as asked for: its cells, where records go, how often, and what is tried again.
+
+    With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
+    so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
+    `predict_on` are where, `link` what joins the replicas of predictions, and
+    `by_op` keeps the predictions of every op. Not `whole` are the cells of a part (`--shard`).
+    `remarks` say what of the experiment is left out now, `text` of which axes its cells are.
+    """
+
+    name: str
+    cells: Collection[Cell]
+    out: Path
+    how: How
+    rounds: int = 1
+    predict_on: Sequence[Place] = ()
+    link: Link | None = None
+    by_op: bool = False
+    must_fit: bool = False
+    retry: Collection[str] = ()
+    force: bool = False
+    whole: bool = True
+    remarks: Sequence[str] = ()
+    text: str = ""
+
+
+def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:
+    """Measure and predict the cells that a folder lacks; what is reported is on the disk.
+
+    `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
+    folder that is no store, or in use, and under a launcher of several processes.
+    """
+    if ranks.here().size > 1:
+        raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
+    cells, out, how = request.cells, request.out, request.how
+    outcome = Outcome()
+    with ExitStack() as stack:
+        stack.enter_context(store.exclusive(out))
+        known = store.load(out, warn, required=False)
+        done = store.done_keys(known, retry=request.retry, force=request.force)
+        writer = stack.enter_context(store.open_writer(out))
+        workers = Workers()
+        stack.callback(workers.close)
+        keys = {processes_of(cell): workers.key(cell) for cell in cells}
+        if request.must_fit:
+            cells = [cell for cell in cells if not _lacks_bytes(cell, keys[processes_of(cell)])]
+        predict(cells, request, writer, known, warn)
+        warn(f"{request.name}: {request.text}")
+
+        def missing() -> Iterator[tuple[int, Cell]]:
+            """Return what lacks a record, cells of one worker together: each change costs one."""
+            for round_, processes in product(range(request.rounds), keys):
+                for cell in cells:
+                    if processes_of(cell) == processes:
+                        key = keys[processes]
+                        identity = store.identity(_method(cell, key, how.runs))
+                        if (cell.workload.key, key.platform, identity, round_) not in done:
+                            yield round_, cell
+
+        outcome.cells = len(cells) * request.rounds
+        total = sum(1 for _ in missing())
+        outcome.done_before = outcome.cells - total
+        for number, (round_, cell) in enumerate(missing(), start=1):
+            record = attempt(workers, cell, how, round_)
+            writer.append(record)
+            outcome.statuses[record.status] += 1
+            if record.status != "ok":
+                outcome.unsuccessful.append(record)
+            report(cell, record, number, total)
+    return outcome
+
+
+def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
+    """Return the memory that a cell needs here, where there is not so much; else None."""
+    rank = ranks.here()
+    needed = needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
+    return needed if key.memory_bytes is not None and needed > key.memory_bytes else None
+
+
+def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
+    """Return why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
+    if ranks.here().size == 1:
+        try:
+            cpus.check_cpus(key.threads, cell.workload.plan.data)
+        except InputError as error:
+            return Failure("unsupported", "too-few-cpus", str(error))
+    needed = None if how.try_all else _lacks_bytes(cell, key)
+    if needed is None:
+        return None
+    note = f"needs {size(needed)}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
+    return Failure("oom", "predicted-not-to-fit", note)
+
+
+def predict(
+    cells: Iterable[Cell],
+    request: Request,
+    writer: store.Writer,
+    known: Iterable[Record],
+    warn: Callable[[str], None],
+) -> None:
+    """Write the predictions that a sweep asks for and that are not among the `known` records."""
+    done = store.done_keys(known) if request.predict_on else set()
+    seen = set()
+    unpredicted = 0
+    for device, dtype in request.predict_on:
+        for one in cells:
+            workload = replace(one.workload, dtype=dtype_named(dtype or one.workload.dtype))
+            cell, options = replace(one, workload=workload), one.options
+            mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
+            if mark in seen or not cell.is_run:
+                continue
+            seen.add(mark)
+            try:
+                head, *ops = predictions(cell, device, request.link, request.by_op) or (None,)
+            except InputError as error:
+                raise InputError(f"{workload.label}: {error}") from None
+            if head is None:
+                unpredicted += 1
+            elif store.done_key(head) not in done:
+                for record in (*ops, head):  # the whole step says that all of its ops are there
+                    writer.append(record)
+    if unpredicted:
+        how = 'link = "local" or the name of a link says what joins them'
+        warn(f"{unpredicted} predictions of several replicas are left out: {how}")
+
+
+def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:
+    """Return the prediction of a cell on a device by the default method.
+
+    `link` joins its replicas; none are given where that is needed and not known.
+    """
+    how, told = cell.options, stack_option(cell.stack)
+    if cell.workload.plan.data > 1 and link is None and how.strategy != "independent":
+        return []
+    cluster = Cluster(device, ((cell.workload.plan.data, link),) if link else ())
+    every = predict_replicas(cell.workload, cluster, how.strategy, how.overlap, options=told)
+    return list(every) if by_op else [every[0]]
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """Return the outcome as JSON values."""
+    return {
+        **picked(outcome, "cells done_before"),
+        "measured": outcome.statuses.total(),
+        "status": outcome.statuses,
+        "unsuccessful": [
+            {
+                "model": record.workload.label,
+                "batch": record.workload.batch_per_replica,
+                "replicas": record.workload.plan.data,
+                **picked(record, "status cause note"),
+            }
+            for record in outcome.unsuccessful
+        ],
+    }

@@ -1,0 +1,107 @@
+"""The workers of a sweep: one at a time, kept as long as cells can share it."""
+
+from dataclasses import dataclass, replace
+
+from steptime.core.errors import InputError
+from steptime.measure import cpus, machine, ranks, registry
+from steptime.measure.contract import Options
+from steptime.measure.launch import Worker
+from steptime.sweeps.cells import Cell
+
+Processes = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+
+
+@dataclass(frozen=True)
+class WorkerKey:
+    """What tells the records of one place from others: platform, framework version, threads.
+
+    `memory_bytes` is what a network may take there: an accelerator's memory, or what of the
+    host's can still be used; None is unknown.
+    """
+
+    platform: str
+    version: str
+    memory_bytes: int | None
+    threads: int
+
+
+def worker_key(backend: str, options: Options) -> WorkerKey | None:
+    """Return the key of a worker that was not started; None where only that itself knows it."""
+    version = registry.version(backend)
+    if options.device != "cpu" or version is None or ranks.here().size > 1:
+        return None
+    threads = options.threads or cpus.default_threads()
+    cpus.check_cpus(threads)
+    platform = machine.platform_name(options.device, machine.cpu_model(), threads)
+    return WorkerKey(platform, version, machine.memory().usable_bytes, threads)
+
+
+def processes_of(cell: Cell) -> Processes:
+    """Return what the processes of a cell are started for."""
+    return _shared(*cell.process, cell.workload.plan.data)
+
+
+def _shared(backend: str, options: Options, replicas: int) -> Processes:
+    """Return the processes with their share of the cores, where they are several."""
+    options = options.of_process
+    if replicas > 1 and options.threads is None:
+        options = replace(options, threads=cpus.default_threads(processes=replicas))
+    return backend, options, replicas
+
+
+def key_of(worker: Worker) -> WorkerKey:
+    """Return the key that a worker's greeting says."""
+    return WorkerKey(**{name: worker.greeting[name] for name in WorkerKey.__dataclass_fields__})
+
+
+class Workers:
+    """At most one live worker, for one backend and its options; replaced after a death.
+
+    Several replicas are as many processes on this machine; where a launcher (torchrun, srun) has
+    started this process once for each, it has the worker of its own rank, and every rank must make
+    the same calls. Only rank 0 gets samples and keeps records.
+    """
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._processes: Processes | None = None
+        self._keys: dict[Processes, WorkerKey] = {}
+        self.rank = ranks.here()
+        self._started = 0
+
+    def get(self, backend: str, options: Options, replicas: int = 1, fresh: bool = False) -> Worker:
+        """Return the worker of these processes, a new one if `fresh` or if they are others.
+
+        Raises `InputError` where a launcher started another number of processes.
+        """
+        processes = _shared(backend, options, replicas)
+        if fresh or self._processes != processes or self._worker is None:
+            self.close()
+            self._worker, self._processes = self._start(*processes), processes
+        return self._worker
+
+    def key(self, cell: Cell) -> WorkerKey:
+        """Return what tells a cell's records from others; a worker is asked where it must be."""
+        backend, options, replicas = processes_of(cell)
+        alone = backend, options, replicas if self.rank.size > 1 else 1
+        if alone not in self._keys:
+            known = worker_key(backend, options)
+            self._keys[alone] = known or key_of(self.get(*alone))
+        return self._keys[alone]
+
+    def _start(self, backend: str, options: Options, replicas: int) -> Worker:
+        if self.rank.size == 1:
+            if replicas > 1:
+                cpus.check_cpus(options.threads or 1, replicas)
+            return Worker(backend, options, replicas)
+        if replicas != self.rank.size:
+            started = f"the launcher started {self.rank.size} processes"
+            raise InputError(f"{replicas} replicas, but {started}")
+        self._started += 1
+        return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = self._processes = None

@@ -1,0 +1,241 @@
+"""Our graph as an ONNX file: onnx takes it, and onnxruntime gives what numpy gives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from measure.test_backend_values import CASES
+from reference.backend import execute, initial_values
+from steptime.build import build, make_workload, read_model
+from steptime.core.dtypes import precision
+from steptime.core.graph import Graph
+from steptime.core.workload import OPTIMIZERS
+from steptime.formats.export import onnx_general
+from steptime.formats.export.onnx import model_of
+from steptime.formats.export.onnx_kinds import KINDS
+from steptime.formats.export.onnx_nodes import NoOnnxError
+from steptime.network.count import count
+from steptime.network.ops import OPS, communication, elementwise
+from steptime.network.ops.builder import Builder
+
+onnx = pytest.importorskip("onnx", reason="needs onnx, a witness: pip install onnx")
+ort = pytest.importorskip("onnxruntime", reason="needs onnxruntime: an extra of steptime")
+
+OF_TRAINING = ("_grad", "_grad_weight")
+FORWARD = sorted(
+    kind
+    for kind in OPS
+    if not kind.endswith(OF_TRAINING) and kind not in {*communication.KINDS, *OPTIMIZERS}
+)
+OTHERWISE = {"training": False, "p": 0.0, "dtype": "float16"}  # as numpy runs it, in inference
+WHOLE = {
+    "fc": "fc:layers=3,nodes=16,inputs=10,outputs=7,batch=5",
+    "cnn residual": "cnn:block=residual,blocks=1,filters=4,image=33,classes=7,batch=3",
+    "cnn bottleneck": "cnn:block=bottleneck,blocks=1-2-1-1,filters=4,image=33,classes=7,batch=3",
+    "rnn": "rnn:cell=rnn,layers=2,embedding=6,length=5,vocabulary=11,batch=2",
+    "lstm": "rnn:cell=lstm,layers=2,embedding=6,length=5,vocabulary=11,batch=2",
+    "gru": "rnn:cell=gru,layers=2,embedding=6,length=5,vocabulary=11,batch=2",
+    "encoder": "transformer:kind=encoder,layers=2,width=16,heads=2,ffn=24,length=6,vocabulary=11,"
+    "batch=2",
+    "llama": "transformer:kind=decoder,layers=2,width=16,heads=4,kv_heads=2,ffn=24,length=6,"
+    "vocabulary=11,norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no,batch=2",
+    "resnet18": "resnet18:batch=1",
+}
+
+
+def example(kind: str) -> Graph:
+    """The graph of one op: floats after the first input are weights."""
+    row = OPS[kind].example
+    b = Builder("one", precision("float32"), training=False)
+    names = []
+    for i, spec in enumerate(row.specs):
+        of_input = i == 0 or spec.dtype != "float32"
+        make = b.input if of_input else b.weight
+        names.append(make(f"in{i}", spec.shape, *([spec.dtype] if of_input else [])))
+    attrs = {name: OTHERWISE.get(name, value) for name, value in row.attrs.items()}
+    return b.graph(*b.append("op", kind, tuple(names), **attrs))
+
+
+def values_of(graph: Graph) -> dict[str, Any]:
+    """Values as a network starts from them, but ordinary numbers for biases and norms."""
+    values = initial_values(graph, 3)
+    rng = np.random.default_rng(4)
+    for name in (*graph.weights, *graph.buffers):
+        if values[name].dtype.kind == "f" and len(graph.tensors[name].shape) == 1:
+            values[name] = rng.uniform(0.1, 1.0, values[name].shape).astype(values[name].dtype)
+    return values
+
+
+def run(model: bytes, graph: Graph, values: dict[str, Any]) -> list[Any]:
+    """What onnxruntime gives, every optimization switched on."""
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(None, {name: values[name] for name in graph.inputs})
+
+
+def assert_runs(graph: Graph) -> None:
+    values = values_of(graph)
+    model = model_of(graph, lambda name, _: values[name].tobytes())
+    onnx.checker.check_model(model, full_check=True)
+    ours = execute(graph, values)
+    for name, theirs in zip(graph.outputs, run(model, graph, values), strict=True):
+        assert theirs.shape == graph.tensors[name].shape
+        near = 1e-5 * float(np.abs(ours[name]).max())
+        np.testing.assert_allclose(theirs, ours[name], rtol=1e-5, atol=near)
+
+
+def test_every_kind_of_a_forward_pass_and_every_function_has_a_row() -> None:
+    assert set(FORWARD) == set(KINDS)
+    assert set(onnx_general.FUNCTIONS) == set(elementwise.FUNCTIONS)
+
+
+@pytest.mark.parametrize("kind", FORWARD)
+def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind: str) -> None:
+    assert_runs(example(kind))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_networks_agree(name: str) -> None:
+    assert_runs(build(make_workload(read_model(WHOLE[name]), phase="infer")))
+
+
+NOT_HERE = (
+    "mean",
+    "cross_entropy",
+    "cast",
+    "local_response_norm even",
+    "lstm with a projection",
+)
+# of a loss, which inference has not; of float64; onnxruntime wants an odd size; ONNX has none
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(NOT_HERE)])
+def test_every_case_of_values_agrees(case: str) -> None:
+    b = Builder("small", precision("float32"), training=False)
+    last = CASES[case](b)
+    whole = b.graph("op" if "op" in b.tensors else last)
+    ops = whole.ops[: [op.outputs[0] for op in whole.ops].index(whole.outputs[0]) + 1]
+    read = {name for op in ops for name in op.inputs}
+    attrs = {"training": False}
+    ops = tuple(
+        replace(op, attrs={**op.attrs, **attrs}) if op.kind == "batch_norm" else op for op in ops
+    )
+    inputs = tuple(name for name in whole.inputs if name in read)
+    assert_runs(replace(whole, ops=ops, inputs=inputs))
+
+
+POOLS = {
+    "ceil": {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil": True},
+    "ceil, uneven": {"kernel": (2, 3), "stride": (4, 3), "padding": (0, 1, 0, 2), "ceil": True},
+    "ceil, no padding": {"kernel": (3, 2), "stride": (2, 3), "ceil": True},
+    "uneven": {"kernel": (3, 2), "stride": (2, 2), "padding": (0, 1, 1, 0)},
+}
+
+
+@pytest.mark.parametrize("case", POOLS)
+@pytest.mark.parametrize("kind", ["max_pool2d", "avg_pool2d"])
+def test_windows_that_hang_over_and_uneven_padding(kind: str, case: str) -> None:
+    b = Builder("pool", precision("float32"), training=False)
+    assert_runs(b.graph(b.op(kind, b.input("x", (2, 4, 7, 8)), name="op", **POOLS[case])))
+
+
+def test_a_large_network_is_a_small_file() -> None:
+    graph = build(make_workload(read_model("llama_7b:length=64"), phase="infer"))
+    model = model_of(graph)
+    onnx.checker.check_model(model)
+    assert len(model) < 1_000_000
+    read = onnx.load_from_string(model)
+    makers = {name: node for node in read.graph.node for name in node.output}
+    sizes = {one.name: onnx.numpy_helper.to_array(one) for one in read.graph.initializer}
+    shapes = [sizes[makers[name].input[0]] for name in graph.weights]
+    assert sum(int(np.prod(shape)) for shape in shapes) == 6_738_415_616
+
+
+def test_an_op_keeps_its_name_and_a_bias_is_in_its_product() -> None:
+    graph = build(make_workload(read_model(WHOLE["fc"]), phase="infer"))
+    nodes = onnx.load_from_string(model_of(graph)).graph.node
+    assert [len(one.input) for one in nodes if one.op_type == "Gemm"] == [3, 3, 3, 3]
+    named = {one.name for one in nodes}
+    assert {op.name for op in graph.ops if op.kind != "bias"} <= named
+
+
+def test_what_onnx_cannot_say_is_named() -> None:
+    training = build(make_workload(read_model(WHOLE["cnn residual"])))
+    with pytest.raises(NoOnnxError, match="batch_norm trains"):
+        model_of(training)
+    b = Builder("many", precision("float32"), training=False)
+    x = b.input("x", (4, 4))
+    with pytest.raises(NoOnnxError, match="many: sum: ONNX has no form for all_reduce"):
+        model_of(b.graph(b.op("all_reduce", x, name="sum", **communication_attrs())))
+    b = Builder("projected", precision("float32"), training=False)
+    last = CASES["lstm with a projection"](b)
+    with pytest.raises(NoOnnxError, match="op: ONNX has no lstm with a projection"):
+        model_of(b.graph(last))
+
+
+def communication_attrs() -> dict[str, Any]:
+    return dict(OPS["all_reduce"].example.attrs)
+
+
+DECODER = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
+DECODER |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+STACKS = {"d_model": 64, "vocab_size": 100, "encoder_layers": 2, "decoder_layers": 2}
+STACKS |= {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+STACKS |= {f"{side}_ffn_dim": 96 for side in ("encoder", "decoder")}
+CONFIGS = {
+    "mixtral": DECODER | EXPERTS,
+    "gpt_oss": DECODER | EXPERTS | {"head_dim": 16, "sliding_window": 8},
+    "gemma3_text": DECODER | {"head_dim": 16, "sliding_window": 8},
+    "t5": {
+        "d_model": 64,
+        "d_ff": 96,
+        "num_layers": 2,
+        "num_heads": 4,
+        "d_kv": 16,
+        "vocab_size": 100,
+    },
+    "whisper": STACKS
+    | {"max_source_positions": 50, "num_mel_bins": 20, "max_target_positions": 32},
+    "swin": {"image_size": 56, "embed_dim": 24, "depths": [2, 2], "num_heads": [3, 6]},
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_networks_of_hugging_face_agree(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **CONFIGS[kind]}))
+    length = "" if kind in ("swin", "whisper") else ":length=12"
+    assert_runs(build(make_workload(read_model(f"{path}{length}"), 2, phase="infer")))
+
+
+AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
+
+
+@pytest.mark.parametrize("name", AS_FILES)
+def test_our_reader_reads_it_back_to_the_same_network(name: str, tmp_path: Path) -> None:
+    chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
+    path.write_bytes(model_of(build(make_workload(chosen, phase="infer"))))
+    for batch in (chosen.batch, 8):  # the file's own batch, and another
+        named = read_model(WHOLE[name].rpartition("batch=")[0].rstrip(",:"))
+        ours, theirs = (
+            build(make_workload(one, batch, phase="infer"))
+            for one in (named, read_model(str(path)))
+        )
+        assert theirs.parameters == ours.parameters
+        assert count(theirs).flop == count(ours).flop
+
+
+@pytest.mark.parametrize("function", ["leaky_relu", "elu"])
+def test_a_slope_of_zero_is_written_as_zero(function: str) -> None:
+    b = Builder("one", precision("float32"), training=False)
+    x = b.input("x", (3, 4))
+    graph = b.graph(b.op("pointwise", x, name="y", function=function, scalar=0.0))
+    assert_runs(graph)
+    (node,) = onnx.load_from_string(model_of(graph, lambda *_: b"")).graph.node
+    assert {one.name: one.f for one in node.attribute} == {"alpha": 0.0}

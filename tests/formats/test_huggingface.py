@@ -1,0 +1,294 @@
+"""A `config.json` of Hugging Face: parameters as transformers counts them, refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from huggingface_configs import CONFIGS
+from steptime.build import build, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.formats.huggingface import types
+from steptime.network.count import count
+from steptime.network.ops import OPS
+
+DEFAULTS = {  # parameters of an empty configuration of each type, as transformers 5.23 counts them
+    "llama": 6_738_415_616,
+    "granite": 6_738_415_616,
+    "mistral": 7_241_732_096,
+    "mixtral": 46_702_792_704,
+    "qwen2": 12_049_846_272,
+    "qwen2_moe": 14_315_784_192,
+    "qwen3": 12_049_461_248,
+    "qwen3_moe": 15_350_731_776,
+    "gemma": 8_537_680_896,
+    "gemma2": 2_614_341_888,
+    "gemma3_text": 2_628_658_432,
+    "phi": 1_418_270_720,
+    "phi3": 3_821_079_552,
+    "gpt_neox": 20_554_567_680,
+    "gpt2": 124_439_808,
+    "gpt_bigcode": 111_446_784,
+    "gptj": 6_050_882_784,
+    "codegen": 6_050_882_784,
+    "stablelm": 2_795_443_200,
+    "starcoder2": 3_030_371_328,
+    "olmo2": 6_888_624_128,
+    "opt": 125_239_296,
+    "deepseek_v3": 671_026_404_352,
+    "deepseek_v2": 38_612_307_968,
+    "gpt_oss": 116_829_156_672,
+    "bert": 109_482_240,
+    "roberta": 124_644_864,
+    "xlm-roberta": 109_482_240,
+    "camembert": 109_482_240,
+    "distilbert": 66_362_880,
+    "albert": 222_595_584,
+    "electra": 13_483_008,
+    "t5": 60_506_624,
+    "bart": 406_291_456,
+    "mbart": 406_295_552,
+    "whisper": 37_760_640,
+    "vit": 85_800_194,
+    "deit": 85_801_730,
+    "swin": 27_520_892,
+    "clip_text_model": 63_165_952,
+    "clip_vision_model": 87_456_000,
+    "clip": 151_277_313,
+    "gemma3": 2_723_312_896,
+}
+
+
+def written(folder: Path, table: object) -> str:
+    path = folder / "config.json"
+    path.write_text(table if isinstance(table, str) else json.dumps(table))
+    return str(path)
+
+
+def network(text: str, phase: str = "infer", batch: int | None = None) -> Graph:
+    return build(make_workload(read_model(text), batch, phase=phase))
+
+
+def products(graph: Graph) -> int:
+    return sum(op.flop for op in count(graph).ops if OPS[op.kind].work)
+
+
+def test_every_type_has_its_parameters() -> None:
+    assert DEFAULTS.keys() == types().keys()
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_an_empty_configuration_is_that_of_its_class(name: str, tmp_path: Path) -> None:
+    graph = network(written(tmp_path, {"model_type": name}))
+    assert graph.parameters == DEFAULTS[name]
+    assert any("no architectures; taken as ..." in remark for remark in graph.remarks)
+
+
+@pytest.mark.parametrize(
+    ("table", "parameters"),
+    [  # one field of a small configuration changed, counted by transformers 5.23
+        ({"model_type": "gemma3", "tie_word_embeddings": False}, 3_327_440_128),
+        ({"model_type": "gemma3", "text_config": {"tie_word_embeddings": False}}, 2_723_312_896),
+        ({"model_type": "clip", "text_config": {"projection_dim": 768}}, 151_277_313),
+    ],
+)
+def test_a_field_counts_where_its_class_reads_it(
+    table: dict[str, Any], parameters: int, tmp_path: Path
+) -> None:
+    graph = network(written(tmp_path, table))
+    assert graph.parameters == parameters
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_of_published_models(name: str, tmp_path: Path) -> None:
+    table, parameters = CONFIGS[name]
+    assert network(written(tmp_path, table)).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "flop"),
+    [  # FLOP of products that torch 2.13 counts in transformers 5.23
+        ("gpt2", "length=1024", 291_648_307_200),
+        ("llama", "length=2048", 29_261_612_187_648),
+        ("mixtral", "length=2048", 54_417_235_640_320),
+        ("deepseek_v3", "length=2048", 170_973_789_683_712),
+        ("bert", "length=512", 96_637_943_808),
+        ("t5", "length=512,target_length=512", 71_605_157_888),
+        ("whisper", "target_length=448", 71_082_196_992),
+    ],
+)
+def test_flop_of_products(name: str, settings: str, flop: int, tmp_path: Path) -> None:
+    path = written(tmp_path, {"model_type": name})
+    graph = network(f"{path}:{settings}")
+    assert products(graph) == flop
+    assert products(network(f"{path}:{settings}", batch=3)) == 3 * flop
+
+
+def test_flop_of_an_image(tmp_path: Path) -> None:
+    graph = network(written(tmp_path, CONFIGS["vit-base-16"][0]))
+    assert products(graph) == 35_127_656_448
+
+
+@pytest.mark.parametrize(
+    ("zoo", "table", "length"),
+    [
+        ("gpt2", {"model_type": "gpt2"}, 1024),
+        ("bert_base", {"model_type": "bert", "architectures": ["BertModel"]}, 512),
+        ("llama_7b", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, 2048),
+    ],
+)
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_the_family_and_the_configuration_say_one_network(
+    zoo: str, table: dict[str, Any], length: int, phase: str, tmp_path: Path
+) -> None:
+    ours, theirs = (
+        network(zoo, phase),
+        network(f"{written(tmp_path, table)}:length={length}", phase),
+    )
+    assert (ours.parameters, products(ours)) == (theirs.parameters, products(theirs))
+    assert count(ours).flop == count(theirs).flop
+    assert count(ours).peak_memory_bytes == count(theirs).peak_memory_bytes
+
+
+def test_fields_in_both_spellings(tmp_path: Path) -> None:
+    first = {"model_type": "gpt_neox", "rotary_pct": 0.5, "torch_dtype": "float16"}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    second = {"model_type": "gpt_neox", "rope_parameters": rope, "dtype": "float16"}
+    graphs = [network(written(tmp_path, table)) for table in (first, second)]
+    assert [graph.tensors["angles"].shape for graph in graphs] == [(2048, 48)] * 2
+    assert "its weights are float16, which --dtype says" in graphs[0].remarks[1]
+
+
+def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
+    table = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "auto_map": {"AutoModel": "evil.Model"},
+        "quantization_config": {"quant_method": "gptq", "bits": 4},
+        "novel_gate_depth": 3,
+        "attention_dropout": 0.0,
+    }
+    said = [
+        remark.removeprefix("config.json: ") for remark in network(written(tmp_path, table)).remarks
+    ]
+    assert said == [
+        "the code that auto_map names is not run",
+        "its weights are quantised (gptq in 4 bits); they are counted as they were before",
+        "fields that are not read: novel_gate_depth",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'?"),
+        ({"model_type": 7}, "unknown model_type '7'"),
+        ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention: 'True' is not"),
+        ({"model_type": "llama", "hidden_size": "big"}, "hidden_size: must be a whole number"),
+        ({"model_type": "llama", "hidden_size": -4}, "hidden_size: must be a whole number"),
+        ({"model_type": "llama", "hidden_size": 1e300}, "hidden_size: must be a whole number"),
+        ({"model_type": "llama", "hidden_size": 0}, "must be at least 1, not 0"),
+        (
+            {"model_type": "llama", "num_attention_heads": 0},
+            "num_attention_heads: must be at least",
+        ),
+        ({"model_type": "llama", "num_attention_heads": None}, "formula"),
+        ({"model_type": "llama", "attention_bias": 1}, "attention_bias: must be true or false"),
+        ({"model_type": "llama", "num_hidden_layers": 10**12}, "layers, at most 2000"),
+        ({"model_type": "llama", "vocab_size": 2**53, "hidden_size": 2**50}, "bytes"),
+        ({"model_type": "llama", "hidden_act": "mush"}, "unknown activation 'mush'"),
+        ({"model_type": "llama", "architectures": "LlamaModel"}, "must be a list of names"),
+        (
+            {"model_type": "llama", "architectures": ["LlamaForX"]},
+            "unknown architecture 'LlamaForX'",
+        ),
+        ({"model_type": "gemma3_text", "layer_types": ["chunked"]}, "unknown layer type 'chunked'"),
+        ({"model_type": "gpt2", "n_inner": 0}, "n_inner: must be at least 1, not 0"),
+        ({"model_type": "mixtral", "num_local_experts": 0}, "num_local_experts: must be at least"),
+        ({"model_type": "deepseek_v3", "q_lora_rank": 0}, "q_lora_rank: must be at least 1, not 0"),
+        ({"model_type": "t5", "num_decoder_layers": 0}, "num_decoder_layers: must be at least 1"),
+        ({"model_type": "bart", "decoder_layers": 0}, "decoder_layers: must be at least 1, not 0"),
+        ({"model_type": "t5", "is_gated_act": True}, "is_gated_act: 'True' is not known, only F"),
+        ({"model_type": "gemma", "hidden_act": "quick_gelu"}, "'quick_gelu'; known: gelu, relu,"),
+        ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
+        ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
+        ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),
+        ({"model_type": "clip", "text_config": 3}, "text_config: must be a table, not '3'"),
+        (
+            {"model_type": "gemma3", "text_config": {"model_type": "llama"}},
+            "config.json: text_config: unknown model_type 'llama'; known: gemma3_text",
+        ),
+        (
+            {"model_type": "gemma3", "mm_tokens_per_image": 0},
+            "mm_tokens_per_image: must be at least 1",
+        ),
+        ({"model_type": "gemma3", "mm_tokens_per_image": 250}, "250 tokens of an image, a square"),
+        ({"model_type": "swin", "depths": [2, "x"]}, "depths: must be numbers such as 2-2-6-2"),
+        ({"model_type": "swin", "window_size": 9}, "window 9 is larger than 7 patches"),
+        ({"model_type": "swin", "mlp_ratio": 0}, "ffn_ratio: must be above 0 and below 1000"),
+        ({"model_type": "swin", "num_heads": [3]}, "are not of as many stages"),
+        ({"model_type": "llama", "num_hidden_layers": 20000}, "20000 layers, at most 2000"),
+        ({"model_type": "swin", "depths": [2, 19000, 994, 4]}, "20000 layers, at most 2000"),
+        ('{"model_type": "llama", "hidden_size": NaN}', "hidden_size: must be a whole number"),
+        ('{"model_type": "llama", "model_type": "gpt2"}', "key 'model_type' is given twice"),
+        ('{"model_type": "llama", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON"),
+    ],
+)
+def test_what_is_wrong_is_one_line(table: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        network(written(tmp_path, table))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+VALUES: tuple[object, ...] = (
+    *(None, True, False, 0, 1, 2, -1, 3.5, 1e308, 2**53, 2**63, 10**30, "", "x", "gelu", [], {}),
+    *([1], ["w"], {"rope_type": 3}, [[[]]], "a" * 10_000),
+)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_mutations_are_a_network_or_one_line(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)  # noqa: S311  # not for secrets
+    small = {"num_hidden_layers": 1, "n_layer": 1, "num_layers": 1, "encoder_layers": 1}
+    for _ in range(100):
+        name = rng.choice([*types()])
+        fields = [*types()[name]["fields"], *types()[name]["spelled"], "architectures", "id2label"]
+        fields += ["rope_parameters", "layer_types", "quantization_config", "dtype", "model_type"]
+        table = {"model_type": name, **small, "decoder_layers": 1}
+        table |= {field: rng.choice(VALUES) for field in rng.sample(fields, rng.randint(1, 4))}
+        try:
+            graph = network(f"{written(tmp_path, table)}")
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017  # others are networks
+        else:
+            assert graph.parameters > 0
+
+
+def test_the_docs_name_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs/networks.md").read_text()
+    section = page.partition("## Hugging Face")[2].partition("\n## ")[0]
+    row = next(line for line in section.splitlines() if line.startswith("Types: "))
+    assert row == "Types: " + ", ".join(f"`{name}`" for name in types()) + "."
+
+
+@pytest.mark.slow
+def test_reading_loads_no_framework(tmp_path: Path) -> None:
+    path = written(tmp_path, {"model_type": "gpt2"})
+    code = (
+        "import sys; from steptime.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print({'torch', 'jax', 'onnx', 'keras', 'transformers', 'numpy'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "count", path], capture_output=True, text=True, check=True
+    )
+    assert "124,439,808" in done.stdout
+    assert done.stdout.endswith("set()\n")

@@ -1,0 +1,77 @@
+"""Experts that a file writes out, token by token, are recognised as the op that they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptime.core.dtypes import precision
+from steptime.formats import elements as el
+from steptime.formats import lowering as low
+from steptime.formats.loss import loss_of
+from steptime.formats.patterns import recognised
+from steptime.formats.products import of_experts
+from steptime.network.count import count
+from steptime.network.ops.builder import Builder
+
+TOKENS, WIDTH, INNER, EXPERTS, CHOSEN = 14, 8, 6, 4, 2  # 28 rows, 7 an expert
+
+
+def written_out(b: Builder, function: str, gated: bool, biased: bool) -> str:
+    """Return the sum of experts' results as transformers writes it for `torch.export`."""
+    x = low.rms_norm(b, b.input("x", (2, TOKENS // 2, WIDTH)), "norm", b.weight("n", (WIDTH,)))
+    rows = el.reshape(b, x, (TOKENS, WIDTH), "rows")
+    logits = low.linear(b, rows, b.weight("router", (EXPERTS, WIDTH)), "gate")
+    shares, _ = low.topk(b, el.softmax(b, logits, -1, "softmax"), CHOSEN, -1, "best")
+    number = TOKENS * CHOSEN
+    y = el.embedding(b, b.buffer("sorted", (number,), "int64"), rows, "tokens")
+    up = b.weight("up", (EXPERTS, INNER * (1 + gated), WIDTH))
+    y = of_experts(b, y, el.transpose(b, up, (0, 2, 1), "up/t"), "up_product")
+    if biased:
+        table = b.weight("up/b", (EXPERTS, INNER * (1 + gated)))
+        own = el.embedding(b, b.buffer("of", (number,), "int64"), table, "up/own")
+        y = el.pointwise(b, "add", y, own, name="up/biased")
+    if gated:
+        gate, y = el.split(b, y, [INNER, INNER], -1, "parts")
+        y = el.pointwise(b, "mul", el.pointwise(b, function, gate, name="act"), y, name="gated")
+    else:
+        y = el.pointwise(b, function, y, name="act")
+    down = b.weight("down", (EXPERTS, WIDTH, INNER))
+    y = of_experts(b, y, el.transpose(b, down, (0, 2, 1), "down/t"), "down_product")
+    if biased:
+        own = el.embedding(
+            b, b.buffer("of2", (number,), "int64"), b.weight("down/b", (EXPERTS, WIDTH)), "down/own"
+        )
+        y = el.pointwise(b, "add", y, own, name="down/biased")
+    share = el.reshape(b, shares, (number, 1), "shares")
+    y = el.pointwise(b, "mul", y, share, name="weighed")
+    y = el.reshape(b, y, (TOKENS, CHOSEN, WIDTH), "apart")
+    return el.reduce(b, "sum", y, (1,), "sum")
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    ("function", "gated", "activation"),
+    [("silu", True, "swiglu"), ("gelu", True, "geglu"), ("relu", False, "relu")],
+)
+def test_a_mixture_is_one_op(function: str, gated: bool, activation: str, biased: bool) -> None:
+    b = Builder("net", precision("float32"), training=False)
+    written = written_out(b, function, gated, biased)
+    y = recognised(b, written, "experts")
+    made = b.made_by[el.made_by(b, y, "reshape").inputs[0]]  # type: ignore[union-attr]
+    assert (made.kind, dict(made.attrs)) == (
+        "experts",
+        {"per_token": CHOSEN, "activation": activation},
+    )
+    assert b.shape(y) == b.shape(written) == (TOKENS, WIDTH)
+    loss_of(b, [y])
+    found = {op.kind: op.flop for op in count(b.graph(y)).ops}
+    rows = TOKENS * CHOSEN
+    assert found["experts"] == 2 * rows * WIDTH * INNER * (2 + gated)
+    assert found.keys() <= {"rms_norm", "linear", "experts", "reshape"}
+
+
+def test_a_sum_of_something_else_stays() -> None:
+    b = Builder("net", precision("float32"), training=False)
+    x = b.input("x", (4, 2, 8))
+    y = el.reduce(b, "sum", x, (1,), "sum")
+    assert recognised(b, y, "experts") == y

@@ -1,0 +1,241 @@
+"""What is wrong with an ONNX file, hostile or not, is one line: nothing is opened or run for it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from onnx_bytes import attribute, function, message, model, node, tensor, value, whole
+from steptime.build import build, make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.core.graph import check
+from steptime.formats.export.protobuf import varint
+
+RELU = [node("Relu", "x", "y")]
+PRODUCT = [node("MatMul", "x w", "y")]
+
+
+def fault(folder: Path, content: bytes, text: str = "") -> str:
+    """Return the one line that is said about a file."""
+    path = folder / "net.onnx"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        build(make_workload(read_model(f"{path}{text}"), 2, phase="infer"))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def outside(where: str) -> bytes:
+    """Return a network whose weight lies in another file."""
+    data = message((1, "location"), (2, where))
+    return model(PRODUCT, [tensor("w", (4, 3), b"", more=[(13, data), (14, 1)])])
+
+
+DEEP = b""
+for _ in range(200):
+    DEEP = message((1, message((5, message((1, "g"), (6, DEEP))))))
+DOUBLING = [
+    function(
+        f"f{i}", "a", "c", [node(f"f{i + 1}", "a", "b", "f"), node(f"f{i + 1}", "b", "c", "f")]
+    )
+    for i in range(30)
+] + [function("f30", "a", "c", [node("Relu", "a", "c")])]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "cannot mmap an empty file"),
+        (b"\x00\x01\x02", "has no end"),
+        (b"PK\x03\x04 not one", "ends after its message|no graph|a number"),
+        (model(RELU)[:-9], "ends after its message|no opsets"),
+        (message((7, b"\xff" * 12)), "has no end"),
+        (message((7, varint(10 << 3 | 2) + varint(2**62))), "ends after its message"),
+        (message((7, DEEP), (8, message((2, 20)))), "nest deeper than 24"),
+        (outside("../w.bin"), "its data lies outside of the folder, in '../w.bin'"),
+        (outside("/etc/passwd"), "its data lies outside of the folder, in '/etc/passwd'"),
+        (outside("a/../../w"), "its data lies outside"),
+        (outside(""), "its data lies outside"),
+        (model(PRODUCT, [tensor("w", (10**6, 10**6), b"")]), "0 bytes for '[1000000, 1000000]'"),
+        (model(PRODUCT, [tensor("w", (2**40, 2**40), b"")]), "of shape"),
+        (model(PRODUCT, [tensor("w", (-4, 3), b"")]), "of shape '[-4, 3]'"),
+        (model([node("f0", "x", "y", "f")], functions=DOUBLING), "more than|nest deeper"),
+        (
+            model(
+                [node("f", "x", "y", "f")],
+                functions=[function("f", "a", "b", [node("f", "a", "b", "f")])],
+            ),
+            "local functions nest deeper than 16",
+        ),
+        (
+            model([node("Relu", "z", "y"), node("Relu", "y", "z")]),
+            "node 'Relu_y' (Relu): reads 'z', which nothing makes before",
+        ),
+        (model([node("Relu", "x", "z")]), "output 'y' is made by nothing"),
+        (model([node("Reluu", "x", "y")]), "unknown operator 'Reluu'; did you mean 'Relu'?"),
+        (model([node("Loop", "x", "y")]), "(Loop): a loop, whose number of turns"),
+        (model([node("Reshape", "x s", "y")], [whole("s", 3, -1)]), "written for another batch"),
+        (model([node("Expand", "x s", "y")], [whole("s", 2**62, 4)]), "(Expand):"),
+        (
+            model([node("Expand", "x s", "y")], [whole("s", 10**9, 10**9, 1, 4)]),
+            "has more than 2^53 bytes|(Expand)",
+        ),
+        (model(PRODUCT, [tensor("w", (5, 3))]), "node 'MatMul_y' (MatMul): MatMul_y: linear of"),
+        (model([node("Conv", "x w", "y")], [tensor("w", (5, 3))]), "node 'Conv_y' (Conv)"),
+        (model(RELU, inputs=[value("x", "n", "length")]), "FILE:length=128"),
+        (model([node("If", "x", "y")]), "(If): a branch that depends on data"),
+        (
+            model([node("ConstantOfShape", "s", "w"), *PRODUCT], [whole("s", *[9] * 17)]),
+            "an array of",
+        ),
+        (
+            model(
+                [node("Range", "a b c", "r"), *RELU],
+                [whole("a", 0), whole("b", 2**62), whole("c", 0)],
+            ),
+            "a range of step 0",
+        ),
+    ],
+)
+def test_faults_are_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    before = time.process_time()
+    tracemalloc.start()
+    text = fault(tmp_path, content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert any(part in text for part in said.split("|")), text
+    assert time.process_time() - before < 20
+    assert peak < 400e6
+
+
+def test_a_doubling_file_is_small() -> None:
+    content = model([node("f0", "x", "y", "f")], functions=DOUBLING)
+    assert len(content) < 3_000  # for 2^30 ops
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "absent", "plain"])
+def test_external_data_is_never_opened(tmp_path: Path, kind: str) -> None:
+    """Beside the file it may be absent, or never answer; a link out of the folder is refused."""
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    path = folder / "net.onnx"
+    path.write_bytes(outside("w.bin"))
+    if kind == "link":
+        (tmp_path / "secret").write_bytes(bytes(48))
+        (folder / "w.bin").symlink_to(tmp_path / "secret")
+        assert "is a link out of the folder, 'w.bin'" in fault(folder, outside("w.bin"))
+        return
+    if kind == "fifo":
+        os.mkfifo(folder / "w.bin")  # who opens it waits for ever
+    if kind == "plain":
+        (folder / "w.bin").write_bytes(b"short")
+    graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
+    assert graph.parameters == 12
+
+
+def test_a_command_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(outside("../w.bin"))
+    assert run(["count", str(path)]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert re.fullmatch(r"steptime: .*outside of the folder.*\n", said.err)
+
+
+def test_an_unknown_operator_may_pass_its_input_on(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([node("Mystery", "x", "z", "their.own"), node("Relu", "z", "y")]))
+    graph = build(make_workload(read_model(str(path), allow_unknown=True), 2, phase="infer"))
+    assert graph.unmodelled == ("Mystery_z (their.own.Mystery)",)
+    assert [op.kind for op in graph.ops] == ["relu"]
+
+
+SEED = model(
+    [
+        node("Conv", "x w b", "c", kernel_shape=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2)),
+        node("BatchNormalization", "c b b b b", "n", epsilon=1e-5),
+        node("Relu", "n", "r"),
+        node("Shape", "r", "size"),
+        node("Gather", "size zero", "one"),
+        node("Concat", "one minus", "to", axis=0),
+        node("MaxPool", "r", "p", kernel_shape=(2, 2), strides=(1, 1), auto_pad="SAME_UPPER"),
+        node("Reshape", "p to", "flat"),
+        node("g", "flat v", "y", "f"),
+    ],
+    [
+        tensor("w", (4, 3, 3, 3)),
+        tensor("b", (4,)),
+        tensor("v", (5, 64)),
+        whole("zero", 0),
+        whole("minus", -1),
+    ],
+    [value("x", "n", 3, 8, 8)],
+    functions=[
+        function(
+            "g",
+            "a m",
+            "s",
+            [node("Gemm", "a m", "h", transB=1, alpha=1.0), node("Softmax", "h", "s", axis=-1)],
+        )
+    ],
+)
+
+
+def mutated(chance: random.Random) -> bytes:
+    """Return the seed with some of its bytes changed, cut, doubled or moved."""
+    content = bytearray(SEED)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(content))
+        match chance.randrange(5):
+            case 0:
+                content[at] = chance.randrange(256)
+            case 1:
+                content[at] ^= 1 << chance.randrange(8)
+            case 2:
+                del content[at : at + chance.randint(1, 9)]
+            case 3:
+                content[at:at] = content[at : at + chance.randint(1, 30)]
+            case 4:
+                content[at:at] = chance.choice((b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00"))
+        if not content:
+            return b""
+    return bytes(content)
+
+
+def endures(folder: Path, first: int, last: int) -> None:
+    """Hold that each mutation is a network that fits together, or one line."""
+    path = folder / "net.onnx"
+    lines: list[str] = []
+    for seed in range(first, last):
+        path.write_bytes(mutated(random.Random(seed)))  # noqa: S311
+        before = time.process_time()
+        try:
+            check(build(make_workload(read_model(str(path)), 3, phase="infer")))
+        except InputError as error:
+            lines.append(str(error))
+        assert time.process_time() - before < 10, seed
+    assert not any("\n" in line for line in lines)
+
+
+def test_the_seed_is_a_network(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(SEED)
+    graph = build(make_workload(read_model(str(path)), 3, phase="infer"))
+    assert graph.parameters == 4 * 27 + 3 * 4 + 5 * 64 - 8
+    assert attribute("a", 1)
+
+
+def test_mutations_of_a_file_are_networks_or_one_line(tmp_path: Path) -> None:
+    endures(tmp_path, 0, 600)
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutations(tmp_path: Path) -> None:
+    endures(tmp_path, 600, 10_600)

@@ -1,0 +1,117 @@
+"""Peaks of GPUs are what their multiprocessors do in a clock: this finds a slip of the pen."""
+
+import pytest
+
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+
+LANES = {  # of float32, a multiprocessor
+    "Kepler": 192,
+    "Kepler 2.0": 192,
+    "Maxwell 2.0": 128,
+    "Volta": 64,
+    "Turing": 64,
+    "Hopper": 128,
+    "Blackwell": 128,
+    "Blackwell Ultra": 128,
+    "Blackwell 2.0": 128,
+    "Ada Lovelace": 128,
+    "GCN 5.0": 64,
+    "GCN 5.1": 64,
+    "CDNA 1.0": 64,
+    "CDNA 2.0": 64,
+    "CDNA 3.0": 128,
+    "CDNA 4.0": 128,
+    "RDNA 2.0": 64,
+    "RDNA 3.0": 128,
+    "RDNA 4.0": 128,
+    "Xe-HPG": 128,
+    "Xe2-HPG": 128,
+    "Ponte Vecchio": 128,
+}
+OF_CHIP = {"p100": 64, "quadro-gp100": 64, "a100": 64, "a30": 64, "a800": 64}  # lanes, too
+FLOP_PER_CLOCK = {  # of float16, dense, sums in float32: rates that an architecture has
+    "Volta": {1024},
+    "Turing": {256, 512, 1024},
+    "Ampere": {512, 1024, 2048},
+    "Ada Lovelace": {512, 1024},
+    "Hopper": {4096},
+    "Blackwell": {8192},
+    "Blackwell 2.0": {512, 1024},
+    "CDNA 1.0": {1024},
+    "CDNA 2.0": {1024},
+    "CDNA 3.0": {2048},
+    "CDNA 4.0": {4096},
+    "RDNA 2.0": {256},
+    "RDNA 3.0": {512},
+    "RDNA 4.0": {1024},
+    "Xe-HPG": {2048},
+    "Xe2-HPG": {2048},
+    "Ponte Vecchio": {4096},
+    "GCN 5.0": {256},
+    "GCN 5.1": {256},
+}
+OF_FLOAT16 = {"int8": {1, 2, 4, 8}, "float8": {1, 2}, "float4": {4, 8}, "tf32": {0.5}}
+GPUS = [one for one in catalog.devices() if one.kind == "gpu" and not one.only_by_name]
+TIMED = [one for one in GPUS if one.multiprocessors and one.clock_hz and one.maker != "Apple"]
+
+
+def lanes(device: Device) -> int:
+    of_chip = [count for chip, count in OF_CHIP.items() if device.name.startswith(chip)]
+    return of_chip[0] if of_chip else LANES.get(str(device.architecture), 128)
+
+
+@pytest.mark.parametrize("device", TIMED, ids=lambda device: device.name)
+def test_float32_is_lanes_times_clock(device):
+    if "float32" in device.unverified:
+        return
+    of_lanes = device.multiprocessors * lanes(device) * 2 * device.clock_hz
+    assert device.vector_peak("float32") == pytest.approx(of_lanes, rel=0.02)
+
+
+@pytest.mark.parametrize("device", TIMED, ids=lambda device: device.name)
+def test_matrix_peaks_are_rates_times_clock(device):
+    peaks = device.peak_flop_per_s
+    if device.architecture not in FLOP_PER_CLOCK or "float16" not in peaks:
+        return
+    if not {"float16", "multiprocessors"} & set(device.unverified):
+        clock = device.details.get("tensor_clock_MHz", device.clock_hz / 1e6) * 1e6
+        rate = peaks["float16"] / device.multiprocessors / clock
+        known = FLOP_PER_CLOCK[device.architecture]
+        assert min(abs(rate / one - 1) for one in known) < 0.02, rate
+    for dtype, ratios in OF_FLOAT16.items():
+        if dtype in peaks and dtype not in device.unverified:
+            of = peaks[dtype] / peaks["float16"]
+            assert min(abs(of / one - 1) for one in ratios) < 0.03, (dtype, of)
+    assert peaks.get("bfloat16", peaks["float16"]) in (peaks["float16"], peaks["float16"] / 2)
+
+
+def test_cards_for_games_run_at_half_the_rate_with_sums_in_float32():
+    peaks = {name: catalog.device(name).peak_flop_per_s for name in ("rtx-3090", "rtx-4090", "a40")}
+    assert peaks["rtx-3090"]["float16"] == pytest.approx(
+        82 * 512 * 1.695e9, rel=1e-3
+    )  # 71, not 142
+    assert peaks["rtx-4090"]["bfloat16"] == pytest.approx(128 * 512 * 2.52e9, rel=1e-3)
+    assert peaks["a40"]["float16"] == pytest.approx(84 * 1024 * 1.74e9, rel=1e-3)
+    mi210 = catalog.device("mi210")
+    assert mi210.peak_flop_per_s["float32"] == 45.3e12  # of the matrix units
+    assert mi210.vector_peak("float32") == pytest.approx(104 * 64 * 2 * 1.7e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.name)
+def test_a_gpu_has_what_a_price_asks_for(device):
+    assert device.maker
+    assert device.architecture
+    assert device.memory_type
+    assert device.process_nm
+    if device.maker == "NVIDIA":
+        assert device.multiprocessors
+        assert device.peak_w
+        assert device.clock_hz
+        assert device.l2_bytes or device.name == "jetson-agx-thor"
+
+
+def test_there_are_many_devices():
+    every = catalog.devices()
+    assert len(every) >= 150
+    assert sum(one.kind == "cpu" for one in every) >= 40

@@ -1,0 +1,73 @@
+"""What lies beyond the devices that the priors were fitted on, and how much wider prices are."""
+
+from dataclasses import replace
+from math import log, sqrt
+
+import pytest
+
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.hull import NO_KIND, WIDER, beyond, wider
+from steptime.prediction.step_model import StepModel
+
+FITTED_ON = (
+    *("tesla-k40", "tesla-k80", "tesla-m60", "titan-x-pascal", "tesla-p4", "p100-pcie-16gb"),
+    *("v100-sxm2-16gb", "t4", "a100-pcie-40gb", "a100-sxm4-80gb", "rtx-3090", "a40", "l40s"),
+    "h200-sxm",
+)
+EIGHT = Device("mine", "gpu", {"float32": 8e12}, 3e11, "me", memory_bytes=8e9)
+
+
+@pytest.mark.parametrize("name", FITTED_ON)
+def test_nothing_of_a_measured_device_is_beyond(name: str) -> None:
+    assert beyond(catalog.device(name)) == ()
+    assert wider(catalog.device(name)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("l4", ("5 nm at 72 W",)),  # of those measured the least has 350 W
+        ("h100-sxm5", ()),
+        ("rtx-5090", ("Blackwell 2.0", "GDDR7")),
+        ("mi210", ("AMD", "CDNA 2.0", "6 nm")),
+        ("b200-sxm", ("Blackwell", "5 nm at 1000 W")),
+        ("tpu-v3", ("no tpu was measured",)),
+        ("xeon-platinum-8380", ("Intel", "Ice Lake")),
+        ("epyc-9654", ()),
+    ],
+)
+def test_what_is_beyond_is_said_in_words(name: str, words: tuple[str, ...]) -> None:
+    assert beyond(catalog.device(name)) == words
+
+
+def test_a_file_of_few_numbers_is_told_what_it_does_not_say() -> None:
+    (said,) = beyond(EIGHT)
+    assert said.startswith("not said: maker, architecture, ")
+    assert wider(EIGHT) == pytest.approx(WIDER * sqrt(7))
+    assert wider(catalog.device("tpu-v3")) == pytest.approx(WIDER * sqrt(NO_KIND))
+    calibrated = replace(EIGHT, calibration={"intervals": {"all": (-0.1, 0.1)}})
+    assert (beyond(calibrated), wider(calibrated)) == ((), 0)
+
+
+def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak() -> None:
+    known = replace(catalog.device("epyc-7b12"), calibration={})  # 64 x 2.25 GHz x 32
+    few = replace(known, maker=None, architecture=None, cores=None)
+    assert beyond(known) == ()
+    assert beyond(few) == ("not said: maker, cores",)
+    assert beyond(replace(few, measured={"threads": 64})) == ()  # `steptime probe` was there
+    plain, bare = (
+        StepModel("resnet18", one, method="calibrated").predict(8) for one in (known, few)
+    )
+    assert bare.times.step_s == plain.times.step_s
+    assert bare.times.high_s > plain.times.high_s
+
+
+def test_the_interval_is_wider_and_the_prediction_says_why() -> None:
+    t4 = catalog.device("t4")
+    hot = replace(t4, name="hot", architecture="Rubin", memory_type="HBM5")
+    plain, far = (StepModel("resnet18", one, method="calibrated").predict(256) for one in (t4, hot))
+    width = [log(one.times.high_s / one.times.low_s) for one in (plain, far)]
+    assert width[1] > width[0]
+    assert (plain.times.extrapolates, far.times.extrapolates) == (False, True)
+    assert "hot lies beyond what was measured: Rubin; HBM5; the interval is wider" in far.remarks

@@ -1,0 +1,274 @@
+"""The largest batch that fits, the best one, what memory is for; devices side by side; prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from steptime.build import build_step, make_workload, read_model
+from steptime.core.errors import InputError
+from steptime.core.workload import Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.network.count import peak_memory_bytes
+from steptime.prediction.memory import blocks_bytes, memory_of, worst_moment
+from steptime.prediction.step_model import StepModel
+from steptime.questions.choose import choices, doubling, helps, knee, largest_batch, ordered
+from steptime.questions.grid import grid
+
+FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
+
+
+def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> Device:
+    return Device(name, "gpu", {"float32": peak}, 1e9, "made up", memory_bytes=memory, peak_w=100)
+
+
+@pytest.mark.parametrize(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
+def test_the_largest_batch_that_fits(has: float, batch: int) -> None:
+    assert largest_batch(lambda n: 10 + 3 * n, has, most=1024) == batch
+
+
+def test_the_largest_batch_of_memory_that_bends() -> None:
+    """Below 50 examples the update is the worst moment, above the activations."""
+    asked: list[int] = []
+
+    def memory(batch: int) -> float:
+        asked.append(batch)
+        return max(500, 10 * batch)
+
+    assert largest_batch(memory, 9_995) == 999
+    assert len(asked) < 20
+
+
+def test_the_largest_batch_of_a_network() -> None:
+    model = StepModel(FC, toy(memory=1e6), method="analytic")
+
+    def needs(batch: int) -> int:
+        return model.predict(batch).peak_memory_bytes
+
+    batch = largest_batch(needs, 1e6)
+    assert needs(batch) <= 1e6 < needs(batch + 1)
+
+
+def test_the_best_batch_is_the_knee() -> None:
+    assert doubling(11) == [1, 2, 4, 8, 11]
+    assert knee([1, 2, 4, 8], [1, 1, 2, 4]) == 2  # 1, then 2 examples a second
+    assert knee([1, 2, 4], [1, 1.2, 1.3]) == 4  # 1, 1.7, 3.1 examples a second
+    assert knee([8, 16], [0, 0]) == 8
+
+
+@pytest.mark.parametrize("batch", [1, 256])
+def test_parts_of_memory_add_up(batch: int) -> None:
+    workload = make_workload(read_model(FC), batch, "float32", "train", "adam")
+    graph, stack = build_step(workload), catalog.stack()
+    peak = peak_memory_bytes(graph, stack)
+    parts = worst_moment(graph, stack).parts
+    weights = 4 * (32 * 64 + 64 + 64 * 8 + 8)
+    assert parts["weights"] == weights
+    assert parts["state"] == pytest.approx(2 * weights, abs=64)  # two moments, and counters
+    assert parts["inputs"] == 4 * batch * 32 + (graph.tensors[graph.inputs[1]].size_bytes)
+    assert sum(parts.values()) == peak
+    assert all(part >= 0 for part in parts.values())
+
+
+@pytest.mark.parametrize("text", ["rnn", "bert_base", "gpt2", "resnet18", "transformer"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
+def test_no_part_of_memory_is_larger_than_the_whole(text: str, dtype: str) -> None:
+    workload = make_workload(read_model(text), 2, dtype, "train", "adam")
+    graph, stack = build_step(workload), catalog.stack()
+    parts = worst_moment(graph, stack).parts
+    assert sum(parts.values()) == peak_memory_bytes(graph, stack)
+    assert all(part >= 0 for part in parts.values())
+
+
+def test_temporaries_of_an_optimizer_are_no_activations() -> None:
+    """Foreach Adam makes one tensor of each weight: 4 of the 20 bytes a parameter."""
+    workload = make_workload(read_model("gpt2_xl"), 1, "float32", "train", "adam")
+    graph = build_step(workload)
+    moment = worst_moment(graph, catalog.stack())
+    assert moment.name == "at the optimizer step"
+    assert moment.parts["temporaries"] == moment.parts["gradients"] == 4 * graph.parameters
+    assert moment.parts["activations"] < 100
+
+
+def test_what_helps_is_counted() -> None:
+    """Of 20 bytes a parameter: 4 of temporaries, 6 of 8 of states, 7/8 of what is shared out."""
+    workload = make_workload(read_model("llama_7b"), 1, "float32", "train", "adam")
+    model = StepModel(workload, "h100")
+    n = build_step(workload).parameters
+    saved = {row["change"]: row["saves_bytes"] for row in helps(model)}
+    assert saved["8-bit optimizer"] == pytest.approx(6 * n, rel=0.01)
+    assert saved["ZeRO 1 over 8 devices"] == pytest.approx(12 * n * 7 / 8, rel=0.01)
+    assert saved["fused optimizer"] == pytest.approx(4 * n, rel=0.15)  # or the backward pass is
+    assert list(saved.values()) == sorted(saved.values(), reverse=True)
+
+
+def test_a_rank_under_zero_holds_its_share() -> None:
+    graph = build_step(make_workload(read_model("gpt2_xl"), 1, "bfloat16", "train", "adam"))
+    stack, n = catalog.stack(), graph.parameters
+    assert memory_of(graph, stack) == peak_memory_bytes(graph, stack)
+    shared = memory_of(graph, stack, zero=1, shards=2)
+    assert shared == pytest.approx((2 + 2 + (4 + 2) / 2) * n, rel=0.01)
+    assert memory_of(graph, stack, zero=3, shards=64) < shared / 3
+
+
+def test_blocks_of_the_allocator() -> None:
+    """Segments of 2 MiB for what is small, of 20 for up to 10 MiB, multiples of 2 beyond."""
+    mib = 2**20
+
+    def blocks(batch: int, inputs: int) -> int:
+        text = f"fc:layers=1,nodes=4,inputs={inputs},outputs=4"
+        graph = build_step(make_workload(read_model(text), batch, phase="infer"))
+        return blocks_bytes(graph, catalog.stack(), 0)
+
+    assert blocks(1, 8) == 2 * mib  # nothing but small tensors
+    assert blocks(1024, 1024) == 22 * mib  # an input of 4 MiB in 20, the rest in 2
+    assert blocks(1000, 3000) == 14 * mib  # 11.44 MiB are 12
+
+
+def test_what_a_gpu_holds_beside_tensors() -> None:
+    """cuBLAS: (2 x 4096 + 8 x 16) KiB a handle, 32 MiB from Hopper on; training has two."""
+    infer = make_workload(read_model("resnet18"), 8, phase="infer")
+    for name, phase, workspace, context in (
+        ("A100", infer, 8320 * 1024, 400e6),
+        ("A100", "resnet18", 2 * 8320 * 1024, 400e6),
+        ("RTX 5090", infer, 32 * 2**20, 400e6),
+        ("H100", "resnet18", 64 * 2**20, 400e6),
+        ("MI300X", infer, 128 * 2**20, None),
+        ("xeon-platinum-8280", infer, None, None),
+    ):
+        made = StepModel(phase, name).predict()
+        assert (made.needs.workspace_bytes, made.needs.context_bytes) == (workspace, context), name
+        assert made.peak_memory_bytes < made.needs.total_bytes or context is None
+    old = StepModel(infer, "V100", options={"stack": "torch-eager-1"}).needs()
+    assert (old.workspace_bytes, old.context_bytes) == (None, 1e9)
+
+
+def test_what_does_not_fit_by_the_context_alone() -> None:
+    made = StepModel("resnet18", "A100").predict(64)
+    toy_maker = replace(catalog.device("A100"), usable_share=1.0)
+    own = replace(toy_maker, memory_bytes=made.peak_memory_bytes + 1e8)
+    assert not StepModel("resnet18", own).predict(64).fits
+    (cell,) = grid([lambda _: made_of("resnet18", 64)], [own], [64], [1], None, "analytic", {})
+    assert cell.status == "oom"
+    (row,) = choices(StepModel("resnet18", own), [own], 1000, 1, batch=64)
+    assert (row["status"], row["batch"]) == ("ok", 64)  # by gradients that are added up
+    assert row["micro_batch"] * row["accumulation"] == 64 > row["micro_batch"]
+
+
+def made_of(text: str, batch: int) -> Workload:
+    return make_workload(read_model(text), batch)
+
+
+def test_devices_side_by_side() -> None:
+    model = StepModel(FC, toy(), method="roofline")
+    tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
+    offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
+    devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]
+    found = choices(model, devices, 1000, 3, {"slow": offer}, batch=10)
+    assert [one["status"] for one in found] == ["oom", "unsupported", "ok", "ok"]
+    assert "no peak is known for float32" in found[1]["note"]
+    slow, fast = found[2:]
+    assert slow["step_s"] is not None
+    assert slow["train_s"] == pytest.approx(300 * slow["step_s"])  # 3 x 1000 examples / 10
+    assert slow["cost"] == pytest.approx(2 * 300 * slow["step_s"] / 3600)
+    assert slow["energy_at_most_j"] == pytest.approx(100 * 300 * slow["step_s"])
+    assert fast["cost"] is None
+    assert [one["device"] for one in ordered(found, "time")] == ["fast", "slow", "small", "tpu"]
+    assert [one["device"] for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
+
+
+def test_devices_are_compared_at_one_global_batch() -> None:
+    """A small device adds up the gradients of micro-batches: n of them, and one update."""
+    workload = make_workload(read_model("resnet18"), None, "float32", "train", "adam")
+    model = StepModel(workload, toy(), method="analytic")
+    roomy, tight = choices(model, [toy(), toy(memory=1e9)], 1000)
+    assert roomy["batch"] == tight["batch"] == workload.batch_per_replica == 64
+    assert (roomy["micro_batch"], roomy["accumulation"]) == (64, 1)
+    micro, times = tight["micro_batch"], tight["accumulation"]
+    assert micro * times == 64
+    assert tight["needed_bytes"] <= 1e9
+    one = model.timeline(micro)
+    assert tight["step_s"] == pytest.approx(times * (one.step_s - one.update_s) + one.update_s)
+    graph = model.graph(2 * micro)  # twice as many do not fit
+    assert memory_of(graph, catalog.stack(), accumulates=True) > 1e9
+
+
+def test_each_device_has_its_best_batch_beside() -> None:
+    model = StepModel(FC, toy(), method="analytic")
+    (roomy,) = choices(model, [toy()], 1000)
+    (tight,) = choices(model, [toy(memory=100e3)], 1000)
+    assert roomy["best_batch"] > tight["best_batch"] >= 1
+    steps = [model.timeline(batch).step_s for batch in doubling(1 << 16)]
+    best = knee(doubling(1 << 16), steps)
+    assert roomy["best_batch"] == best
+    assert roomy["best_examples_per_s"] == pytest.approx(best / model.timeline(best).step_s)
+
+
+def test_gradients_that_are_added_up_live_all_the_time() -> None:
+    """At the worst moment of one forward pass all gradients of the one before are held."""
+    graph = build_step(make_workload(read_model("fc"), 64, "float32", "train", "sgd"))
+    peak, stack = peak_memory_bytes(graph, catalog.stack()), catalog.stack()
+    more = memory_of(graph, stack, accumulates=True) - peak
+    assert 0 <= more <= 4 * graph.parameters
+
+
+def test_shipped_prices_are_dated_and_of_known_devices() -> None:
+    found = offers()
+    assert {one.currency for one in found} == {"USD"}
+    assert all(one.date and 0.1 < one.price < 20 for one in found)
+    g5 = next(one for one in found if one.name.endswith("g5.xlarge"))
+    assert (g5.device, g5.price, g5.verified) == ("a10g", 1.006, True)
+    p5 = next(one for one in found if one.name.endswith("p5.48xlarge"))
+    assert p5.price == pytest.approx(55.04 / 8)
+    assert cheapest(found)["l4"].price == min(one.price for one in found if one.device == "l4")
+
+
+GOOD = """
+name = "mine"
+date = "2026-11-22"
+currency = "EUR"
+billing = "second"
+source = "my contract"
+[[offers]]
+name = "a node"
+devices = ["Tesla T4"]
+per_hour = 4.0
+number = 8
+"""
+
+
+def test_a_price_file_of_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    (one,) = offers(path)
+    assert (one.device, one.price, one.currency) == ("t4", 0.5, "EUR")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("date =", "when =", "unknown key 'when'"),
+        ('date = "2026-11-22"\n', "", "'date' is missing"),
+        ('"second"', '"minute"', "unknown billing 'minute'"),
+        ("per_hour = 4.0", "per_hour = -4.0", "offer 1: 'per_hour' must be positive"),
+        ("Tesla T4", "Tesla T44", "offer 1: unknown device 'Tesla T44'"),
+        ('["Tesla T4"]', "[]", "offer 1 ('a node') has no device"),
+        ("number = 8", "number = 0", "offer 1 ('a node') has no device"),
+        ("number = 8", f"number = 1{'0' * 400}", "offer 1: 'number' must be positive and finite"),
+        ("[[offers]]", "[offers]", "'offers' must be a list of tables"),
+    ],
+)
+def test_a_wrong_price_file_is_told_in_one_line(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(InputError) as error:
+        offers(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)

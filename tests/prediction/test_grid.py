@@ -1,0 +1,290 @@
+"""Grids: every cell is the single prediction; three batches tell all between, or each is built."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from steptime.build import build_step, make_workload, read_model
+from steptime.cli.grid import MOST_CELLS, split_models
+from steptime.cli.main import run
+from steptime.core import ranges
+from steptime.core.errors import InputError
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.network.count import peak_memory_bytes
+from steptime.prediction.step_model import StepModel
+from steptime.questions.grid import Steps
+
+NETWORKS = (
+    "resnet18",
+    "densenet_cifar",
+    "fc",
+    "rnn:cell=lstm,length=3",
+    "transformer:layers=2,width=16,heads=2,length=8,vocabulary=20,max_length=9",
+)
+
+
+METHODS = (
+    ("analytic", {}),
+    ("analytic", {"fuse": "yes"}),
+    ("analytic", {"cycle": "paleo", "backward": "paleo", "ppp_comp": "0.3"}),
+    ("roofline", {}),
+    ("calibrated", {}),
+    ("paleo", {}),
+    ("paleo", {"pipeline": "true", "ppp_comp": "0.5"}),
+)
+K80 = catalog.device("K80")
+WAITS = Device("waits", "gpu", {"float32": 4e12}, 3e11, "made up", launch_s=5e-6, clock_hz=1e9)
+OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_s=2e-6)
+
+
+def check(model: StepModel, found: Steps) -> None:
+    """Every cell is the single prediction."""
+    times = found.spans([model])[0].times
+    rows = found.rows(model)
+    for i, batch in enumerate(found.batches):
+        single = model.timeline(batch)
+        for end in ("low_s", "high_s"):
+            one, alone = getattr(rows[i], end), getattr(single, end)
+            assert one is alone is None or one == pytest.approx(alone, rel=1e-12)
+        for values, part in zip(times, ("forward_s", "backward_s", "update_s"), strict=True):
+            assert values[i] == pytest.approx(getattr(single, part), rel=1e-12, abs=1e-18)
+        assert sum(values[i] for values in times) == pytest.approx(single.step_s, rel=1e-12)
+        assert found.peak_memory_bytes[i] == peak_memory_bytes(model.graph(batch))
+
+
+@pytest.mark.parametrize("text", NETWORKS)
+@pytest.mark.parametrize(("name", "given"), METHODS)
+def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, str]) -> None:
+    for device in (K80, WAITS, OWN_HOST):
+        model = StepModel(text, device, method=name, options=given)
+        found = Steps(model, (1, 2, 37, 100))
+        assert found.lines
+        check(model, found)
+        check(model, Steps(model, (2, 37)))  # few batches are built as they are
+
+
+@pytest.mark.parametrize(("name", "given"), METHODS)
+def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]) -> None:
+    models = [
+        StepModel(NETWORKS[0], device, method=name, options=given)
+        for device in (K80, WAITS, catalog.device("V100"), OWN_HOST)
+    ]
+    found = Steps(models[0], (1, 2, 37, 100))
+    assert found.lines
+    for beside, on in zip([one.times for one in found.spans(models)], models, strict=True):
+        for some, alone in zip(beside, found.spans([on])[0].times, strict=True):
+            assert some == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", NETWORKS)
+@pytest.mark.parametrize(("name", "given"), METHODS)
+def test_another_optimizer_is_told_by_one_batch_more(
+    text: str, name: str, given: dict[str, str]
+) -> None:
+    by_sgd, by_adam = (
+        StepModel(text, K80, method=name, options=given, optimizer=one) for one in ("sgd", "adam")
+    )
+    check(by_adam, Steps(by_adam, (1, 2, 37, 100), Steps(by_sgd, (1, 2, 37, 100))))
+
+
+@given(
+    st.sampled_from(NETWORKS),
+    st.sampled_from(METHODS),
+    st.lists(st.integers(1, 3000), min_size=4, max_size=6, unique=True),
+    st.floats(1e9, 1e15),
+    st.floats(1e8, 1e13),
+    st.floats(1e-7, 1e-3) | st.none(),
+)
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_random_cells_are_single_predictions(
+    text: str,
+    method: tuple[str, dict[str, str]],
+    batches: list[int],
+    peak: float,
+    rate: float,
+    launch_s: float | None,
+) -> None:
+    device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
+    model = StepModel(text, device, method=method[0], options=method[1])
+    found = Steps(model, batches)
+    assert found.lines
+    check(model, found)
+
+
+def test_few_batches_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steptime.prediction import step_model
+
+    built = []
+    original = step_model.build_step
+    monkeypatch.setattr(
+        step_model, "build_step", lambda w: built.append(w.batch_per_replica) or original(w)
+    )
+    model = StepModel("fc:layers=1,nodes=8", K80)
+    found = Steps(model, (5, 2, 7))
+    for device in (K80, WAITS):
+        found.spans([model.on(device)])
+    assert built == [5, 2, 7]
+
+
+def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = StepModel("fc:layers=1,nodes=8", K80)
+    graph = model.graph
+    monkeypatch.setattr(model, "graph", lambda batch=None: graph((batch or 8) ** 2))
+    found = Steps(model, range(1, 6))  # as if work grew with the square
+    assert not found.lines
+    alone = StepModel("fc:layers=1,nodes=8", K80).timeline(16)
+    assert [part[3] for part in found.spans([model])[0].times] == [
+        alone.forward_s, alone.backward_s, alone.update_s
+    ]  # fmt: skip
+
+
+def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch() -> None:
+    from dataclasses import replace
+
+    from steptime.prediction import cost_model
+    from steptime.prediction.kernel import Interval, Kernel
+
+    def steps_of_a_microsecond(kernel: Kernel, _: Device) -> Interval:
+        return Interval(max(1, kernel.flop // 1000) * 1e-6)
+
+    method = replace(cost_model("analytic"), price=steps_of_a_microsecond, arrays=False)
+    model = StepModel("fc:layers=1,nodes=8", K80, method=method)
+    found = Steps(model, range(1, 6))
+    assert not found.lines
+    check(model, found)
+
+
+def test_models_of_a_list() -> None:
+    text = "fc:layers=4,nodes=64,resnet50, nin ,a/b.json,rnn:cell=gru"
+    assert split_models(text) == ["fc:layers=4,nodes=64", "resnet50", "nin", "a/b.json",
+                                  "rnn:cell=gru"]  # fmt: skip
+    for wrong, message in ((",fc", "an empty name"), ("fc,fc", "'fc' is given twice")):
+        with pytest.raises(InputError, match=message):
+            split_models(wrong)
+
+
+def test_numbers_of_a_list() -> None:
+    def numbers(text: str) -> list[int]:
+        return ranges.numbers(text, "--replicas")
+
+    assert numbers("1,2,4,...,128") == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert numbers("1,2,...,16") == [1, 2, 4, 8, 16]
+    assert numbers("2,4,6,...,12") == [2, 4, 6, 8, 10, 12]
+    assert numbers("1..4") == [1, 2, 3, 4]
+    assert numbers("1..8 x2,3") == [1, 2, 4, 8, 3]
+    for wrong, message in (
+        ("1,2,4,...,100", "does not lead to 100"),
+        ("...,8", "needs two growing numbers"),
+        ("4,2,...,8", "needs two growing numbers"),
+        ("1,2,...", "must be a whole number"),
+        ("0", "must be at least 1, not 0"),
+        ("2,2", "2 is given twice"),
+        ("1..", "is not a range"),
+        ("1,,2", "must be a whole number"),
+    ):
+        with pytest.raises(InputError, match=f"--replicas: .*{message}"):
+            numbers(wrong)
+
+
+def cells(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert run(["predict", *words, "--grid", "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["cells"]
+    return found
+
+
+def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["nin,fc:layers=2,nodes=64", "--device", "K40,TITAN_X", "--batch", "1..5"]
+    more = ["--workers", "1,4", "--network", "ethernet"]
+    found = cells(capsys, *words, *more)
+    keys = [(c["model"], c["device"], c["batch"], c["workers"]) for c in found]
+    assert len(set(keys)) == len(found) == 2 * 2 * 5 * 2
+    assert keys[:3] == [("nin", "K40", 1, 1), ("nin", "K40", 1, 4), ("nin", "K40", 2, 1)]
+    for cell in found:
+        workload = make_workload(read_model(cell["model"]), cell["batch"])
+        one = StepModel(workload, cell["device"]).predict()
+        exchange = 0.0
+        if cell["workers"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
+            size = 4 * build_step(workload).parameters
+            adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).memory_bytes_per_s
+            exchange = 6 * size / 4 / 1.25e9 + adding
+        assert cell["comm_s"] == pytest.approx(exchange, rel=1e-12)
+        assert cell["step_s"] == pytest.approx(one.times.step_s + exchange, rel=1e-12)
+        speed = cell["workers"] * cell["batch"] / cell["step_s"]
+        assert cell["samples_per_s"] == pytest.approx(speed, rel=1e-12)
+        assert cell["peak_memory_bytes"] == one.peak_memory_bytes
+        assert cell["status"] == "ok"
+    out = tmp_path / "cells.csv"
+    assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [{k: str(v) for k, v in cell.items()} for cell in found] == rows
+    out = tmp_path / "cells.jsonl"
+    assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
+    assert [json.loads(line) for line in out.read_text().splitlines()] == found
+
+
+def test_a_grid_that_takes_more_memory_than_people_have_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["predict", "fc", "--grid", "--device", "T4", "--batch", "1..10000000"]) == 2
+    said = "steptime: a grid of 10000000 cells; at most 1000000: a range has steps, 8..4096 +8\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.slow
+def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path: Path) -> None:
+    asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MOST_CELLS}"]
+    words = [*asked, "-o", str(tmp_path / "cells.csv")]
+    code = (
+        "import resource, sys; from steptime.cli.main import run; assert run(sys.argv[1:]) == 0; "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert int(done.stdout) * 1024 < 2e9, done.stderr
+    assert "batches: " in done.stderr
+    assert done.stderr.endswith(f"{MOST_CELLS} cells in {tmp_path / 'cells.csv'}\n")
+
+
+def test_a_grid_without_batches_takes_each_models_own(capsys: pytest.CaptureFixture[str]) -> None:
+    found = cells(capsys, "fc,transformer:layers=1", "--device", "T4")
+    assert [cell["batch"] for cell in found] == [64, 1]
+
+
+def test_paleo_in_a_grid_exchanges_by_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["nin", "--device", "K20X", "--batch", "8", "--workers", "32", "--method", "paleo",
+             "--option", "ppp_comm=0.56", "--network", "infiniband"]  # fmt: skip
+    (cell,) = cells(capsys, *words)
+    # 2 log2 32 times the gradient, 4 bytes a parameter, over 70 Gbit/s at 56 %
+    assert cell["comm_s"] == pytest.approx(10 * 4 * 7_595_176 / (70e9 / 8) / 0.56, rel=1e-12)
+
+
+def test_a_device_without_the_type_does_not_end_the_grid(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["fc", "--batch", "1..5", "--dtype", "bfloat16", "--device"]
+    found = cells(capsys, *words, "K40,A100")
+    why = "device 'K40': no peak is known for bfloat16; known: float32"
+    for cell in found:
+        if cell["device"] == "K40":
+            assert (cell["status"], cell["note"], cell["step_s"]) == ("unsupported", why, None)
+        else:
+            assert (cell["status"], cell["note"]) == ("ok", "")
+            assert cell["step_s"] > 0
+    assert run(["predict", *words, "K40,A100", "--grid"]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if "K40" in line]
+    assert len(shown) == 5
+    assert all(line.endswith("- no peak is known for bfloat16") for line in shown)
+    assert run(["predict", *words, "K80,K40", "--grid"]) == 2
+    assert why in capsys.readouterr().err

@@ -1,0 +1,64 @@
+import math
+
+import pytest
+
+from steptime.hardware import catalog
+from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.kernel import Interval
+from steptime.prediction.schedule import total
+from steptime.prediction.step_model import StepModel
+
+PARTS = {"interval.all_own": 0.3, "interval.all_shared": 0.4}
+
+
+def test_own_and_shared_parts_add_as_squares():
+    low, high, shared = bounds("product", PARTS)
+    assert high == pytest.approx(math.exp(0.5))  # 0.3^2 + 0.4^2 = 0.5^2
+    assert low == pytest.approx(math.exp(-0.5))
+    assert shared == pytest.approx(0.8)
+
+
+def test_what_a_datasheet_says_less_of_is_wider():
+    old = bounds("product", PARTS, 2.0)
+    assert old.high == pytest.approx(math.exp(1.0))
+    step = bounds("product", PARTS | {"interval.step": 0.3}, in_step=True)
+    assert step.high == pytest.approx(math.exp(math.sqrt(0.3**2 + 0.4**2 + 0.3**2)))
+    assert bounds("product", PARTS | {"interval.step": 0.3}).high == pytest.approx(math.exp(0.5))
+
+
+def test_a_form_has_its_own_width_and_a_calibrated_device_its_own_ends():
+    own = {"interval.product_own": 0.06, "interval.product_shared": 0.08}
+    assert bounds("product", PARTS | own).high == pytest.approx(math.exp(0.1))
+    ends = {"interval.product_low": -0.2, "interval.product_high": 0.1, "interval.together": 0.5}
+    assert bounds("product", PARTS | own | ends) == pytest.approx(
+        (math.exp(-0.2), math.exp(0.1), 0.5)
+    )
+
+
+def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():
+    one = Interval(1.0, 0.5, 1.5, shared=0.6)  # 0.3 s shared, 0.4 s own
+    other = Interval(2.0, 1.5, 2.5, shared=0.6)
+    found = total([one, other])
+    half = math.sqrt(0.6**2 + 0.4**2 + 0.4**2)
+    assert found.high == pytest.approx(3 + half)
+    assert found.low == pytest.approx(3 - half)
+    assert found.shared == pytest.approx(0.6 / half)
+
+
+def test_a_kernel_that_comes_twice_is_off_twice():
+    one = Interval(1.0, 0.5, 1.5, shared=0.6)
+    assert total([one], [2]).high == pytest.approx(2 + math.hypot(0.6, 0.8))
+
+
+def test_what_is_shared_whole_adds_as_before():
+    assert total([Interval(1.0, 0.7, 1.1), Interval(2.0, 1.8, 2.6)])[:3] == (3.0, 2.5, 3.7)
+    bound = Interval(1.0, 1.0)
+    assert total([bound, bound])[:3] == (2.0, 2.0, None)
+
+
+def test_a_step_has_an_interval_narrower_than_its_kernels():
+    model = StepModel("resnet50", catalog.device("a100"), method="calibrated")
+    times = model.timeline(32)
+    kernel = model.price(model.lowered(32).kernels[0])
+    assert times.low_s < times.step_s < times.high_s
+    assert times.high_s / times.step_s < kernel.high / kernel.value

@@ -1,0 +1,25 @@
+"""What a stack leaves out of predictions for a CPU is said, and only there."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptime.build import make_workload, read_model
+from steptime.prediction.step_model import StepModel
+
+
+@pytest.mark.parametrize(
+    ("network", "device", "stack", "said"),
+    [
+        ("deep_mnist", "epyc-7763", "jax", True),
+        ("deep_mnist", "v100", "jax", False),
+        ("fc", "epyc-7763", "jax", False),  # no convolution
+        ("deep_mnist", "epyc-7763", "torch-eager", False),
+    ],
+)
+def test_slow_convolutions_of_xla_are_said(
+    network: str, device: str, stack: str, said: bool
+) -> None:
+    workload = make_workload(read_model(network), 2)
+    model = StepModel(workload, device, method="analytic", options={"stack": stack})
+    assert any("convolutions on a CPU" in one for one in model.remarks()) == said

@@ -1,0 +1,157 @@
+"""The same networks on changed hardware, held against hand arithmetic and the talk of ParaDnn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from steptime.build import make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import cost_model
+from steptime.questions.changes import changed, read_changes, remarks
+from steptime.questions.networks import DEFAULT_BATCHES, DEFAULT_SET, dtype_for, networks
+from steptime.questions.whatif import EACH_EXAMPLE, EACH_STEP, cases, sweep, upgrades, what_if
+
+V3 = ("memory_GB_per_s=x1.5", f"peak=x{420 / 180}", "memory_GB=x2")  # of ParaDnn's talk
+
+
+def _changes(*texts: str):
+    return [axis[0] for axis in read_changes(texts)]
+
+
+def _cases(text: str, device: str = "tpu-v2-8", batches=(64,), method="analytic", **more):
+    found = catalog.device(device)
+    asked = [
+        make_workload(read_model(one), batch, dtype_for(found), "train", "sgd")
+        for one in networks(text)
+        for batch in batches
+    ]
+    return cases(asked, found, method, **more)
+
+
+@pytest.mark.slow
+def test_a_tpu_v2_becomes_a_v3_on_the_fc_family() -> None:
+    found = what_if(
+        _cases(DEFAULT_SET, batches=[int(one) for one in DEFAULT_BATCHES.split(",")]), _changes(*V3)
+    )
+    said = found.summary
+    assert said["networks"] == 6 * 9 * 3
+    assert said["compute_bound_speedup"] == pytest.approx(2.3, rel=0.02)
+    assert said["memory_bound_speedup"] == pytest.approx(1.5, rel=1e-9)
+    assert said["batch_growth"] == 2
+    assert said["memory_bound_larger_batch_speedup"] == pytest.approx(3, rel=0.03)
+    assert 2.8 < said["most_larger_batch_speedup"] <= 3  # of a whole network, at batch 64
+    by = {(one["bound"], one["batch"], one["traffic"]): one for one in found.classes}
+    assert by["memory", "larger", EACH_STEP]["most_speedup"] == pytest.approx(3, rel=1e-9)
+    assert by["memory", "larger", EACH_EXAMPLE]["speedup"] == pytest.approx(1.5, rel=0.01)
+    assert by["compute", "same", None]["most_speedup"] == pytest.approx(420 / 180, rel=1e-9)
+    assert sum(said["bound"].values()) == said["networks"]
+
+
+def test_the_largest_batches_gain_what_compute_does() -> None:
+    (case,) = _cases("fc:layers=32,nodes=8192", largest=True)
+    # 32 layers of 8192^2 weights and their gradients are 8.4 GB of 64; the rest holds activations
+    assert case.batch == case.largest == 65536
+    found = what_if([case], _changes(*V3))
+    assert found.summary["memory_bound_larger_batch_speedup"] == pytest.approx(3, rel=0.01)
+    (row,) = found.rows
+    assert (row["batch"], row["grown_batch"]) == (65536, 131072)
+    assert row["grown_speedup"] == pytest.approx(420 / 180, rel=0.02)
+
+
+def test_networks_that_fit_only_after_or_only_before() -> None:
+    found = _cases("fc:layers=32,nodes=8192", batches=(64, 131072))
+    after = what_if(found, _changes("memory_GB=x2"))
+    assert [row["status"] for row in after.rows] == ["ok", "new"]
+    assert after.summary["newly_possible"] == 1
+    assert any("fit only after the change" in line for line in after.says)
+    less = what_if(found, _changes("memory_GB=4"))
+    assert [row["status"] for row in less.rows] == ["oom after", "oom"]
+    assert less.summary["no_longer_possible"] == 1
+    assert less.summary["speedup"] is None
+
+
+def test_a_gpu_behind_its_host_gains_nothing() -> None:
+    found = what_if(
+        _cases("fc:layers=64,nodes=64", "a100", method="calibrated"), _changes("peak=x4")
+    )
+    assert found.rows[0]["bound"] == "host"
+    assert found.rows[0]["speedup"] == pytest.approx(1)
+
+
+def test_which_upgrade_pays() -> None:
+    found = _cases("fc:layers=8,nodes=8192", batches=(16,))  # it reads weights: 16 FLOP/byte of 75
+    changes = _changes("memory_GB_per_s=x2", "peak=x2", "memory_GB=x2")
+    first, second, third = upgrades(found, changes)
+    assert (first["upgrade"], third["upgrade"]) == ("memory_GB_per_s=x2", "peak=x2")
+    assert first["gain"] == pytest.approx(1)
+    assert 0.8 < second["gain"] < 1  # twice the batch, in about the same time
+
+
+def test_a_grid_of_devices() -> None:
+    axes = read_changes(["memory_GB_per_s=x1..x4x2", "peak=x1..x2x2"])
+    found = _cases("fc:layers=8,nodes=8192", batches=(16,))
+    rows = sweep(found, [(a, b) for a in axes[0] for b in axes[1]])
+    assert [row["speedup"] for row in rows] == pytest.approx([1, 1, 2, 2, 4, 4])
+
+
+def test_changes_are_in_the_unit_of_the_file() -> None:
+    t4 = catalog.device("t4")
+    after = changed(
+        t4, _changes("memory_GB=32", "details.l2_MiB=x2", "peak.float32=16", "tdp_W=x2")
+    )
+    assert after.memory_bytes == 32e9
+    assert after.l2_bytes == 2 * t4.l2_bytes
+    assert after.peak_flop_per_s["float32"] == 16e12
+    assert after.peak_flop_per_s["float16"] == t4.peak_flop_per_s["float16"]
+    assert after.peak_w == 2 * t4.peak_w
+    every = changed(t4, _changes("peak=x2"))
+    assert all(every.peak_flop_per_s[name] == 2 * peak for name, peak in t4.peak_flop_per_s.items())
+    assert all(every.vector_flop_per_s[k] == 2 * v for k, v in t4.vector_flop_per_s.items())
+    one = replace(t4, peak_flop_per_s={"float32": 1.0})
+    assert changed(one, _changes("peak=8")).peak_flop_per_s == {"float32": 8e12}
+
+
+def test_what_changes_nothing_is_said() -> None:
+    tpu, analytic = catalog.device("tpu-v2-8"), cost_model("analytic")
+    assert changed(tpu, _changes("l2_MiB=x4")).l2_bytes is None
+    assert "is unknown" in remarks(tpu, _changes("l2_MiB=x4"), analytic)[0]
+    assert "does not read" in remarks(tpu, _changes("l2_MiB=4"), analytic)[0]
+    assert "no peak.float32" in remarks(tpu, _changes("peak.float32=x2"), analytic)[0]
+    assert not remarks(catalog.device("t4"), _changes("l2_MiB=x4"), cost_model("calibrated"))
+    assert not remarks(tpu, _changes("peak=x4"), analytic)
+    t4, calibrated = catalog.device("t4"), cost_model("calibrated")
+    assert "tdp_W=x2 lets it" in remarks(t4, _changes("peak=x4"), calibrated)[0]
+    assert not remarks(t4, _changes("peak=x4", "tdp_W=x4"), calibrated)
+
+
+def test_networks_of_ranges() -> None:
+    assert networks("fc:layers=4..8x2,nodes=32,inputs=1..2") == [
+        f"fc:layers={layers},nodes=32,inputs={inputs}" for layers in (4, 8) for inputs in (1, 2)
+    ]
+    assert networks("resnet50") == ["resnet50"]
+    with pytest.raises(InputError, match="at most 10000"):
+        networks("fc:layers=1..200,nodes=1..200")
+
+
+def test_the_type_that_a_device_has_a_peak_of() -> None:
+    assert dtype_for(catalog.device("tpu-v2-8")) == "bfloat16"
+    assert dtype_for(catalog.device("a100")) == "float32"
+
+
+def test_the_largest_batch_is_that_of_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    (case,) = _cases("resnet50", "t4", method="calibrated")
+    assert run(["fit", "resnet50", "--device", "t4", "--json"]) == 0
+    largest = json.loads(capsys.readouterr().out)["largest_batch"]
+    assert case.largest <= largest < 2 * case.largest
+
+
+def test_memory_that_is_unknown_holds_all() -> None:
+    (case,) = _cases("fc", "t4", method="calibrated")
+    nowhere: Device = replace(case.model.device, memory_bytes=None)
+    assert case.largest_on(nowhere) == 1 << 20 > case.largest

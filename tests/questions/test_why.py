@@ -1,0 +1,235 @@
+"""What a step waits for: cases that are bound by one thing by construction, predicted here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from steptime.build import make_workload, read_model
+from steptime.cli.main import run
+from steptime.core.workload import Plan
+from steptime.hardware import catalog
+from steptime.prediction.host import Host
+from steptime.prediction.step_model import StepModel
+from steptime.questions.bound import BOUNDS, Input, _host_path, path
+from steptime.questions.why import UNEXPLAINED, Diagnosis, diagnoses, why, why_measured
+from steptime.records import store
+from steptime.records.record import Method, Quantity, Record
+
+
+def _why(model: str, device: str, batch: int, dtype: str = "float32", **more) -> Diagnosis:
+    workload = make_workload(read_model(model), batch, dtype, more.pop("phase", "train"), "adam")
+    if "link" in more:
+        more["link"] = catalog.link(more["link"])
+    return why(workload, catalog.device(device), **more)
+
+
+WIDE, MANY = "fc:layers=8,nodes=8192", "fc:layers=64,nodes=32"
+CASES = {  # bound by: (network, device, batch, ...)
+    "large products on a GPU": ("compute", WIDE, "a100", 8192, {"dtype": "bfloat16-mixed"}),
+    "large products on a TPU": ("compute", WIDE, "tpu-v2-8", 16384, {"dtype": "bfloat16"}),
+    "large products on a CPU": ("compute", "fc:layers=4,nodes=2048", "epyc-7763", 512, {}),
+    "weights read for one example": ("memory", WIDE, "h100", 1, {"phase": "infer"}),
+    "elementwise ops and norms": ("memory", "densenet121", "h100", 128, {"dtype": "float16-mixed"}),
+    "an optimizer of large weights": ("memory", WIDE, "tpu-v2-8", 1, {"dtype": "bfloat16"}),
+    "weights read on a CPU": ("memory", "fc:layers=4,nodes=4096", "epyc-7763", 1, {}),
+    "many tiny layers on a fast GPU": ("host", MANY, "h100", 16, {}),
+    "many tiny layers on a CPU": ("host", MANY, "epyc-7763", 2, {}),
+    "many tiny layers, bounds": ("host", MANY, "v100", 2, {"method": "analytic"}),
+    "slow input": ("input", "resnet50", "a100", 64, {"input_per_s": 50.0}),
+    "slow input of a CPU": ("input", "fc:layers=2,nodes=64", "epyc-7763", 64, {"input_per_s": 9}),
+    "gradients over Ethernet": (
+        "communication", WIDE, "a100", 64, {"replicas": 8, "link": "ethernet-10"},
+    ),
+    "gradients of CPUs over Ethernet": (
+        "communication", "fc:layers=4,nodes=4096", "epyc-7763", 8,
+        {"replicas": 4, "link": "ethernet-1"},
+    ),
+    "large products on Blackwell": ("compute", WIDE, "b200", 8192, {"dtype": "bfloat16-mixed"}),
+    "weights read on an accelerator": ("memory", WIDE, "gaudi2", 1, {"dtype": "bfloat16"}),
+    "weights read on an Arm CPU": ("memory", WIDE, "graviton3", 1, {"phase": "infer"}),
+    "more tiny layers on a card": ("host", MANY, "rtx-4090", 4, {"dtype": "bfloat16-mixed"}),
+    "slow input of a small GPU": ("input", "resnet18", "t4", 32, {"input_per_s": 40.0}),
+    "gradients over a faster Ethernet": (
+        "communication", WIDE, "l4", 32, {"replicas": 16, "link": "ethernet-25"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_diagnosis_is_what_was_constructed(name: str) -> None:
+    bound, model, device, batch, more = CASES[name]
+    if name == "many tiny layers, bounds":  # V100's file says nothing of the host
+        launching = replace(catalog.device(device), launch_s=1e-5)
+        workload = make_workload(read_model(model), batch, "float32", "train", "sgd")
+        found = why(workload, launching, "analytic")
+    else:
+        found = _why(model, device, batch, **more)
+    assert found.bound == bound
+    assert found.shares[bound] > 0.5
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert set(found.shares) == set(BOUNDS)
+    assert f"bound by {bound}" in found.sentences[0]
+    assert 1 <= len(found.ops) <= 3
+    assert all(row["ceiling_fraction"] > 0 for row in found.ops)
+
+
+HELPS = {  # what helps most of what changes hardware
+    "large products on a TPU": "twice the peak",
+    "an optimizer of large weights": "twice the memory bandwidth",
+    "many tiny layers on a fast GPU": "a host that issues and launches twice as fast",
+    "slow input": "input that never makes it wait",
+    "gradients over Ethernet": "twice the rate of the link",
+}
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_what_would_help_is_what_it_is_bound_by(name: str) -> None:
+    _, model, device, batch, more = CASES[name]
+    found = _why(model, device, batch, **more)
+    hard = [row for row in found.help if not row["change"].startswith(("batch", "16 rep", "comp"))]
+    assert hard[0]["change"] == HELPS[name]
+    assert all(row["speedup"] >= 1.02 for row in found.help if "replicas" not in row["change"])
+    assert found.help[0]["change"] in found.sentences[-1]
+
+
+def test_a_faster_host_shortens_no_gap_of_the_device() -> None:
+    """Gaps of 0.1 ms between kernels are the device's: its 40 ms are no host's 6."""
+    slow = {"constants": {"launch.gap_s": 1e-4}}
+    device = replace(catalog.device("h100"), calibration=slow)
+    workload = make_workload(read_model(MANY), 16, "float32", "train", "adam")
+    found = why(workload, device)
+    assert found.step_s > 5 * (StepModel(workload, device).timeline().host_s or 0) > 0
+    assert HELPS["many tiny layers on a fast GPU"] not in {row["change"] for row in found.help}
+
+
+def test_half_the_replicas_work_more_each() -> None:
+    _, model, device, batch, more = CASES["gradients over Ethernet"]
+    rows = {row["change"]: row for row in _why(model, device, batch, **more).help}
+    fewer = rows["fewer replicas: 4"]
+    assert fewer["speedup"] < 1 < fewer["per_device_speedup"]
+    assert fewer["per_device_speedup"] == pytest.approx(2 * fewer["speedup"])
+
+
+def test_a_speed_up_is_that_of_another_prediction() -> None:
+    found = _why("resnet50", "v100", 32)
+    half = next(row for row in found.help if row["change"] == "dtype float16-mixed")
+    workload = make_workload(read_model("resnet50"), 32, "float16-mixed", "train", "adam")
+    alone = StepModel(workload, "v100").timeline().step_s
+    assert half["step_s"] == pytest.approx(alone)
+    assert half["speedup"] == pytest.approx(found.step_s / alone)
+
+
+def test_the_path_adds_up_to_the_step() -> None:
+    for name, device in (("resnet50", "a100"), (MANY, "h100"), ("gpt2", "epyc-7763")):
+        model = StepModel(name, device)
+        assert path(model).step_s == pytest.approx(model.timeline().step_s)
+
+
+def test_the_host_on_the_critical_path() -> None:
+    busy = (1.0, 4.0, 1.0)
+    assert _host_path(busy, None) == (0.0, 0)
+    # it waits: issued after 2, 3 and 4 s, so the first pass ends with the host, the others do not
+    assert _host_path(busy, Host((2.0, 3.0, 4.0))) == (2.0, 1)
+    assert _host_path(busy, Host((0.5, 0.6, 9.0))) == (9.0, 3)
+    assert _host_path(busy, Host((0.0, 0.0, 0.0), base_s=0.25)) == (0.25, 0)
+    # it runs ahead: all or nothing
+    assert _host_path(busy, Host((2.0, 3.0, 5.9), waits=False)) == (0.0, 0)
+    assert _host_path(busy, Host((2.0, 3.0, 6.1), waits=False)) == (6.1, 3)
+
+
+def test_input_is_read_ahead_or_before() -> None:
+    assert Input(3.0).wait_s(2.0) == 1.0
+    assert Input(1.0).wait_s(2.0) == 0.0
+    assert Input(3.0, ahead=False).wait_s(2.0) == 3.0
+
+
+def _record(step_s: float, input_s: float | None = None, comm_s: float | None = None, **options):
+    workload = make_workload(read_model("resnet50"), 64, "float32", "train", "sgd")
+    columns = {"disturbed": (False,) * 4}
+    quantities = {"step_s": Quantity(samples=(step_s,) * 4, columns=columns)}
+    for name, value in (("input_s", input_s), ("comm_s", comm_s)):
+        if value is not None:
+            quantities[name] = Quantity(samples=(value,) * 4)
+    return Record("measured", Method("torch", "2", options), workload, "v100-sxm2-16gb", quantities)
+
+
+def test_a_measured_step_is_split_by_what_was_measured() -> None:
+    alone = _why("resnet50", "v100", 64)
+    found = why_measured(_record(0.4, input_s=0.1, comm_s=0.08))
+    assert found.origin == "measured"
+    assert found.shares["input"] == pytest.approx(0.25)
+    assert found.shares["communication"] == pytest.approx(0.2)
+    assert found.shares["compute"] / found.shares["memory"] == pytest.approx(
+        alone.shares["compute"] / alone.shares["memory"], rel=0.05
+    )
+    assert found.evidence["ratio"] == pytest.approx(0.22 / found.evidence["predicted_s"])
+    assert any("waiting for input" in line for line in found.sentences)
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+
+def test_a_record_of_replicas_says_how_many() -> None:
+    alone = _record(0.4, comm_s=0.3)
+    found = why_measured(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
+    assert (found.bound, found.replicas) == ("communication", 4)
+    assert "on 4 x v100-sxm2-16gb" in found.sentences[0]
+    assert any("exchange was measured at 300 ms" in line for line in found.sentences)
+
+
+def test_what_the_interval_cannot_hold_is_unexplained() -> None:
+    found = why_measured(_record(10.0, input_s=0.1))
+    high = _why("resnet50", "v100", 64).high_s
+    assert found.shares[UNEXPLAINED] == pytest.approx((9.9 - high) / 10, rel=0.05)
+    assert "not explained by the model" in found.sentences[0]
+    assert found.evidence["within"] is False
+
+
+def test_input_that_is_not_read_ahead_helps_by_its_time() -> None:
+    found = why_measured(_record(0.4, input_s=0.2))
+    rows = {row["change"]: row for row in found.help}
+    assert rows["input that never makes it wait"]["speedup"] == pytest.approx(2)
+    ahead = why_measured(_record(0.4, input_s=0.2, input="dataset", loaders=2))
+    assert [row["change"] for row in ahead.help] == ["input that never makes it wait"]
+
+
+def test_records_that_cannot_be_told() -> None:
+    lost = replace(_record(1.0), status="oom", quantities={})
+    elsewhere = replace(_record(1.0), platform="nowhere")
+    said = list(diagnoses([lost, elsewhere, _record(0.2)]))
+    assert said[0] == "no time of a step: oom"
+    assert "no device file has the name of platform 'nowhere'" in said[1]
+    assert said[2].bound == "compute"
+
+
+def test_a_folder_of_one_step_and_of_several(tmp_path, capsys) -> None:
+    with store.open_writer(tmp_path / "one") as writer:
+        writer.append(_record(0.2))
+    assert run(["why", "--in", str(tmp_path / "one"), "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert alone["bound"] == "compute"
+    assert alone["evidence"]["samples_n"] == 4
+    assert alone["help"]
+    with store.open_writer(tmp_path / "two") as writer:
+        writer.append(_record(0.2))
+        writer.append(replace(_record(0.5, input_s=0.45), platform="a100-sxm4-80gb"))
+    assert run(["why", "--in", str(tmp_path / "two"), "--json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert both["bounds"] == {"compute": 1, "input": 1}
+    assert [one["bound"] for one in both["steps"]] == ["compute", "input"]
+    assert run(["why", "resnet", "--in", str(tmp_path / "one")]) == 0
+    assert "bound by compute" in capsys.readouterr().out
+
+
+def test_what_the_model_does_not_explain_is_said_before_what_binds(tmp_path, capsys) -> None:
+    found = why_measured(_record(90.0))
+    assert found.shares["unexplained"] > 0.5
+    assert "unexplained; what it explains is bound by compute" in found.sentences[0]
+    assert "were the unexplained to shrink alike" in found.sentences[-1]
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all([_record(90.0), _record(0.2)])
+    assert run(["why", "--in", str(tmp_path)]) == 0
+    seen = capsys.readouterr()
+    assert "unexplained" in seen.out
+    assert "of 1 step the model leaves more than half unexplained" in seen.err + seen.out

@@ -1,0 +1,492 @@
+"""The cache of a folder of records: the answers are those of the lines, whatever becomes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import synthetic
+from record_cases import edited
+from reference_rows import reference_row
+from steptime.analysis.headline import numbers, results_table
+from steptime.analysis.query import query
+from steptime.core.errors import InputError
+from steptime.core.workload import Plan
+from steptime.records import cache, lines, store
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
+from steptime.records.row import COLUMNS, Row
+
+ASKED = "SELECT * FROM records"
+
+
+def _records() -> list[Record]:
+    """Records of every kind: with several runs, of files, published, odd hyperparameters."""
+    found = synthetic.sweep(failures=True)
+    first = next(record for record in found if record.origin == "measured")
+    odd = {"lr": 1e-05, "flag": True, "mixed": 1, "Batch": 3, "it's": 'a "b"', "large": 2**70}
+    samples = (0.02, 0.01, 0.04, 0.011, 0.012, 0.03)
+    marks = {"run": (0, 0, 0, 1, 1, 1), "disturbed": (False, True, False, False, True, False)}
+    step = Quantity(samples=samples, columns=marks)
+    waited = Quantity(samples=tuple(sample / 8 for sample in samples))
+    files = {"threads": 2, "gpu": "p100", "input": "dataset", "loaders": 3, "devices": 2}
+    of_file = replace(first.workload, params={}, file="net.json", sha256="ab" * 32)
+    return [
+        *found,
+        replace(first, quantities={"step_s": step, "input_s": waited}),
+        replace(
+            first,
+            method=replace(first.method, options=files),
+            note="x\ny",
+            env={"round": 2, "op_kind": "conv"},
+        ),
+        replace(first, workload=replace(first.workload, params=odd, plan=Plan(data=2, tensor=2))),
+        replace(first, workload=replace(first.workload, params={"mixed": False, "lr": 1})),
+        replace(first, workload=of_file, scope="conv1"),
+        replace(
+            first,
+            origin="published",
+            env={"batch_source": "unknown", "date": "2019"},
+            quantities={
+                "step_s": Quantity(0.5, low=0.4, high=0.6),
+                "published_parameters": Quantity(12),
+                "published_speed_per_s": Quantity(3.5),
+            },
+        ),
+    ]
+
+
+RECORDS = _records()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a large file and a small one, each of which has a cache."""
+    monkeypatch.setattr(cache, "LEAST_BYTES", 1)
+    place = tmp_path / "records"
+    for part in (RECORDS[:40], RECORDS[40:]):
+        with store.open_writer(place) as writer:
+            writer.append_all(part)
+    return place
+
+
+def _same(found: Sequence[Row], expected: Sequence[Row]) -> None:
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        assert list(row) == list(other)
+        for name, value in row.items():
+            assert value == other[name] or math.isclose(value, other[name]), name
+
+
+def test_every_column_is_what_python_says_of_the_record() -> None:
+    for row, record in zip(query(Data.of(RECORDS), ASKED), RECORDS, strict=True):
+        told: dict[str, Any] = reference_row(record)
+        told["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
+        told["env"] = json.dumps(dict(record.env), sort_keys=True)
+        for name in (*COLUMNS, "published_parameters", "published_speed_per_s"):
+            value, expected = row[name], told.get(name)
+            same = value == expected and type(value) in (type(expected), float)
+            assert same or math.isclose(value, expected, rel_tol=1e-9), name
+        for name, value in record.workload.settings.items():
+            assert row["param_Batch" if name == "Batch" else name] in (
+                value,
+                {True: "yes", False: "no"}.get(value) if isinstance(value, bool) else str(value),
+            )
+
+
+def test_a_folder_answers_as_its_records_do_from_lines_and_from_the_cache(folder: Path) -> None:
+    expected = query(Data.of(RECORDS), ASKED)
+    _same(query(Data.load([folder], print), ASKED), expected)
+    assert len(_cached(folder)) == 2
+    _same(query(Data.load([folder], print), ASKED), expected)  # now from the cache
+    assert [path.suffix for path in folder.iterdir() if path.is_file()] == [".jsonl"] * 2
+
+
+def _cached(folder: Path, suffix: str = "parquet") -> list[Path]:
+    return sorted((folder / ".cache").glob(f"records-*.{suffix}"))
+
+
+def _torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flipped(path: Path) -> None:
+    held = bytearray(path.read_bytes())
+    held[len(held) // 2] ^= 0xFF
+    path.write_bytes(held)
+
+
+def _told(path: Path, **changes: object) -> None:
+    """Change what a cache says, so that its mark fits, as a stranger's folder may bring it."""
+    known = path.with_suffix(".json")
+    told = json.loads(json.loads(known.read_text())["told"]) | changes
+    mark = hashlib.sha256((text := json.dumps(told)).encode()).hexdigest()
+    known.write_text(json.dumps({"of": mark, "told": text}))
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "deleted": lambda path: path.unlink(),
+    "all of it deleted": lambda path: shutil.rmtree(path.parent),
+    "torn": _torn,
+    "empty": lambda path: path.write_bytes(b""),
+    "with a bit flipped": _flipped,
+    "of another file": lambda path: shutil.copy(_cached(path.parent.parent)[1], path),
+    "of an older version": lambda path: _told(path, format="0, steptime 0.1.0"),
+    "of no file": lambda path: _told(path, parquets={}, number=7, params={"x": ["evil"]}),
+    "unknown": lambda path: path.with_suffix(".json").unlink(),
+    "told in nonsense": lambda path: path.with_suffix(".json").write_text('{"format": 3'),
+    "told of nothing": lambda path: path.with_suffix(".json").write_text("[]"),
+}
+
+
+def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 9}, raising=False)
+    assert cache.threads() == 5
+    asked = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
+    (ours,), (usual,) = (
+        one.execute(asked).fetchone() for one in (cache.connected(tmp_path), duckdb.connect())
+    )
+    assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_cache_that_does_not_fit_is_made_again(folder: Path, harm: str) -> None:
+    expected = query(Data.load([folder], print), ASKED)
+    HARM[harm](_cached(folder)[0])
+    heard: list[str] = []
+    _same(query(Data.load([folder], heard.append), ASKED), expected)
+    assert not heard
+    assert len(_cached(folder)) == len(_cached(folder, "json")) == 2
+
+
+def test_a_cache_that_was_edited_is_made_again(folder: Path) -> None:
+    asked = "SELECT count(*), max(step_s) FROM records"
+    expected = query(Data.load([folder], print), asked)
+    known = _cached(folder, "json")[0]
+    whole = json.loads(known.read_text())
+    told = [{**whole, "told": json.dumps(one)} for one in edited(json.loads(whole["told"]), "x")]
+    for table in (*told, *edited(whole)):
+        known.write_text(json.dumps(table))
+        assert query(Data.load([folder], print), asked) == expected
+        assert json.loads(known.read_text()) != table
+
+
+@pytest.mark.parametrize("harm", ["deleted", "torn", "empty", "unknown", "told of nothing"])
+def test_results_that_are_kept_are_those_of_the_records(folder: Path, harm: str) -> None:
+    asked = "SELECT * EXCLUDE (folder, tried, predicted_at) FROM results"
+    expected = Data.of(RECORDS).rows(asked)
+    _same(Data.load([folder], print).rows(asked), expected)
+    (kept,) = (folder / ".cache").glob("results-*.parquet")
+    HARM[harm](kept)
+    _same(Data.load([folder], print).rows(asked), expected)
+    before = kept.stat().st_ino
+    _same(Data.load([folder], print).rows(asked), expected)
+    assert kept.stat().st_ino == before  # they are read, not made again
+    with max(folder.glob("*.jsonl")).open("a") as file:
+        file.write(store.line_of(RECORDS[0]).replace("cpu-", "gpu-") + "\n")
+    assert len(Data.load([folder], print).rows(asked)) == len(expected) + 1
+
+
+def test_the_summary_of_many_results_is_that_of_their_rows(folder: Path) -> None:
+    data = Data.load([folder], print)
+    expected = numbers(data)
+    data.most = 2
+    table = results_table(data)
+    assert table.beside == [expected]
+    assert len(table.rows) == 2
+    assert table.below == [f"... and {len(data.results) - 2} more; --json or --format csv has all"]
+
+
+@pytest.fixture
+def in_pieces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder, of which files are read in pieces of a few lines."""
+    monkeypatch.setattr(store, "MARKED", 3)
+    monkeypatch.setattr(lines, "PIECE", 5000)
+    return folder
+
+
+def test_a_file_in_pieces_answers_as_its_records_do(in_pieces: Path) -> None:
+    with max(in_pieces.glob("*.jsonl")).open("a") as file:
+        file.write('{"schema":1,"orig')
+    expected = query(Data.of(RECORDS), ASKED)
+    for _ in range(2):
+        heard: list[str] = []
+        data = Data.load([in_pieces], heard.append)
+        _same(query(data, ASKED), expected)
+        assert len(heard) == 1
+    assert len(_cached(in_pieces)) > 8
+    places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+    assert [one % cache.RANK for one in places] == [*range(1, 41), *range(1, len(RECORDS) - 39)]
+    found = data.whole(0, places)
+    assert [found[one] for one in places] == RECORDS
+    _torn(_cached(in_pieces)[3])
+    _same(query(Data.load([in_pieces], print), ASKED), expected)
+
+
+def test_faulty_lines_in_several_pieces_are_said_each_time_and_the_places_of_others_stay(
+    in_pieces: Path,
+) -> None:
+    first = min(in_pieces.glob("*.jsonl"))
+    told = first.read_text().splitlines()
+    first.write_text("\n".join(["{}", *told[1:20], "[]", *told[21:]]) + "\n")
+    sound = [one for at, one in enumerate(RECORDS) if at not in (0, 20)]
+    for _ in range(2):  # the second time from the cache
+        heard: list[str] = []
+        data = Data.load([in_pieces], heard.append)
+        _same(query(data, ASKED), query(Data.of(sound), ASKED))
+        (said,) = heard
+        assert said.startswith(f"{first}: 2 lines are no records, left out: line 1: ")
+        assert "; line 21: is no record (" in said
+        places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+        assert [data.whole(0, [place])[place] for place in places[:3]] == RECORDS[1:4]
+        assert len(_cached(in_pieces, "parquet")) > 2
+
+
+def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(
+    in_pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, whole = count(), cache._written
+
+    def written(*told: Any) -> Any:
+        if next(made) == 3:
+            raise KeyboardInterrupt
+        return whole(*told)
+
+    monkeypatch.setattr(cache, "_written", written)
+    with pytest.raises(KeyboardInterrupt):
+        query(Data.load([in_pieces], print), ASKED)
+    assert not [one for one in (in_pieces / ".cache").iterdir() if one.name != "lock"]
+    _same(query(Data.load([in_pieces], print), ASKED), query(Data.of(RECORDS), ASKED))
+
+
+def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
+    first, last = sorted(folder.glob("*.jsonl"))
+    number = "SELECT count(*) AS n FROM records"
+    assert query(Data.load([folder], print), number) == [{"n": len(RECORDS)}]
+    with last.open("a") as file:
+        file.write(store.line_of(RECORDS[0]) + "\n")
+    assert query(Data.load([folder], print), number) == [{"n": len(RECORDS) + 1}]
+    told = first.stat()
+    text = first.read_text()
+    other = text.replace('"platform":"cpu-', '"platform":"gpu-')
+    assert len(other) == len(text) and other != text  # noqa: PT018 - as long, and of the same time
+    first.write_text(other)
+    os.utime(first, ns=(told.st_atime_ns, told.st_mtime_ns))
+    sql = "SELECT count(*) AS n FROM records WHERE platform LIKE 'gpu-%'"
+    assert query(Data.load([folder], print), sql) == [{"n": 40}]
+    last.unlink()
+    assert query(Data.load([folder], print), number) == [{"n": 40}]
+
+
+def test_a_file_that_was_touched_keeps_its_cache(folder: Path) -> None:
+    query(Data.load([folder], print), ASKED)
+    before = [path.stat().st_ino for path in _cached(folder)]
+    for path in folder.glob("*.jsonl"):
+        os.utime(path)
+    query(Data.load([folder], print), ASKED)
+    assert [path.stat().st_ino for path in _cached(folder)] == before
+
+
+def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder: Path) -> None:
+    last = max(folder.glob("*.jsonl"))
+    with last.open("a") as file:
+        file.write(store.line_of(RECORDS[0]))  # lacks only its end
+    sql = "SELECT count(*) AS n FROM records"
+    assert query(Data.load([folder], print), sql) == [{"n": len(RECORDS) + 1}]
+    with last.open("a") as file:
+        file.write('\n{"schema":1,"orig')
+    number = len(RECORDS) - 40 + 2
+    for _ in range(2):
+        heard: list[str] = []
+        assert query(Data.load([folder], heard.append), sql) == [{"n": len(RECORDS) + 1}]
+        assert heard == [f"{last}, line {number}: skipped a torn last line (17 bytes)"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "is no record"),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"schema":1}', "no 'origin'"),
+        (store.line_of(RECORDS[0]).replace("predicted", "guessed"), "origin 'guessed'"),
+        (store.line_of(RECORDS[0]).replace('"step_s":{"value":', '"step_s":{"value":NaN,"x":'), ""),
+    ],
+)
+def test_what_is_no_record_is_named_with_file_and_line_and_left_out(
+    folder: Path, line: str, said: str
+) -> None:
+    first = min(folder.glob("*.jsonl"))
+    first.write_text(first.read_text() + line + "\n")
+    heard: list[str] = []
+    _same(query(Data.load([folder], heard.append), ASKED), query(Data.of(RECORDS), ASKED))
+    assert heard[0].startswith(f"{first}, line 41: is no record (")
+    assert said in heard[0]
+
+
+def test_a_newer_schema_is_refused_and_nothing_is_kept(folder: Path) -> None:
+    first = min(folder.glob("*.jsonl"))
+    first.write_text(first.read_text() + '{"schema":2}\n')
+    with pytest.raises(InputError, match=r"line 41: has schema 2.*upgrade steptime") as caught:
+        query(Data.load([folder], print), ASKED)
+    assert str(first) in str(caught.value)
+    assert not list((folder / ".cache").glob("*.parquet"))
+
+
+def test_a_folder_without_a_single_record_is_no_store(folder: Path) -> None:
+    for path in folder.glob("*.jsonl"):
+        path.write_text("{}\n")
+    with pytest.raises(InputError, match=r"no line of its .* is a record"):
+        query(Data.load([folder], lambda _: None), ASKED)
+
+
+def test_where_nothing_can_be_written_the_cache_lies_elsewhere(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / ".cache").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    expected = query(Data.of(RECORDS), ASKED)
+    _same(query(Data.load([folder], print), ASKED), expected)
+    assert len(list((tmp_path / "caches").rglob("records-*.parquet"))) == 2
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / ".cache"))
+    _same(query(Data.load([folder], print), ASKED), expected)
+
+
+@pytest.mark.parametrize(("every", "block"), [(1, 100), (2, 1 << 22), (3, 333), (16, 1 << 22)])
+def test_whole_records_are_those_of_their_lines_by_the_places_of_some(
+    every: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "LEAST_BYTES", 1)
+    monkeypatch.setattr(store, "MARKED", every)
+    monkeypatch.setattr(lines, "BLOCK", block)
+    for number in range(2):
+        made = [replace(RECORDS[0], platform=f"{number}-{line}") for line in range(1, 8)]
+        text = "\n".join(map(store.line_of, made))  # the last line lacks its end
+        (tmp_path / f"records-{number}.jsonl").write_text(text, encoding="utf-8")
+    data = Data.load([tmp_path], print)
+    places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+    found = data.whole(0, places)
+    assert len(found) == 14
+    assert {place: f"{place // cache.RANK}-{place % cache.RANK}" for place in places} == {
+        place: one.platform for place, one in found.items()
+    }
+
+
+def test_many_small_files_are_read_as_they_stand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "LEAST_BYTES", 1 << 20)
+    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+    assert not (folder / ".cache").exists()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT 1) TO '{}'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{}'",
+        "PREPARE p AS COPY (SELECT 1) TO '{}'; EXECUTE p",
+        "SELECT 1; COPY (SELECT 1) TO '{}' (FORMAT csv)",
+        "EXPORT DATABASE '{}'",
+    ],
+)
+def test_a_statement_cannot_write_to_the_cache(folder: Path, sql: str) -> None:
+    query(Data.load([folder], print), ASKED)
+    path = _cached(folder)[0]
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="query"):
+        query(Data.load([folder], print), sql.format(path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder: Path) -> None:
+    many = min(folder.glob("*.jsonl"))
+    many.write_text(many.read_text() * 100)
+    code = (
+        "import sys; from pathlib import Path; from steptime.records.data import Data;"
+        "print(Data.load([Path(sys.argv[1])], print).rows('SELECT count(*) AS n FROM records'))"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(3)
+    ]
+    for run in runs:
+        out, err = run.communicate(timeout=600)
+        assert (out.decode().strip(), err) == (f"[{{'n': {len(RECORDS) + 3960}}}]", b"")
+    assert not [path for path in (folder / ".cache").iterdir() if path.name.startswith("making")]
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_being_written_gives_whole_records(tmp_path: Path) -> None:
+    """A writer appends torn lines all the while; each answer is a number of whole records."""
+    path = tmp_path / "records-0.jsonl"
+    line = store.line_of(RECORDS[0]) + "\n"
+    code = (
+        "import sys, time\n"
+        "line = sys.stdin.read()\n"
+        "with open(sys.argv[1], 'a', buffering=1) as file:\n"
+        "    file.write(line * 2000)\n"
+        "    print('ready', flush=True)\n"
+        "    while True:\n"
+        "        for part in (line[:100], line[100:]):\n"
+        "            file.write(part); file.flush(); time.sleep(0.0005)\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert writer.stdin and writer.stdout  # noqa: PT018
+    try:
+        writer.stdin.write(line.encode())
+        writer.stdin.close()
+        assert writer.stdout.readline() == b"ready\n"
+        before = 0
+        for _ in range(4):
+            data = Data.load([tmp_path], lambda _: None)
+            (row,) = data.rows("SELECT count(*) AS n, count(DISTINCT model) AS one FROM records")
+            assert row["n"] >= max(before, 2000)
+            assert row["one"] == 1
+            before = row["n"]
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+    assert before <= path.read_text().count("\n")
+
+
+def test_time_of_a_count_does_not_grow_with_python(folder: Path) -> None:
+    """No Python runs for each record: the functions of a row are called for the rows asked."""
+    calls: list[int] = []
+    data = Data.load([folder], print)
+    data.rows("SELECT 1 AS one FROM records LIMIT 1")
+    from steptime.records import statistics
+
+    before = statistics.estimate
+    statistics.estimate = lambda *told: calls.append(1) or before(*told)  # type: ignore[assignment]
+    try:
+        data.rows("SELECT count(*) AS n, median(step_s) AS m FROM records")
+        assert not calls
+        data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2")
+        assert not calls  # a large file has been looked at once
+        Data.of(RECORDS).rows("SELECT step_s_low, steady FROM records WHERE runs = 2")
+        assert len(calls) == 1
+    finally:
+        statistics.estimate = before

@@ -1,0 +1,83 @@
+"""A plan as a picture: its bars are the pipeline's run, and there are never too many."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.cli.main import run
+from steptime.questions.plan.answer import document, timed
+from steptime.questions.plan.request import Request, Site
+from steptime.reports.charts import plan as drawn
+
+SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr")
+SMALL = "transformer:layers=16,width=1024,heads=8,vocabulary=32000"
+
+
+def asked(batch: int = 16, **split: Any) -> Request:
+    return Request(SMALL, SITE, batch, 1, 512, split)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual"),
+    [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1)],
+)
+def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
+    _, found = timed(asked(pipeline=4, virtual=virtual, schedule=schedule, data=2))
+    rows = drawn.bars(found)
+    assert found.flow is not None
+    end = max(row["to"] for row in rows)
+    for d in range(4):
+        mine = [row for row in rows if row["device"] == d]
+        assert sum(row["to"] - row["from"] for row in mine) == pytest.approx(end)
+        busy = sum(row["to"] - row["from"] for row in mine if row["kind"] != "bubble")
+        run_s = sum(one.end_s - one.start_s for one in found.flow.events if one.device == d)
+        assert busy == pytest.approx(run_s + sum(found.tails_s[d]))
+        assert all(a["to"] == pytest.approx(b["from"]) for a, b in itertools.pairwise(mine))
+    waits = sum(row["to"] - row["from"] for row in rows if row["kind"] == "bubble")
+    assert waits / (4 * end) == pytest.approx(found.bubble)
+    parts = 3 if schedule == "zero-bubble" else 2
+    numbered = [row for row in rows if row["word"].isdigit()]
+    assert len(numbered) == 4 * virtual * 8 * parts
+    assert {"forward", "backward", "exchange of gradients", "update"} <= {r["kind"] for r in rows}
+
+
+@pytest.mark.parametrize(("devices", "batch"), [(4, 2048), (16, 1024)])
+def test_thin_parts_are_shares_of_a_bars_height(devices: int, batch: int) -> None:
+    _, found = timed(asked(batch, pipeline=devices))
+    assert found.flow is not None
+    rows = drawn.bars(found)
+    assert len(found.flow.events) == 2 * devices * batch
+    assert len(rows) <= 1.5 * drawn.MOST_BARS
+    area = {False: 0.0, True: 0.0}
+    for row in rows:
+        high = (row["lower"] - row["upper"]) / (2 * drawn.EDGE)
+        assert high <= 1 + 1e-9
+        area[row["kind"] == "bubble"] += (row["to"] - row["from"]) * high
+    assert area[True] / sum(area.values()) == pytest.approx(found.bubble, rel=1e-6)
+
+
+def test_a_run_that_is_not_simulated_has_no_bars() -> None:
+    _, found = timed(asked(pipeline=4))
+    assert drawn.bars(replace(found, flow=None)) == []
+
+
+def test_the_memory_of_each_device_is_its_parts() -> None:
+    planner, found = timed(asked(pipeline=4))
+    told = document(planner, found, None)["memory"]
+    rows = drawn.memory_rows(told)
+    for stage in told["by_stage"]:
+        mine = [row["bytes"] for row in rows if row["device"] == stage["stage"]]
+        assert sum(mine) == pytest.approx(stage["total_bytes"])
+    assert {row["room"] for row in rows} == {told["device_bytes"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["--pipeline 4 --batch 8", "--devices 1,4 --batch 8"])
+def test_plan_draws_one_plan_or_a_search(words: str, tmp_path: Path) -> None:
+    out = tmp_path / "plan.svg"
+    where = "--device h100-sxm5 --inside nvlink-4 --length 512"
+    assert run(["plan", SMALL, *where.split(), *words.split(), "-o", str(out)]) == 0
+    assert "What each device holds" in out.read_text()

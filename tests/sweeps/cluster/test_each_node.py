@@ -1,0 +1,134 @@
+"""`nodes = "each"`: the same cells once on every node, by a scheduler that is made up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fake_scheduler
+import pytest
+from fake_scheduler import State
+
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.records import store
+from steptime.sweeps.cluster import slurm as real
+from steptime.sweeps.cluster.scheduler import SCHEDULERS, Node
+from steptime.sweeps.resource_request import ResourceRequest
+
+EXPERIMENT: dict[str, Any] = {
+    "name": "each",
+    "backend": "null",
+    "threads": 1,
+    "budget_s": 0.02,
+    "batch": [2, 4],
+    "networks": [{"family": "fc", "layers": 1, "nodes": 4, "inputs": 8, "outputs": 4}],
+    "slurm": {"nodes": "each", "cells_per_task": 1},
+}
+SINFO = """\
+k1|urgent|idle|gpu:k80:4|ib,big|none
+k1|main*|idle|gpu:k80:4|ib,big|none
+k2|main*|drained|gpu:k80:4|ib|fan | broken
+p1|main*|allocated|gpu:p100:4|ib|none
+p2|main*|down*|gpu:p100:4|(null)|Not responding
+p3|other|mixed|gpu:p100x:4|big|none
+"""
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> State:
+    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler:SCHEDULER")
+    return fake_scheduler.reset()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> list[object]:
+    path = tmp_path / "each.json"
+    path.write_text(json.dumps(EXPERIMENT))
+    return ["sweep", path, "--out", tmp_path / "out", "--launcher", "slurm"]
+
+
+def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:
+    assert run([*map(str, words), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_every_cell_runs_once_on_each_node_that_is_up(
+    slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    slurm.nodes["n2"] = "drained (fan)"
+    preview = _answer(capsys, *sweep, "--dry-run")
+    assert preview["cells"] == 4  # two on n1, two on n3
+    assert [(job["nodes"], job["cells"], job["tasks"]) for job in preview["jobs"]] == [(2, 4, 4)]
+    assert Counter(visit["node"] for visit in preview["visits"]) == {"n1": 2, "n3": 2}
+    assert len({visit["id"] for visit in preview["visits"]}) == 4
+    left_out = "node n2 is left out: drained (fan); the same command takes it in once it is back"
+    assert left_out in preview["remarks"]
+
+    sent = _answer(capsys, *sweep)
+    assert (sent["cells"], sent["submitted"], len(sent["jobs"])) == (4, 4, 2)
+    assert left_out in sent["remarks"]
+    assert [one["array"].at_once for one in slurm.jobs.values()] == [1, 1]
+    fake_scheduler.run()
+    assert _answer(capsys, "status", out)["done"] == 4
+    records = store.load(out, lambda _: None)
+    assert Counter(record.env["host"] for record in records) == {"n1": 2, "n3": 2}
+
+    slurm.nodes["n2"] = ""  # it is back: its cells are what lacks
+    again = _answer(capsys, *sweep)
+    assert (again["cells"], again["done_before"], again["submitted"]) == (6, 4, 2)
+    fake_scheduler.run()
+    assert _answer(capsys, *sweep)["submitted"] == 0
+
+
+def test_no_node_is_said_so(
+    slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.nodes = {"n1": "down (told)"}
+    assert run([*map(str, sweep)]) == 2
+    said = capsys.readouterr().err
+    assert said == 'steptime: nodes = "each": no node is up: n1 is down (told)\n'
+    slurm.nodes = {}
+    assert run([*map(str, sweep)]) == 2
+    assert 'nodes = "each": no node has what is asked for' in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_cells_of_several_nodes_are_refused(
+    slurm: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "two.json"
+    each = {"nodes": "each", "replicas_per_node": 1}
+    path.write_text(json.dumps({**EXPERIMENT, "replicas": 2, "slurm": each}))
+    words = ["sweep", str(path), "--out", str(tmp_path / "out"), "--launcher", "slurm"]
+    assert run(words) == 2
+    assert "a cell of 2 nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        ({}, ["k1", "k2", "p1", "p2"]),
+        ({"gpu": "p100"}, ["p1", "p2"]),
+        ({"constraint": "ib&big"}, ["k1"]),
+        ({"constraint": "big|ib"}, ["k1", "k2", "p1"]),
+        ({"partition": "other"}, ["k1", "k2", "p1", "p2", "p3"]),  # what sinfo was asked for
+    ],
+)
+def test_the_nodes_that_slurm_has(
+    request_: dict[str, Any], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real, "_run", lambda command: SINFO)
+    found = real.nodes(ResourceRequest(nodes="each", **request_))
+    assert [node.name for node in found] == names
+    trouble = {"k2": "drained (fan | broken)", "p2": "down* (Not responding)"}
+    assert all(node == Node(node.name, trouble.get(node.name, "")) for node in found)
+
+
+def test_a_constraint_that_is_more_than_features_is_refused() -> None:
+    with pytest.raises(InputError, match="name the nodes in nodelist"):
+        real.nodes(ResourceRequest(nodes="each", constraint="[rack1*2&rack2*4]"))
