@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import LIMIT_S, SlurmCluster
 
 import idx_folder
-from cluster import LIMIT_S, SlurmCluster
 
 EXPERIMENT: dict[str, Any] = {
     "name": "24 cells",

@@ -303,7 +303,7 @@ def test_every_cause_that_is_given_is_in_the_table() -> None:
 
 def test_only_its_own_file_and_the_rank_reader_know_slurm() -> None:
     root = Path(steptime.__file__).parent
-    own = {root / "cluster" / "slurm.py", root / "measure" / "ranks.py"}
+    own = {root / "sweeps" / "cluster" / "slurm.py", root / "measure" / "ranks.py"}
     words = re.compile(
         r"SLURM_|SLURMD_|#SBATCH|\[\s*[\"']s(?:batch|queue|acct|control|cancel|run)\b"
     )
