@@ -296,7 +296,6 @@ def main(arguments: Sequence[str]) -> int:
         write_lines(STACKS / Path(stage.stack).with_suffix(".toml"), of_host)
         rest = {key: one for key, one in constants.items() if key not in of_host}
         write(PRIORS / f"{stage.priors}.toml", rest)
-        catalog.priors.cache_clear()
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0

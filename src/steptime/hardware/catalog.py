@@ -13,9 +13,9 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -85,13 +85,17 @@ class _Shelf(Generic[_Item]):
         """Return what a file holds that is found by its name, which must be its own."""
         return _checked(self.at(path), path)
 
-    def one(self, name: str) -> _Item:
-        """Return what the file of a name holds, or a path that ends in .toml."""
+    def file(self, name: str) -> Path:
+        """Return the file of a name, or of a path that ends in .toml."""
         key = name.lower()
         path = Path(name) if key.endswith(".toml") else self.path(key)
         if path is None:
             raise unknown(self.what, name, self.files())
-        return self.at(path)
+        return path
+
+    def one(self, name: str) -> _Item:
+        """Return what the file of a name holds, or a path that ends in .toml."""
+        return self.at(self.file(name))
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
@@ -106,18 +110,10 @@ _DEVICES = _Shelf("device", "devices", device_from_table)
 _LINKS = _Shelf("link", "links", link_from_table)
 
 
-def _read_stack(table: Mapping[str, Any], where: str, above: tuple[str, ...] = ()) -> Stack:
-    """Return a stack that is told over the one that it is `like`; `above` are those like it."""
+def _read_stack(table: Mapping[str, Any], where: str) -> Stack:
+    """Return the stack of a table, told over the one that it is `like`."""
     like = table.get("like")
-    if not isinstance(like, str):
-        return stack_from_table(table, where)
-    if like in above:
-        raise InputError(f"{where}: 'like' leads in a circle: {' -> '.join((*above, like))}")
-    path = _STACKS.path(like.lower())
-    if path is None:
-        raise unknown("stack", like, _STACKS.files(), where)
-    base = _read_stack(read_toml(path), shown(path), (*above, like))
-    return stack_from_table(table, where, base)
+    return stack_from_table(table, where, stack(like) if isinstance(like, str) else None)
 
 
 _STACKS = _Shelf("stack", "stacks", _read_stack)
@@ -209,16 +205,51 @@ def stack_names(own: bool = True) -> list[str]:
     return list(_STACKS.files() if own else _STACKS.shipped())
 
 
-@lru_cache(maxsize=16)
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name, or of a path that ends in .toml.
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    return _STACKS.one(DEFAULT_STACK if name == "torch" else name)
+    path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
+    found: Stack = _held(path, _STACKS.read, *map(_mark, _with_bases(path)))
+    return found
 
 
-@lru_cache(maxsize=8)
+def _with_bases(path: Path) -> list[Path]:
+    """Return the file of a stack, that of the one that it is `like`, and so on."""
+    found = [path]
+    while like := _now(found[-1], _like):
+        base = _STACKS.path(like.lower())
+        if base is None:
+            raise unknown("stack", like, _STACKS.files(), f"{shown(found[-1])}: like")
+        if base in found:
+            raise InputError(f"{shown(found[-1])}: 'like' leads back to {base.stem} in a circle")
+        found.append(base)
+    return found
+
+
+def _like(table: Mapping[str, Any], _: str) -> str:
+    return like if isinstance(like := table.get("like"), str) else ""
+
+
+def _mark(path: Path) -> Hashable:
+    """Return what is another where a file is at another place, or was written since."""
+    try:
+        return path.absolute(), path.stat().st_mtime_ns, path.stat().st_size
+    except (OSError, ValueError):
+        return None  # reading it says why
+
+
+def _now(path: Path, read: Callable[[Mapping[str, Any], str], Any]) -> Any:
+    """Return what a file holds; it is read anew where its mark is another."""
+    return _held(path, read, _mark(path))
+
+
+@lru_cache(maxsize=64)
+def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], *_: Hashable) -> Any:
+    return read(read_toml(path), shown(path))
+
+
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of the model of calibrated times for a kind of device.
 
@@ -226,15 +257,14 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     stack's, with those of its uses.
     """
     owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
-    found = {**constants_of(owner), **stack(DEFAULT_STACK).uses, **stack(software).uses}
+    found = {**constants_of(owner), **stack().uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
 
 
-@cache
 def constants_of(owner: str) -> Mapping[str, Constant]:
     """Return the constants of a kind of device, of a `host` or of a `link`, whatever runs there."""
-    path = DATA / "priors" / f"{owner}.toml"
-    return constants_from_table(read_toml(path), shown(path))
+    found: Mapping[str, Constant] = _now(DATA / "priors" / f"{owner}.toml", constants_from_table)
+    return found
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

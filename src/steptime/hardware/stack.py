@@ -56,11 +56,11 @@ class Stack:
     for those of other stacks. Images are laid out with their `channels_last`, or before height and
     width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
     `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. One
-    that never `trains` runs inference alone. It is `like`
-    another one where its file does not say otherwise. `since` is the month ("2024-09") of which it is the
-    state, "" for one without a date; `seen` says what its constants of training were fitted on
-    (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves
-    out, where that is known.
+    that never `trains` runs inference alone. It is `like` another one in all that its file does not
+    say. `since` is the month ("2024-09") of which it is the state, "" for one without a date;
+    `seen` says what its constants of training were fitted on (`models`, `devices`,
+    `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where that is
+    known.
     """
 
     name: str
