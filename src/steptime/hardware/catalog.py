@@ -219,7 +219,8 @@ def _with_bases(path: Path) -> list[Path]:
     """Return the file of a stack, that of the one that it is `like`, and so on."""
     found = [path]
     while like := _now(found[-1], _like):
-        base = _STACKS.path(like.lower())
+        shipped = DATA / "stacks" / f"{like}.toml"
+        base = shipped if shipped.is_file() else _STACKS.path(like.lower())
         if base is None:
             raise unknown("stack", like, _STACKS.files(), f"{shown(found[-1])}: like")
         if base in found:
@@ -235,7 +236,8 @@ def _like(table: Mapping[str, Any], _: str) -> str:
 def _mark(path: Path) -> Hashable:
     """Return what is another where a file is at another place, or was written since."""
     try:
-        return path.absolute(), path.stat().st_mtime_ns, path.stat().st_size
+        about = path.stat()
+        return path.absolute(), about.st_mtime_ns, about.st_size
     except (OSError, ValueError):
         return None  # reading it says why
 
@@ -246,8 +248,13 @@ def _now(path: Path, read: Callable[[Mapping[str, Any], str], Any]) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], *_: Hashable) -> Any:
-    return read(read_toml(path), shown(path))
+def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], *marks: Hashable) -> Any:
+    return read(_table(path, marks[0]), shown(path))
+
+
+@lru_cache(maxsize=64)
+def _table(path: Path, _: Hashable) -> Mapping[str, Any]:
+    return read_toml(path)
 
 
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:

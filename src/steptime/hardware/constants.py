@@ -36,7 +36,10 @@ NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that change
 _HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE: Check = (lambda value: type(value) in {int, float, bool}, "a number, true or false")
 _CONSTANT: dict[str, Check] = {
-    "value": _VALUE, "spread": NUMBER, "fitted_on": TEXT, "rows": TEXTS,
+    "value": _VALUE,
+    "spread": NUMBER,
+    "fitted_on": TEXT,
+    "rows": TEXTS,
 }
 
 

@@ -38,8 +38,9 @@ from steptime.questions.plan.pieces import (
 )
 from steptime.questions.plan.stages import Layout, Load, layout_of
 
-_HOST = {name: one.value for name, one in catalog.constants_of("host").items()}
-HOST_BYTES_PER_S, HOST_DEVICES = _HOST["memory.bytes_per_s"], int(_HOST["memory.devices"])
+_HOST = catalog.constants_of("host")
+HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
+HOST_DEVICES = int(_HOST["memory.devices"].value)
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
 T = TypeVar("T")
 
