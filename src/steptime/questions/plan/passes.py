@@ -142,8 +142,7 @@ class Step:
                 moved = planner.weight_bytes * size
                 one = planner.exchange("all_gather", moved, group)
                 cast = planner.constant("cast_bytes") * size / len(group)
-                cast_s = planner.traffic_s("cast", max(1.0, cast)).value  # it starts, at least
-                seconds = one.seconds + cast_s
+                seconds = one.seconds + planner.traffic_s("cast", cast).value
                 gathers.append(Wait("data", "all_gather", one.link, moved, seconds, 0.0))
             moved = planner.constant("gradient_bytes") * size
             one = planner.exchange("reduce_scatter", moved, group)
