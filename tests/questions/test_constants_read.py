@@ -23,6 +23,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import known, uses
 from steptime.prediction.calibrated import method as calibrated
 from steptime.questions.plan import planner
+from steptime.questions.plan.pieces import seen_by_plan
 
 QUESTIONS = """
 predict resnet50 --device h100 --dtype bfloat16-mixed
@@ -101,7 +102,7 @@ def answer(words: str) -> None:
 
 def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
     """Note what is read of constants, by whoever reads them."""
-    base, by_plan, of_owner = calibrated.METHOD, planner.seen_by_plan, catalog.constants_of
+    base, of_owner = calibrated.METHOD, catalog.constants_of
     constant, flag = planner.Planner.constant, planner.Planner.flag
 
     def noted(device: Any) -> Any:
@@ -115,7 +116,8 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
         return noting
 
     patch.setattr(calibrated, "METHOD", replace(base, sees=lambda *of: noted(base.sees(*of))))
-    patch.setattr(planner, "seen_by_plan", lambda *of: noted(by_plan(*of)))
+    by_plan = f"{planner.__name__}.seen_by_plan"
+    patch.setattr(by_plan, lambda *of: noted(seen_by_plan(*of)))
     patch.setattr(planner.Planner, "constant", of_planner(constant))
     patch.setattr(planner.Planner, "flag", of_planner(flag))
     patch.setattr(catalog, "constants_of", lambda owner: Reads(of_owner(owner), names))
