@@ -19,17 +19,17 @@ from steptime.questions.plan.search import (
     MEMORY,
     Cap,
     Search,
-    plans,
     search,
     unbeaten,
     with_fewer_again,
 )
+from steptime.questions.plan.space import Space
 from steptime.questions.plan.step import Quick, plan_time
 
 AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
 SPLIT = (
     "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
-    "recompute_layers",
+    "recompute_layers", "schedule", "shard", "offload",
 )  # fmt: skip
 SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 REFUSED = {  # limit: (what refused plans do, unit)
@@ -50,6 +50,7 @@ class _Group(NamedTuple):
     offer: Offer | None
     caps: Sequence[Cap]
     found: Search
+    said: str
 
 
 def answer(request: Request) -> dict[str, Any]:
@@ -104,6 +105,7 @@ def searched(request: Request) -> dict[str, Any]:
         "fitting": considered - refused[MEMORY],
         "refused": dict(refused),
         "alike": alike,
+        "space": groups[-1].said,
         "bound_by": bound(best),
         "best": best,
         "best_by": _least(front),
@@ -121,11 +123,11 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
             caps = _caps(request, count, batch * shape.length, offer)
-            every = plans(shape, count, batch, site.per_node, fixed)
-            found = search(planner, every, caps)
+            space = Space(planner, count, batch, site.per_node, fixed)
+            found = search(planner, space.ways(), batch, caps)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
                 found = with_fewer_again(planner, found, caps)
-            yield _Group(count, planner, offer, caps, found)
+            yield _Group(count, planner, offer, caps, found, space.said())
 
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:

@@ -2,27 +2,25 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from math import inf
 from operator import le
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.questions.plan.faults import Asked, fault
-from steptime.questions.plan.network import Network
-from steptime.questions.plan.planner import Planner, Shape
-from steptime.questions.plan.step import Quick, quick
+from steptime.questions.plan.ends import most_held
+from steptime.questions.plan.faults import Asked
+from steptime.questions.plan.memory import in_flight, least_bytes
+from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.space import Way
+from steptime.questions.plan.step import Quick, holds_of, quick
 
 Kind = TypeVar("Kind")
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-MOST_VIRTUAL = 8
-LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
 MOST_PLANS = 1_000_000
-MOST_EXAMPLES = 1 << 16  # of a micro-batch
 MEMORY = "memory"
-PLAIN = {"schedule", "offload"}  # what a user may choose that fits every split
+GROWS = 1 - 1e-9  # of what micro-batches keep, beside their size: whole bytes are rounded
 
 
 class Cap(NamedTuple):
@@ -60,60 +58,9 @@ class Search(NamedTuple):
     nearest: Near | None
 
 
-def plans(
-    shape: Shape, devices: int, batch: int, per_node: int, fixed: Mapping[str, Any]
-) -> Iterator[Asked]:
-    """Yield the plans of so many devices under which a network divides.
-
-    `fixed` are choices that a user made: fields of `Plan`, and `micro_batch`. Tensor ranks do not
-    leave a node; ZeRO 2 is left out, which differs from 1 by little.
-    """
-    one, layers = shape.one, len(shape.kinds)
-    tokens, heads = shape.length, int(one["heads"])
-    tensors = [t for t in _powers(min(devices, per_node)) if not heads % t and not one["ffn"] % t]
-    contexts = [c for c in _powers(devices) if not tokens % c and tokens // c >= LEAST_TOKENS]
-    pipelines = [p for p in range(1, min(devices, layers) + 1) if not devices % p]
-    experts = [e for e in _powers(devices) if shape.experts and not shape.experts % e] or [1]
-    virtual = range(1, MOST_VIRTUAL + 1)
-    choices: dict[str, Iterable[Any]] = {
-        "tensor": tensors, "context": contexts or [1], "pipeline": pipelines, "virtual": virtual,
-        "expert": experts, "zero": (0, 1, 3), "recompute": ("none", "selective", "full"),
-        "micro_batch": MICRO_BATCHES,
-    }  # fmt: skip
-    if isinstance(shape, Network):  # one stage a device, any share of the batch
-        sizes = [b for b in range(1, min(batch, MOST_EXAMPLES) + 1) if not batch % b]
-        choices |= {"virtual": (1,), "recompute": ("none", "full"), "micro_batch": sizes}
-    more = {name: value for name, value in fixed.items() if name not in choices}
-    choices |= {name: [fixed[name]] for name in fixed.keys() - more.keys()}
-    asks, plain = more.pop("sequence", None), more.keys() <= PLAIN
-    *widths, zeros, recomputes, each = choices.values()
-    for t, c, p, v, e in product(*widths):
-        data, left = divmod(devices, t * c * p)
-        if left or data < 1 or (data * c) % e or p * v > layers:
-            continue
-        if v > 1 and (p == 1 or layers % (p * v) or more.get("schedule") == "zero-bubble"):
-            continue
-        if v == 1 and more.get("schedule") == "interleaved":
-            continue
-        sequence = t > 1 and asks is not False and not tokens // c % t
-        shares = [b for b in each if not batch % (data * b)]
-        some = zeros if data * c > 1 else {0}.intersection(zeros)
-        for zero, recompute in product(some if shares else (), recomputes):
-            plan = Plan(
-                data=data, tensor=t, context=c, pipeline=p, virtual=v, expert=e, zero=zero,
-                recompute=recompute, sequence=sequence, **more,
-            )  # fmt: skip
-            for b in shares:
-                asked = Asked(plan, b, batch)
-                if plain or fault(shape, asked) is None:
-                    yield asked
-
-
-def _powers(most: int) -> list[int]:
-    return [2**k for k in range(most.bit_length())]
-
-
-def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -> Search:
+def search(
+    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap] = ()
+) -> Search:
     """Return the plans within the caps that no other one beats in time, memory and energy.
 
     Raises `InputError` for more plans than can be tried.
@@ -121,41 +68,114 @@ def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
     try:
-        return _search(planner, every, caps)
+        return _search(planner, ways, batch, caps)
     finally:
         if collects:
             gc.enable()
 
 
-def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Search:
+def _search(planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap]) -> Search:
     kept: list[Quick] = []
     refused: Counter[str] = Counter()
+    large: list[tuple[float, Asked]] = []  # by their parameters alone
     least, near = inf, Near(inf, "", inf, inf)
     considered = 0
-    for asked in every:
-        considered += 1
+    for way in ways:
+        considered += len(way.sizes)
         if considered > MOST_PLANS:
             raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --micro-batch")
-        try:
-            found = quick(planner, asked)
-        except InputError:
-            considered -= 1
-            continue  # a rank's graph that the plan does not divide
-        if found.step_s == inf:
-            refused[MEMORY] += 1
-            least = min(least, found.bytes)
+        if (floor := _floor(planner, way.plan)) > planner.room_bytes:
+            refused[MEMORY] += len(way.sizes)
+            large.append((floor, Asked(way.plan, way.sizes[0], batch)))
             continue
-        values = [(one.value(found), one) for one in caps]
-        beyond = [Near(value / m, name, value, m) for value, (name, _, m) in values if value > m]
-        if beyond:
-            refused.update(one.name for one in beyond)
-            near = min(near, max(beyond))
-        else:
-            kept.append(found)
+        try:
+            sizes = [*_sizes(planner, way, batch)]
+        except InputError:
+            considered -= len(way.sizes)
+            continue  # a rank's graph that the plan does not divide
+        refused[MEMORY] += len(way.sizes) - len(sizes)
+        for asked in sizes:
+            found = quick(planner, asked, exact=bool(caps))
+            if found.step_s == inf:
+                refused[MEMORY] += 1
+                least = min(least, found.bytes)
+                continue
+            values = [(one.value(found), one) for one in caps]
+            beyond = [Near(value / m, name, value, m) for value, (name, _, m) in values if value > m]
+            if beyond:
+                refused.update(one.name for one in beyond)
+                near = min(near, max(beyond))
+            else:
+                kept.append(found)
     if considered and refused[MEMORY] == considered:
+        least = _least_held(planner, large, least)
         near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
     known = None if kept or near.ratio == inf else near
-    return Search(unbeaten(kept, _spent), [one.step_s for one in kept], considered, refused, known)
+    steps_s = [one.step_s for one in kept]
+    return Search(_front(planner, kept), steps_s, considered, refused, known)
+
+
+def _floor(planner: Planner, plan: Plan) -> float:
+    split = (plan.tensor, plan.expert, plan.pipeline, plan.virtual, plan.stages)
+    key = ("floor", *split, plan.zero, plan.shards, plan.offload)
+    return planner.once(key, lambda: least_bytes(planner, plan))
+
+
+def _sizes(planner: Planner, way: Way, batch: int) -> Iterable[Asked]:
+    """Yield the plans of a way but for those whose layers need not be priced to know their memory.
+
+    What the micro-batches in flight keep grows with them, but where more than a round of them, of
+    interleaved stages, are no whole rounds: the last one is longer.
+    """
+    plan, known = way.plan, None
+    grows = planner.shape.batch is None  # others have other stages
+    for b in way.sizes:
+        asked = Asked(plan, b, batch)
+        if known is not None:
+            m = asked.rounds
+            most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
+            holds, times = known[0], b / known[1] * GROWS
+            held = max([still + times * in_flight(kept, most, m) for still, kept in holds])
+            if held > planner.room_bytes:
+                if plan.virtual == 1 or m <= plan.pipeline or not m % plan.pipeline:
+                    return
+                continue
+        if grows:
+            known = holds_of(planner, asked), b
+        yield asked
+
+
+def _least_held(planner: Planner, large: Sequence[tuple[float, Asked]], least: float) -> float:
+    """Return the least bytes of a fullest device, where none has room."""
+    for floor, asked in sorted(large, key=lambda one: one[0]):
+        if floor >= least:
+            break
+        try:
+            least = min(least, quick(planner, asked).bytes)
+        except InputError:
+            continue  # a rank's graph that the plan does not divide
+    return least
+
+
+def _front(planner: Planner, kept: Sequence[Quick]) -> list[Quick]:
+    """Return the plans that none beats, of some whose seconds and joules are the least they take.
+
+    They come in the order of these; who is not beaten by those before is priced exactly, and
+    comes again.
+    """
+    heap = [(_spent(one), at, False, one) for at, one in enumerate(kept)]
+    heapify(heap)
+    front: list[tuple[tuple[float, ...], Quick]] = []
+    while heap:
+        mine, at, known, one = heappop(heap)
+        if any(all(map(le, other, mine)) for other, _ in front):
+            continue
+        if known:
+            front.append((mine, one))
+        else:
+            whole = quick(planner, one.asked)
+            heappush(heap, (_spent(whole), at, True, whole))
+    return [one for _, one in front]
 
 
 def _spent(one: Quick) -> tuple[float, ...]:
