@@ -99,9 +99,10 @@ class Lines:
                     prepared = prepare(list(self.groups.values()), self.share(batches))
                 sums = summed(prepared, len(PASSES), alike)
             bounded = bool(alike[0].seen.constants)
-            shares = shares_of(sums) if bounded else (None, None)
+            shares = shares_of(sums) if bounded else alike[0].price(self.issued.kernels[0]).shares
             shown, *ends = finish([one[0] for one in sums], shares, host, np.maximum)
-            rows = [*shown, *ends, sum(one[1] for one in sums)] if bounded else shown
+            rows = [*shown, *(end for end in ends if end is not None)]
+            rows += [sum(one[1] for one in sums)] if bounded else []
             size = len(alike), len(batches)
             yield from np.stack([np.broadcast_to(one, size) for one in rows], axis=1)
 

@@ -188,8 +188,8 @@ def _span(on: StepModel, batches: Sequence[int]) -> Span:
     times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
     low = [one.low_s for one in found if one.low_s is not None]
     high = [one.high_s for one in found if one.high_s is not None]
-    if not len(low) == len(high) == len(found):
-        return Span(times)
+    if len(high) < len(found):
+        return Span(times, low if len(low) == len(found) else None)
     joules = [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches]
     return Span(times, low, high, joules)
 

@@ -93,13 +93,8 @@ def stream(kernel: Kernel, device: Device, constants: Constants, larger: Larger)
 def products_s(
     kernel: Kernel, cores: Any, device: Device, constants: Constants, share: float
 ) -> Any:
-    """Return the seconds of products, whose share of the peak falls with short sides.
-
-    Those of a network of which only sums are known count as large ones.
-    """
+    """Return the seconds of products, whose share of the peak falls with short sides."""
     rate = core_flop_per_s(kernel, device) * share * cores
-    if not kernel.products:
-        return kernel.flop / rate
     side = constants["product.side"]
     return sum(
         2.0 * batch * (m + side) * (n + side) * (k + side) / rate
