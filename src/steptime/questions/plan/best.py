@@ -124,7 +124,10 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             offer = offer_of(planner, request.prices)
             caps = _caps(request, count, batch * shape.length, offer)
             space = Space(planner, count, batch, site.per_node, fixed)
-            found = search(planner, space.ways(), batch, caps)
+            alike = told_apart(planner)
+            if request.others:
+                alike = max(alike, planner.bounds.high / planner.bounds.low) ** 2
+            found = search(planner, space.ways(), batch, caps, alike)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
                 found = with_fewer_again(planner, found, caps)
             yield _Group(count, planner, offer, caps, found, space.said())

@@ -15,7 +15,7 @@ from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import in_flight, least_bytes
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.space import Way
-from steptime.questions.plan.step import Quick, holds_of, quick
+from steptime.questions.plan.step import BUSY, WHOLE, Quick, holds_of, quick
 
 Kind = TypeVar("Kind")
 MOST_PLANS = 1_000_000
@@ -47,8 +47,9 @@ class Near(NamedTuple):
 class Search(NamedTuple):
     """What a search found: plans that none beats in time, memory and energy, the fastest first.
 
-    `steps_s` are the seconds of all plans that fit and stay within the limits; `refused` counts the
-    others by limit, `nearest` of them is least beyond one, where all are.
+    `steps_s` are the seconds of those plans that fit, stay within the limits and are not told apart
+    from the fastest; `refused` counts the others by limit, `nearest` of them is least beyond one,
+    where all are.
     """
 
     front: list[Quick]
@@ -59,22 +60,24 @@ class Search(NamedTuple):
 
 
 def search(
-    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap] = ()
+    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap] = (), alike: float = 1.0
 ) -> Search:
     """Return the plans within the caps that no other one beats in time, memory and energy.
 
-    Raises `InputError` for more plans than can be tried.
+    Their steps are told of those that take at most `alike` times as long as the fastest. Raises `InputError` for more plans than can be tried.
     """
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
     try:
-        return _search(planner, ways, batch, caps)
+        return _search(planner, ways, batch, caps, alike)
     finally:
         if collects:
             gc.enable()
 
 
-def _search(planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap]) -> Search:
+def _search(
+    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap], alike: float
+) -> Search:
     kept: list[Quick] = []
     refused: Counter[str] = Counter()
     large: list[tuple[float, Asked]] = []  # by their parameters alone
@@ -95,7 +98,7 @@ def _search(planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Ca
             continue  # a rank's graph that the plan does not divide
         refused[MEMORY] += len(way.sizes) - len(sizes)
         for asked in sizes:
-            found = quick(planner, asked, exact=bool(caps))
+            found = quick(planner, asked, WHOLE if caps else BUSY)
             if found.step_s == inf:
                 refused[MEMORY] += 1
                 least = min(least, found.bytes)
@@ -111,8 +114,7 @@ def _search(planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Ca
         least = _least_held(planner, large, least)
         near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
     known = None if kept or near.ratio == inf else near
-    steps_s = [one.step_s for one in kept]
-    return Search(_front(planner, kept), steps_s, considered, refused, known)
+    return Search(*_front(planner, kept, alike), considered, refused, known)
 
 
 def _floor(planner: Planner, plan: Plan) -> float:
@@ -157,25 +159,36 @@ def _least_held(planner: Planner, large: Sequence[tuple[float, Asked]], least: f
     return least
 
 
-def _front(planner: Planner, kept: Sequence[Quick]) -> list[Quick]:
+def _front(
+    planner: Planner, kept: Sequence[Quick], alike: float
+) -> tuple[list[Quick], list[float]]:
     """Return the plans that none beats, of some whose seconds and joules are the least they take.
 
-    They come in the order of these; who is not beaten by those before is priced exactly, and
-    comes again.
+    Beside them are the seconds of those that are at most `alike` times as long as the fastest. They
+    come in the order of what they take at least; who is not beaten by those before is priced
+    more nearly, and comes again.
     """
-    heap = [(_spent(one), at, False, one) for at, one in enumerate(kept)]
+    heap = [(_spent(one), at, BUSY, one) for at, one in enumerate(kept)]
     heapify(heap)
     front: list[tuple[tuple[float, ...], Quick]] = []
+    steps_s: list[float] = []
     while heap:
-        mine, at, known, one = heappop(heap)
+        mine, at, near, one = heappop(heap)
+        is_alike = not front or mine[0] <= alike * front[0][0][0]
         if any(all(map(le, other, mine)) for other, _ in front):
-            continue
-        if known:
+            if not is_alike:
+                continue
+            if near != BUSY:
+                steps_s.append(one.step_s)
+                continue
+        elif near == WHOLE:
             front.append((mine, one))
-        else:
-            whole = quick(planner, one.asked)
-            heappush(heap, (_spent(whole), at, True, whole))
-    return [one for _, one in front]
+            if is_alike:
+                steps_s.append(one.step_s)
+            continue
+        nearer = quick(planner, one.asked, near + 1)
+        heappush(heap, (_spent(nearer), at, near + 1, nearer))
+    return [one for _, one in front], steps_s
 
 
 def _spent(one: Quick) -> tuple[float, ...]:

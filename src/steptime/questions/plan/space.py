@@ -81,7 +81,7 @@ class Space(NamedTuple):
             data, left = divmod(self.devices, t * c * p)
             if left or data < 1 or self.batch % data:
                 continue
-            sizes = divisors(self.batch // data)
+            sizes = self.sizes(self.batch // data)
             if each is not None:
                 sizes = (each,) if each in sizes else ()
             wide = t > 1 and self.fixed.get("sequence", True) and not shape.length // c % t
@@ -100,6 +100,16 @@ class Space(NamedTuple):
                         if checks and fault(shape, Asked(way, sizes[0], self.batch)):
                             continue
                         yield Way(way, sizes)
+
+    def sizes(self, share: int) -> tuple[int, ...]:
+        """Return the micro-batches that are tried of what a replica has of a batch.
+
+        They, or how many of them there are, are powers of 2.
+        """
+        every = divisors(share)
+        if self.is_network or "micro_batch" in self.fixed:
+            return every
+        return tuple([b for b in every if not (b & (b - 1) and share // b & (share // b - 1))])
 
     def again(self) -> dict[str, int]:
         """Return the layers that a user has chosen to be computed again."""
@@ -140,7 +150,7 @@ class Space(NamedTuple):
         words += [f"ZeRO {zeros} over all replicas or those of a node"]
         if "schedule" not in self.fixed and not self.is_network:
             words += ["1F1B, interleaved or zero bubble"]
-        words += [] if "micro_batch" in self.fixed else ["any micro-batch"]
+        words += [] if "micro_batch" in self.fixed else ["micro-batches of 2^k sequences, or 2^k of them"]
         left = [word for name, word in LEFT_OUT.items() if name not in self.fixed]
         if self.planner.host is None and "offload" not in self.fixed:
             left.append("offload without --host-link")

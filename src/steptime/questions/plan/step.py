@@ -154,11 +154,15 @@ class Run(NamedTuple):
     loads: list[tuple[int, float]]
 
 
-def quick(planner: Planner, asked: Asked, exact: bool = True) -> Quick:
+BUSY, CHAIN, WHOLE = range(3)  # how near to a step its seconds at a glance are
+
+
+def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
     """Return what `plan_time` says, at a glance.
 
-    Where the device has not room for a plan, its seconds are infinite. Without `exact` they, and
-    the joules, are those below which a run is not.
+    Where the device has not room for a plan, its seconds are infinite. Less `near` than `WHOLE`
+    they, and the joules, are those that a step takes at least: what the busiest device does
+    (`BUSY`), or the longest chain of parts that wait for each other (`CHAIN`).
     """
     plan, m = asked.plan, asked.rounds
     key = _key(asked)
@@ -166,13 +170,28 @@ def quick(planner: Planner, asked: Asked, exact: bool = True) -> Quick:
     held = max([still + in_flight(kept, most, m) for still, kept in holds_of(planner, asked)])
     if held > planner.room_bytes:
         return Quick(inf, held, None, asked)
-    runs = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
-    if exact:
-        end_s = max(map(add, ends_of(*runs.pipeline.of(m)), runs.tails_s))
+    if near == BUSY:
+        one = Step(planner, asked)
+        end_s, loads = m * busiest_s(one), loads_of(one)
     else:
-        end_s = runs.least.after_s(m)
+        runs = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
+        loads = runs.loads
+        if near == WHOLE:
+            end_s = max(map(add, ends_of(*runs.pipeline.of(m)), runs.tails_s))
+        else:
+            end_s = runs.least.after_s(m)
     step_s = planner.whole_s(end_s, plan.devices)
-    return Quick(step_s, held, energy_of(planner, asked, step_s, runs.loads), asked)
+    return Quick(step_s, held, energy_of(planner, asked, step_s, loads), asked)
+
+
+def busiest_s(one: Step) -> float:
+    """Return the seconds of a micro-batch on the device of the pipeline that has most to do."""
+
+    def most() -> float:
+        loads = ([(one.passes(part), count) for part, count in own] for own in {*one.shape.devices})
+        return max(sum([(f.seconds + b.seconds) * n for (f, b), n in own]) for own in loads)
+
+    return one.planner.once(("busiest", *one.as_stages), most)
 
 
 def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
@@ -214,13 +233,21 @@ def _takes(one: Step) -> Run:
 
 def pipeline_of(one: Step) -> Pipeline:
     """Return the pipeline of a plan."""
-    return Pipeline(one.plan.schedule, tuple(one.stages), one.plan.pipeline, one.send.total_s)
+    way = one.plan.schedule
+    return one.planner.once(
+        ("pipeline", way, *one.as_stages),
+        lambda: Pipeline(way, tuple(one.stages), one.plan.pipeline, one.send.total_s),
+    )
 
 
 def loads_of(one: Step) -> list[tuple[int, float]]:
     """Return how many devices have the same to do, and the joules of a micro-batch on one."""
-    loads = Counter(one.shape.devices).items()
-    return [(count, dynamic_of(one, load)) for load, count in loads]
+
+    def counted() -> list[tuple[int, float]]:
+        loads = Counter(one.shape.devices).items()
+        return [(count, dynamic_of(one, load)) for load, count in loads]
+
+    return one.planner.once(("loads", one.of_layers), counted)
 
 
 class _Tail(NamedTuple):
