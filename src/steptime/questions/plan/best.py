@@ -59,7 +59,7 @@ def answer(request: Request) -> dict[str, Any]:
     if request.others and not request.devices:
         raise InputError("plan: several devices go with --devices or --max-devices")
     told = searched(request) if request.devices else answered(request)
-    stays = request.split.get("offload", "none") == "none"
+    stays = request.split.get("offload", None if request.devices else "none") == "none"
     if request.site.host_link and stays and told.get("fits", True):
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return told

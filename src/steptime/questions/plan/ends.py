@@ -74,9 +74,7 @@ def _in_turn(splits: bool, stages: Sequence[Stage], m: int, send_s: float) -> tu
     return tuple(end + min(m, d) * weights[d] for d, end in enumerate(free))
 
 
-def _interleaved(
-    stages: Sequence[Stage], p: int, m: int, send_s: float
-) -> tuple[float, ...]:
+def _interleaved(stages: Sequence[Stage], p: int, m: int, send_s: float) -> tuple[float, ...]:
     """Return the ends of several stages a device, whose micro-batches go in groups of p.
 
     At step j, device d goes forward with its part j - d, and back with one that is as many parts

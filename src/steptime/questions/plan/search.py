@@ -13,9 +13,10 @@ from steptime.core.workload import Plan
 from steptime.questions.plan.ends import most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import in_flight, least_bytes
+from steptime.questions.plan.passes import Step
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.space import Way
-from steptime.questions.plan.step import BUSY, WHOLE, Quick, holds_of, quick
+from steptime.questions.plan.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quick
 
 Kind = TypeVar("Kind")
 MOST_PLANS = 1_000_000
@@ -49,7 +50,7 @@ class Search(NamedTuple):
 
     `steps_s` are the seconds of those plans that fit, stay within the limits and are not told apart
     from the fastest; `refused` counts the others by limit, `nearest` of them is least beyond one,
-    where all are.
+    where all are. `full` compute all layers again.
     """
 
     front: list[Quick]
@@ -57,6 +58,7 @@ class Search(NamedTuple):
     considered: int
     refused: Counter[str]
     nearest: Near | None
+    full: Sequence[Asked] = ()
 
 
 def search(
@@ -64,7 +66,8 @@ def search(
 ) -> Search:
     """Return the plans within the caps that no other one beats in time, memory and energy.
 
-    Their steps are told of those that take at most `alike` times as long as the fastest. Raises `InputError` for more plans than can be tried.
+    Beside them are the seconds of those that take at most `alike` times as long as the fastest.
+    Raises `InputError` for more plans than can be tried.
     """
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
@@ -104,7 +107,9 @@ def _search(
                 least = min(least, found.bytes)
                 continue
             values = [(one.value(found), one) for one in caps]
-            beyond = [Near(value / m, name, value, m) for value, (name, _, m) in values if value > m]
+            beyond = [
+                Near(value / m, name, value, m) for value, (name, _, m) in values if value > m
+            ]
             if beyond:
                 refused.update(one.name for one in beyond)
                 near = min(near, max(beyond))
@@ -113,8 +118,10 @@ def _search(
     if considered and refused[MEMORY] == considered:
         least = _least_held(planner, large, least)
         near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
-    known = None if kept or near.ratio == inf else near
-    return Search(*_front(planner, kept, alike), considered, refused, known)
+    nearest = None if kept or near.ratio == inf else near
+    front, steps_s = _front(planner, kept, WHOLE if caps else BUSY, alike)
+    full = [one.asked for one in kept if one.asked.plan.recompute == "full"]
+    return Search(front, steps_s, considered, refused, nearest, full)
 
 
 def _floor(planner: Planner, plan: Plan) -> float:
@@ -160,15 +167,15 @@ def _least_held(planner: Planner, large: Sequence[tuple[float, Asked]], least: f
 
 
 def _front(
-    planner: Planner, kept: Sequence[Quick], alike: float
+    planner: Planner, kept: Sequence[Quick], known: int, alike: float
 ) -> tuple[list[Quick], list[float]]:
-    """Return the plans that none beats, of some whose seconds and joules are the least they take.
+    """Return the plans that none beats, of some whose seconds and joules are `known` so nearly.
 
     Beside them are the seconds of those that are at most `alike` times as long as the fastest. They
     come in the order of what they take at least; who is not beaten by those before is priced
     more nearly, and comes again.
     """
-    heap = [(_spent(one), at, BUSY, one) for at, one in enumerate(kept)]
+    heap = [(_spent(one), at, known, one) for at, one in enumerate(kept)]
     heapify(heap)
     front: list[tuple[tuple[float, ...], Quick]] = []
     steps_s: list[float] = []
@@ -198,26 +205,43 @@ def _spent(one: Quick) -> tuple[float, ...]:
 def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Search:
     """Return a search with the fewest layers computed again that fit, of plans that do so with all.
 
-    The fewer there are, the less time a plan takes and the more memory: they are found by halving.
+    The fewer there are, the less time a plan takes and the more memory: they are found by halving,
+    for plans that none beats, and for those that would be the fastest with none.
     """
-    more = []
-    for one in found.front:
-        plan, least = one.asked.plan, None
-        if plan.recompute != "full" or plan.recompute_layers:
+    more: list[Quick] = []
+    best_s = found.front[0].step_s if found.front else inf
+    unbeaten_ = {one.asked for one in found.front}
+    for least_s, asked in sorted(
+        [(_without_s(planner, one), one) for one in found.full], key=lambda one: one[0]
+    ):
+        if least_s >= best_s and asked not in unbeaten_:
             continue
-        low, high = 1, len(planner.shape.kinds) // (plan.pipeline * plan.virtual) - 1
-        while low <= high:
-            n = (low + high) // 2
-            at = quick(planner, one.asked.but({"recompute_layers": n}))
-            low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
-            least = at if at.step_s < inf else least
-        if least is not None and all(cap.holds(least) for cap in caps):
-            more.append(least)
+        fewest = _with_fewest(planner, asked)
+        if fewest is not None and all(cap.holds(fewest) for cap in caps):
+            more.append(fewest)
+            best_s = min(best_s, fewest.step_s)
     return found._replace(
         front=unbeaten([*found.front, *more], _spent),
         steps_s=[*found.steps_s, *(one.step_s for one in more)],
         considered=found.considered + len(more),
     )
+
+
+def _without_s(planner: Planner, asked: Asked) -> float:
+    """Return the seconds below which a plan is not that computes nothing again."""
+    none = asked.but({"recompute": "none"})
+    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.devices)
+
+
+def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
+    plan, least = asked.plan, None
+    low, high = 1, len(planner.shape.kinds) // (plan.pipeline * plan.virtual) - 1
+    while low <= high:
+        n = (low + high) // 2
+        at = quick(planner, asked.but({"recompute_layers": n}), BUSY)
+        low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
+        least = at if at.step_s < inf else least
+    return None if least is None else quick(planner, least.asked)
 
 
 def unbeaten(found: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:

@@ -150,7 +150,11 @@ class Space(NamedTuple):
         words += [f"ZeRO {zeros} over all replicas or those of a node"]
         if "schedule" not in self.fixed and not self.is_network:
             words += ["1F1B, interleaved or zero bubble"]
-        words += [] if "micro_batch" in self.fixed else ["micro-batches of 2^k sequences, or 2^k of them"]
+        words += (
+            []
+            if "micro_batch" in self.fixed
+            else ["micro-batches of 2^k sequences, or 2^k of them"]
+        )
         left = [word for name, word in LEFT_OUT.items() if name not in self.fixed]
         if self.planner.host is None and "offload" not in self.fixed:
             left.append("offload without --host-link")
