@@ -49,7 +49,7 @@ class Space(NamedTuple):
         """Return what is tried of each part by itself, most of which hang on others, too."""
         shape, devices = self.planner.shape, self.devices
         some = {
-            "tensor": [t for t in powers(min(devices, self.per_node)) if self.allows(tensor=t)],
+            "tensor": [t for t in powers(min(devices, self.per_node)) if self.divides(t)],
             "context": [
                 c for c in powers(devices) if not shape.length % c and
                 (c == 1 or shape.length // c >= LEAST_TOKENS)
@@ -67,9 +67,9 @@ class Space(NamedTuple):
         return {name: [self.fixed.get(name)] if name in self.fixed else own
                 for name, own in some.items()}  # fmt: skip
 
-    def allows(self, **parts: int) -> bool:
-        """Whether the network is divided by some parts of a plan."""
-        return fault(self.planner.shape, Asked(Plan(**parts), 1, self.batch)) is None
+    def divides(self, tensor: int) -> bool:
+        """Whether so many tensor ranks divide the network."""
+        return fault(self.planner.shape, Asked(Plan(tensor=tensor), 1, self.batch)) is None
 
     def ways(self) -> Iterator[Way]:
         """Yield the plans that these devices, the network and the batch allow."""
