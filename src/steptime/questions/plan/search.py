@@ -235,7 +235,7 @@ def _without_s(planner: Planner, asked: Asked) -> float:
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
     plan, least = asked.plan, None
-    low, high = 1, len(planner.shape.kinds) // (plan.pipeline * plan.virtual) - 1
+    low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
     while low <= high:
         n = (low + high) // 2
         at = quick(planner, asked.but({"recompute_layers": n}), BUSY)
