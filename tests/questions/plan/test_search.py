@@ -129,7 +129,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(
     found = [quick(one, asked) for asked in typed(one, devices, batch)]
     fit = sorted((alone for alone in found if alone.step_s < inf), key=lambda alone: alone.step_s)
     assert told["considered"] >= len(found) > 500  # beside them those with fewer layers again
-    assert told["refused"] == {MEMORY: len(found) - len(fit)}
+    assert told["refused"].get(MEMORY, 0) == len(found) - len(fit)
     best = told["best"]["step_s"]
     assert best <= fit[0].step_s * (1 + 1e-9)
     if not told["best"]["plan"].get("recompute_layers"):
