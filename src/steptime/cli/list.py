@@ -143,8 +143,8 @@ _SHOWN_OF_DEVICE = (
 def _stack(name: str) -> dict[str, Any]:
     """Return a stack as a row; a constant as value, spread and source, and its tables if known."""
     found = asdict(catalog.stack(name))
-    told = {use: found[use].items() for use in uses()}
-    return found | {use: {k: v if v.rows else v[:3] for k, v in of} for use, of in told.items()}
+    shown_as = {use: {k: v if v.rows else v[:3] for k, v in found[use].items()} for use in uses()}
+    return found | shown_as
 
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
