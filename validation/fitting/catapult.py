@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
@@ -16,6 +15,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.training import training_graph
 from steptime.prediction.kernel import Settings
 from steptime.prediction.lower import lower
+from validation.fitting.rows import device_of, rows
 
 STACK = str(Path(__file__).with_name("tensorflow1.toml"))  # of these rows alone: not shipped
 SETTINGS = Settings(stack=STACK)
@@ -32,8 +32,8 @@ def convolutions(data: Path) -> Iterator[Case]:
         builder = Builder("layer", precision("float32"), row["optimizer"] != "none")
         x = _leaf(builder, "x", (b, c_in, size, size))
         w = builder.weight("w", (c_out, c_in, kernel, kernel))
-        how = {"stride": (stride, stride), "padding": (*sides, *sides)}
-        y = builder.op("conv2d", x, w, name="conv", **how)
+        strides, padding = (stride, stride), (*sides, *sides)
+        y = builder.op("conv2d", x, w, name="conv", stride=strides, padding=padding)
         if row["bias"] == "1":
             y = builder.op("bias", y, builder.weight("b", (c_out,)), name="bias", axis=1)
         yield _case(builder, y, row, "conv layer")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
-from fitting.hierarchy import hierarchical
-from fitting.write import write, write_lines
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
+from validation.fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
+from validation.fitting.hierarchy import hierarchical
+from validation.fitting.write import write, write_lines
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 STACKS = PRIORS.with_name("stacks")
@@ -280,7 +280,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
 def main(arguments: Sequence[str]) -> int:
     """Run the stages that are asked for."""
     if not arguments:
-        print("usage: scripts/fit-priors DATA [STAGE ...]", file=sys.stderr)
+        print("usage: python -m validation.fit DATA [STAGE ...]", file=sys.stderr)
         return 2
     data, wanted = Path(arguments[0]), arguments[1:] or list(STAGES)
     for name in wanted:

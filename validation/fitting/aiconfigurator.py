@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
 from steptime.prediction.kernel import Kernel
+from validation.fitting.rows import device_of, rows
 
 THIN = 8  # rows of a product that only reads its weights
 LARGE = 1.5e8  # bytes: more than any cache

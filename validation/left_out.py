@@ -128,5 +128,6 @@ def left_out(rows: Rows) -> Iterator[Left]:
                 for off, time in zip(found, times, strict=True)
             ]
             wrong = [abs(exp(one) - 1) for one in found]
-            also = (fmean(abs(exp(one) - 1) for one in some[out]) for some in (told, plain))
-            yield Left(by, name, len(wrong), *also, fmean(wrong), median(wrong), fmean(inside))
+            before, neutral = (fmean(np.abs(np.expm1(some[out]))) for some in (told, plain))
+            left = fmean(wrong), median(wrong), fmean(inside)
+            yield Left(by, name, len(wrong), before, neutral, *left)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fitting import neusight, neusight_models
-from fitting.hierarchy import hierarchical
-from fitting.stages import STAGES, by_device, even
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.device import chosen
 from steptime.calibration.fit import fitted, logs
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
+from validation.fitting import neusight, neusight_models
+from validation.fitting.hierarchy import hierarchical
+from validation.fitting.stages import STAGES, by_device, even
 
 PER_KIND = 120  # op rows of a kind of a device
 POINTS, DRAWS = 60, 5

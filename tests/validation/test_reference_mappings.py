@@ -1,6 +1,5 @@
 """Mapping files of the fit say the same of reference data as its loaders; skipped without them."""
 
-import sys
 from itertools import islice
 
 import pytest
@@ -9,12 +8,7 @@ from places import ROOT
 from steptime.calibration.mapped import read_mapping
 from steptime.calibration.mapping import cases_of
 
-MAPPINGS = ROOT / "scripts/fitting/mappings"
-
-
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "scripts"), *sys.path])
+MAPPINGS = ROOT / "validation/fitting/mappings"
 
 
 def mapped(folder, name, most=3):
@@ -23,7 +17,7 @@ def mapped(folder, name, most=3):
 
 @pytest.mark.slow
 def test_products_and_streams(shared):
-    from fitting import neusight
+    from validation.fitting import neusight
 
     ours = mapped(shared / "measured/neusight", "neusight", 400)
     for loader, kinds in (
@@ -43,7 +37,7 @@ def test_products_and_streams(shared):
 
 @pytest.mark.slow
 def test_training_steps(shared):
-    from fitting import paradnn
+    from validation.fitting import paradnn
 
     found = mapped(shared / "pytorch-paradnn/fc_T4_dev.csv.gz", "paradnn")
     for case in islice(found, 2):

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import device_of, drawn
 from steptime.calibration.cases import Case, op_kernels
 from steptime.prediction.kernel import Kernel
+from validation.fitting.rows import device_of, drawn
 
 
 def products(data: Path) -> Iterator[Case]:

@@ -1,18 +1,12 @@
 """Groups of published steps left out of the constants, and what a stack knows of a device."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from steptime.core.workload import Plan
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request, Site
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from fitting.left_out import CUT, NEUTRAL, _fitted
+from validation.left_out import CUT, NEUTRAL, _fitted
 
 SMALL = "transformer:layers=2,width=4096,heads=32,vocabulary=32000"
 

@@ -1,6 +1,5 @@
 """Whole transformers of other people, priced by the shipped constants as they are."""
 
-import sys
 from collections import defaultdict
 
 import numpy as np
@@ -12,13 +11,12 @@ from steptime.calibration.fit import constants_of, logs
 from steptime.hardware import catalog
 
 REFERENCE = ROOT.parent / "shared/reference"
-sys.path.insert(0, str(ROOT / "scripts"))
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="without the reference data")
 def test_transformers_of_neusight_are_priced_as_well_as_by_it() -> None:
     """38 runs on 5 GPUs: NeuSight (ASPLOS 2025) is 9.8 % off, a roofline of float32 30 %."""
-    from fitting.neusight_models import with_rivals
+    from validation.fitting.neusight_models import with_rivals
 
     runs = defaultdict(list)
     rivals = []

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from fitting.rows import device_of, rows
 from steptime.build import build_step, make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.lower import lower
+from validation.fitting.rows import device_of, rows
 
 DEVICES = {"Tesla T4": "t4", "NVIDIA A100 80GB PCIe": "a100-pcie-80gb"}
 STEPS = 100  # that a duration is of

@@ -1,15 +1,9 @@
-import sys
-
 import numpy as np
 import pytest
 
-from places import ROOT
 from steptime.calibration.cases import Case, op_kernels
 from steptime.hardware.catalog import device
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from fitting.intervals import UNTOLD, Off, constants_of, off_of, older, widths
+from validation.fitting.intervals import UNTOLD, Off, constants_of, off_of, older, widths
 
 CASE = Case(op_kernels("relu", ((8, 8),), {}, "float32"), device("t4"), 1.0, "relu", "repeated")
 OLD = Case(CASE.kernels, device("p100-pcie-16gb"), 1.0, "relu", "repeated")

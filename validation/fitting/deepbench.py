@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
 from steptime.network.ops.sequence import GATES
+from validation.fitting.rows import device_of, rows
 
 CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 
@@ -33,7 +33,7 @@ def convolutions(data: Path) -> Iterator[Case]:
         names = ("b", "c_in", "h", "w", "c_out", "filter_h", "filter_w", "pad_h", "pad_w")
         b, c_in, h, w, c_out, kh, kw, ph, pw = (int(row[name]) for name in names)
         sh, sw = int(row["stride_h"]), int(row["stride_w"])
-        how = {"stride": (sh, sw), "padding": (ph, ph, pw, pw)}
+        how: dict[str, tuple[int, ...]] = {"stride": (sh, sw), "padding": (ph, ph, pw, pw)}
         x, filters = (b, c_in, h, w), (c_out, c_in, kh, kw)
         grad = (b, c_out, (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1)
         device = device_of(row["device"])
@@ -43,7 +43,7 @@ def convolutions(data: Path) -> Iterator[Case]:
             ("conv2d_grad_weight", "grad_weight_ms", (x, grad), {"kernel": (kh, kw)}),
         ):
             if row[column]:
-                kernels = op_kernels(kind, shapes, how | more, "float32")
+                kernels = op_kernels(kind, shapes, {**how, **more}, "float32")
                 yield Case(kernels, device, float(row[column]) / 1e3, kind, "repeated")
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fitting.rows import device_of, plain_rows
 from steptime.calibration.cases import Case, op_kernels
+from validation.fitting.rows import device_of, plain_rows
 
 LEAST = 1024  # tokens: its profiler sees whole microseconds
 

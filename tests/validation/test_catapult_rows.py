@@ -1,7 +1,6 @@
 """Layers of CDECatapult as cases: what a TensorFlow 1 session runs, and that its host waits."""
 
 import gzip
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,12 @@ from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.hardware import catalog
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROW = "tesla-m60,2,9,3,4,3,2,VALID,1,relu,{},1.5,0.01\n"
 HEAD = "device,b,size,c_in,c_out,kernel,stride,padding,bias,activation,optimizer,time_ms,spread\n"
 
 
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
-
-
 def layer(folder: Path, optimizer: str) -> Case:
-    from fitting import catapult
+    from validation.fitting import catapult
 
     path = folder / "measured/cdecatapult/conv.csv.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +42,7 @@ def test_a_step_trains_input_and_target_too(tmp_path: Path) -> None:
 
 def test_the_host_waits_for_the_end_of_a_call(tmp_path: Path) -> None:
     case = layer(tmp_path, "none")
-    from fitting import catapult
+    from validation.fitting import catapult
 
     constants = {name: one.value for name, one in catalog.priors("gpu", catapult.STACK).items()}
     quick = constants | {"host.forward_op_s": 1e-9, "launch.gap_s": 1e-9}

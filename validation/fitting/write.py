@@ -7,9 +7,7 @@ from steptime.core.files import write_whole
 from steptime.core.toml_files import read_toml, toml_text
 from steptime.hardware.constants import Constant
 
-_HEAD = (
-    "# Constants of the method `calibrated`; scripts/fit-priors DATA STAGE rewrites a section.\n"
-)
+_HEAD = "# Constants of the method `calibrated`; `validation.fit` rewrites a section.\n"
 
 
 def write(path: Path, fitted: Mapping[str, Constant]) -> None:

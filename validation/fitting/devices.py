@@ -11,18 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitting import (
-    aiconfigurator,
-    catapult,
-    deepbench,
-    intervals,
-    neusight,
-    neusight_models,
-    paradnn,
-)
-from fitting.hierarchy import hierarchical
-from fitting.intervals import Off
-from fitting.stages import STAGES, by_device, even
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
@@ -31,9 +19,21 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.method import GPU, NAMES
+from validation.fitting import (
+    aiconfigurator,
+    catapult,
+    deepbench,
+    intervals,
+    neusight,
+    neusight_models,
+    paradnn,
+)
+from validation.fitting.hierarchy import hierarchical
+from validation.fitting.intervals import Off
+from validation.fitting.stages import STAGES, by_device, even
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
-BEGIN, END = "<!-- scripts/validate writes from here -->", "<!-- to here -->"
+BEGIN, END = "<!-- python -m validation.page devices writes from here -->", "<!-- to here -->"
 POINTS, DRAWS, PER_KIND, OF_TARGET = 60, 5, 100, 150
 Sets = Mapping[str, Sequence[Case]]
 Constants = Mapping[str, float]
@@ -130,10 +130,11 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
             for key in stage.free:
                 own[stage.stack if key.startswith("host.") else ""][key] = values[key]
         kind = catalog.device(device).kind
-        for stack in {one.stack for one in (*STAGES.values(), *TARGETS)}:
-            known = {key: one.value for key, one in catalog.priors(kind, stack).items()}
+        stacks = {*(one.stack for one in STAGES.values()), *(one.stack for one in TARGETS)}
+        for stack in stacks:
+            shipped = {key: one.value for key, one in catalog.priors(kind, stack).items()}
             told = own[""] | own[stack]
-            found[device, stack] = known | {key: v for key, v in told.items() if key in known}
+            found[device, stack] = shipped | {key: v for key, v in told.items() if key in shipped}
     return found
 
 
@@ -232,7 +233,7 @@ def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]
 def main(arguments: Sequence[str]) -> int:
     """Print the tables, or write them into the page."""
     if not arguments or list(arguments[1:]) not in ([], ["--write"]):
-        print("usage: scripts/validate DATA [--write]", file=sys.stderr)
+        print("usage: python -m validation.page devices DATA [--write]", file=sys.stderr)
         return 2
     checked, known = read(Path(arguments[0]))
     offs = _offs(checked, known)
@@ -322,10 +323,10 @@ def tables(
         cases = [case for some in checked[one.name].values() for case in some]
         yield line(f"analytic, {one.name}", score(cases, cost_model("analytic")))
         for name in sorted({name for case in cases for name in case.rivals}):
-            told = [case for case in cases if name in case.rivals]
-            rival = [Scored(case, case.rivals[name], None, None) for case in told]
+            shared = [case for case in cases if name in case.rivals]
+            rival = [Scored(case, case.rivals[name], None, None) for case in shared]
             yield line(f"{name}, {one.name}", rival)
-            same = {id(case) for case in told}
+            same = {id(case) for case in shared}
             ours = [s for d in new[one.name].values() for s in d if id(s.case) in same]
             yield line(f"calibrated, never seen, cases of {name}", ours)
     every = [s for some in new.values() for d in some.values() for s in d]

@@ -1,20 +1,15 @@
 """Constants of many devices at once, of which one stands on a strange machine."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-from fitting.hierarchy import hierarchical
 
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of
 from steptime.hardware import catalog
+from validation.fitting.hierarchy import hierarchical
 
 PRIORS = catalog.priors("gpu")
 FREE = ("launch.isolated_s", "stream.share_hbm")

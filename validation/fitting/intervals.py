@@ -15,7 +15,6 @@ from math import sqrt
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from fitting import catapult
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
@@ -23,6 +22,7 @@ from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import NAMES, form_of
+from validation.fitting import catapult
 
 FEWEST = 15  # rows of a group on a device that count
 UPPER = (1 + LEVEL) / 2

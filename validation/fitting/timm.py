@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from fitting.rows import device_of, rows
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
 from steptime.prediction.kernel import Kernel
+from steptime.prediction.method import stack_option
+from validation.fitting.rows import device_of, rows
 
 DTYPE, OLD = "float16-mixed", "torch-eager-1"
 Row = dict[str, str]
@@ -20,7 +21,7 @@ Row = dict[str, str]
 def op_by_op(data: Path) -> Iterator[Case]:
     """Yield steps of networks whose graph is known, once in either layout, by the latest PyTorch.
 
-    They are those that `scripts/export-timm` wrote into `STEPTIME_TIMM_GRAPHS`; without, none.
+    They are those that `export_timm` wrote into `STEPTIME_TIMM_GRAPHS`; without, none.
     """
     graphs, latest = os.environ.get("STEPTIME_TIMM_GRAPHS", ""), dict[tuple[str, ...], Row]()
     for row in rows(data / "measured/timm/networks.csv.gz"):
@@ -46,4 +47,4 @@ def op_by_op(data: Path) -> Iterator[Case]:
 @lru_cache(maxsize=1)
 def _kernels(text: str, batch: int, phase: str, stack: str) -> tuple[Kernel, ...]:
     """Return the kernels of a step; layouts follow one another in the table."""
-    return step_kernels(make_workload(read_model(text), batch, DTYPE, phase), stack)
+    return step_kernels(make_workload(read_model(text), batch, DTYPE, phase), stack_option(stack))

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fitting.neusight import TWO_INPUTS, vector
-from fitting.rows import device_of, rows
 from steptime.calibration.cases import Case, op_kernels
 from steptime.prediction.kernel import Kernel
+from validation.fitting.neusight import TWO_INPUTS, vector
+from validation.fitting.rows import device_of, rows
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The script that fits priors rewrites its constants and leaves the others alone."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,9 @@ import pytest
 from steptime.core.toml_files import read_toml
 from steptime.hardware.constants import Constant, constants_from_table
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
-
 
 def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
-    from fitting.write import write
+    from validation.fitting.write import write
 
     path = tmp_path / "gpu.toml"
     path.write_text('[a]\nx = {value = 1, spread = 0, fitted_on = "old"}\n')
@@ -31,7 +23,7 @@ def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
 
 
 def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Path) -> None:
-    from fitting.write import write_lines
+    from validation.fitting.write import write_lines
 
     path = tmp_path / "mine.toml"
     before = 'name = "mine"\n\n[host] # seconds\nstep_s = {}\nview_s = {}\n'
@@ -74,12 +66,11 @@ def test_a_host_s_constants_move_to_what_steps_took() -> None:
 
 
 def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fitting.stages import STAGES, whole_fit
-
     from steptime.calibration.cases import Case, op_kernels
     from steptime.hardware import catalog
+    from validation.fitting.stages import STAGES, whole_fit
 
-    monkeypatch.setattr("fitting.hierarchy.ROUNDS", 3)
+    monkeypatch.setattr("validation.fitting.hierarchy.ROUNDS", 3)
     device, stage = catalog.device("l40s"), STAGES["tensor"]
     shapes = [(2**i, 4096) for i in range(4, 12)]
     cases = [
@@ -97,9 +88,8 @@ def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.Mon
 
 
 def test_stages_start_from_what_the_files_have() -> None:
-    from fitting.stages import STAGES
-
     from steptime.hardware import catalog
+    from validation.fitting.stages import STAGES
 
     for stage in STAGES.values():
         here = catalog.priors(stage.priors, stage.stack)

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fitting.left_out import left_out, steps_of
 from steptime.calibration.published import tables_in
 from steptime.calibration.published_errors import evaluate_tables
+from validation.left_out import left_out, steps_of
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
-BEGIN, END = "<!-- scripts/validate-plans writes from here -->", "<!-- to here, plans -->"
+BEGIN, END = "<!-- python -m validation.page plans writes from here -->", "<!-- to here, plans -->"
 TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
 Row = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ def percent(value: float | None, places: int = 1) -> str:
     return "-" if value is None else f"{value:.{places}%}"
 
 
-def errors(rows: Sequence[Row]) -> list[str]:
+def errors(rows: Sequence[Row]) -> list[list[str]]:
     """Return the cells of the errors of sets or blocks."""
     return [
         [
