@@ -6,21 +6,24 @@ by least squares of which far rows are cut, and predicts those left out: exact a
 nearly between them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from steptime.calibration.asking import KINDS
-from steptime.calibration.published import Question, Told, tables_in
-from steptime.calibration.published_errors import told_of
+from steptime.calibration.columns import Floats
+from steptime.calibration.plan_errors import Answered, Predicted, Rows
+from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
+from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
+from validation.layouts import tables_in
+from validation.score import predicted
 
 MEGATRON = ("megatron-2023", "megatron-2024", "megatron-2025")
 NEUTRAL: Mapping[str, tuple[tuple[str, ...], str, float]] = {  # stacks, constant, without steps
@@ -36,7 +39,6 @@ NEUTRAL: Mapping[str, tuple[tuple[str, ...], str, float]] = {  # stacks, constan
 RIDGE, CUT = 0.02, 0.1  # of a constant's way, and of ln(predicted / measured): beyond it far rows
 ROUNDS = 30  # of weights of far rows
 SCALES = ((64, "up to 64"), (512, "65 to 512"), (1 << 30, "more than 512"))  # devices
-Rows = Sequence[tuple[Question, Told]]
 
 
 class Left(NamedTuple):
@@ -52,19 +54,33 @@ class Left(NamedTuple):
     inside: float
 
 
-def steps_of(paths: Sequence[Path]) -> Iterator[tuple[Question, Told]]:
-    """Yield the steps of tables of published ones, and what is told of them."""
-    for path, layout in tables_in(paths)[0].items():
-        for _, _, answer in told_of(path, layout, "calibrated") if layout.kind == "step" else ():
-            if not isinstance(answer, InputError) and "step_s" in answer[0].measured:
-                yield answer
+class Ways(NamedTuple):
+    """Of each row ln(predicted / measured), as told and without constants of steps.
+
+    `way` is what each of these adds [rows, constants].
+    """
+
+    told: Floats
+    plain: Floats
+    way: Floats
 
 
-def _scale(_: Question, told: Told) -> str:
+def steps_of(paths: Sequence[Path]) -> list[Answered]:
+    """Return the steps of tables of published ones, and what is predicted of them."""
+    tables = tables_in(paths)[0]
+    steps = {path: layout for path, layout in tables.items() if layout.kind == "step"}
+    return [row for *_, row in predicted(steps, "calibrated") if _is_step(row)]
+
+
+def _is_step(row: Answered | InputError) -> TypeGuard[Answered]:
+    return not isinstance(row, InputError) and "step_s" in row[0].measured.keys() & row[1].values
+
+
+def _scale(_: Question, told: Reply) -> str:
     return next(words for most, words in SCALES if told.devices <= most)
 
 
-GROUPS: Mapping[str, Callable[[Question, Told], str]] = {
+GROUPS: Mapping[str, Callable[[Question, Reply], str]] = {
     "table": lambda asked, _: asked.set,
     "model": lambda asked, _: asked.texts["model"].partition(",heads")[0],
     "device": lambda asked, _: asked.texts["device"],
@@ -73,9 +89,8 @@ GROUPS: Mapping[str, Callable[[Question, Told], str]] = {
 }
 
 
-def _without(stacks: tuple[str, ...], name: str, value: float) -> Method:
-    """Return `calibrated` with a constant of some stacks, or of all, as if no step had told it."""
-    base = cost_model("calibrated")
+def _without(base: Method, stacks: tuple[str, ...], name: str, value: float) -> Method:
+    """Return a method with a constant of some stacks, or of all, as if no step had told it."""
 
     def sees(device: Any, dtype: str, under: Any) -> Any:
         seen = base.sees(device, dtype, under)
@@ -95,39 +110,86 @@ def _fitted(ways: Any, off: Any) -> Any:
     return found
 
 
-def _off(asked: Question, told: Told) -> float:
+def _off(question: Question, reply: Reply) -> float:
     """Return ln(predicted / measured) of a step."""
-    return log(told.values["step_s"].value / asked.measured["step_s"])
+    return log(reply.values["step_s"].value / question.measured["step_s"])
+
+
+def _ways(rows: Rows, method: str) -> Ways:
+    """Return how far steps are off, and how much of that each constant of steps moves."""
+    told, base = np.array([_off(*row) for row in rows]), cost_model(method)
+    neutral = []
+    for stacks, name, value in NEUTRAL.values():
+        other = _without(base, stacks, name, value)
+        found = [
+            question.reply(other) if not stacks or reply.stack in stacks else reply
+            for question, reply in rows
+        ]
+        neutral.append([_off(row[0], reply) for row, reply in zip(rows, found, strict=True)])
+    way = told[:, None] - np.array(neutral).T
+    return Ways(told, told - way.sum(axis=1), way)
+
+
+def _off_left_out(ways: Ways, out: Any) -> Floats:
+    """Return how far rows are off that are `out`: their constants are fitted to all others."""
+    rest = ~out
+    found: Floats = ways.plain[out] + ways.way[out] @ _fitted(ways.way[rest], -ways.plain[rest])
+    return found
+
+
+def rows_left_out(rows: Iterable[Predicted], method: str) -> Iterator[Predicted]:
+    """Yield rows in their order, the steps of each set without the constants that it told.
+
+    These are fitted to the steps of the other sets; where there is none, they are neutral. What is
+    no step is a row that cannot be asked.
+    """
+    every = list(rows)
+    steps = [row for *_, row in every if _is_step(row)]
+    if not steps:
+        raise InputError("--left-out is of steps of trainings: there is none")
+    ways, sets = _ways(steps, method), np.array([question.set for question, _ in steps])
+    moved = np.zeros(len(steps))
+    for name in {*sets.tolist()}:
+        out = sets == name
+        moved[out] = _off_left_out(ways, out) - ways.told[out]
+    by = iter(moved.tolist())
+    for label, place, row in every:
+        if isinstance(row, InputError):
+            yield label, place, row
+        elif _is_step(row):
+            yield label, place, (row[0], _moved(row[1], exp(next(by))))
+        else:
+            yield label, place, InputError("--left-out is of steps of trainings")
+
+
+def _moved(reply: Reply, factor: float) -> Reply:
+    """Return a reply of a step's time alone, so many times as long."""
+    time = reply.values["step_s"]
+    low, high = (None if end is None else factor * end for end in (time.low, time.high))
+    return replace(reply, values={"step_s": Interval(factor * time.value, low, high)}, parts={})
 
 
 def left_out(rows: Rows) -> Iterator[Left]:
     """Yield the errors of each group of steps that is left out, group by group."""
-    told = np.array([_off(asked, one) for asked, one in rows])
-    ways = []
-    for stacks, name, value in NEUTRAL.values():
-        method = _without(stacks, name, value)
-        found = [
-            KINDS["step"](asked, method) if not stacks or one.stack in stacks else one
-            for asked, one in rows
-        ]
-        ways.append([_off(asked, one) for (asked, _), one in zip(rows, found, strict=True)])
-    way = told[:, None] - np.array(ways).T
-    plain = told - way.sum(axis=1)
+    ways = _ways(rows, "calibrated")
     for by, group_of in GROUPS.items():
         names = [group_of(*row) for row in rows]
         for name in sorted({*names}):
             out = np.array([one == name for one in names])
             if out.all():
                 continue
-            found = plain[out] + way[out] @ _fitted(way[~out], -plain[~out])
-            times = [
-                one.values["step_s"] for (_, one), is_out in zip(rows, out, strict=True) if is_out
-            ]
+            found = _off_left_out(ways, out)
+            replies = (row[1] for row, is_out in zip(rows, out, strict=True) if is_out)
+            times = [reply.values["step_s"] for reply in replies]
             inside = [
-                log(time.low / time.value) <= -off <= log(time.high / time.value)
+                time.low is not None
+                and time.high is not None
+                and log(time.low / time.value) <= -off <= log(time.high / time.value)
                 for off, time in zip(found, times, strict=True)
             ]
-            wrong = [abs(exp(one) - 1) for one in found]
-            before, neutral = (fmean(np.abs(np.expm1(some[out]))) for some in (told, plain))
+            wrong = np.abs(np.expm1(found)).tolist()
+            before, neutral = (
+                fmean(np.abs(np.expm1(some[out]))) for some in (ways.told, ways.plain)
+            )
             left = fmean(wrong), median(wrong), fmean(inside)
             yield Left(by, name, len(wrong), before, neutral, *left)

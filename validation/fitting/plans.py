@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steptime.calibration.published import tables_in
-from steptime.calibration.published_errors import evaluate_tables
+from validation.layouts import tables_in
 from validation.left_out import left_out, steps_of
+from validation.score import evaluate_tables
 
 PAGE = Path(__file__).parents[2] / "docs/validation.md"
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
@@ -56,7 +56,7 @@ def page(paths: Sequence[Path]) -> str:
     unasked = [[row["set"], str(row["rows"]), row["reason"]] for row in told["unasked"]]
     out = [
         [one.by, one.group, str(one.rows), *map(percent, one[3:7]), percent(one.inside, 0)]
-        for one in left_out([*steps_of([*paths, EXAMPLES])])
+        for one in left_out(steps_of([*paths, EXAMPLES]))
     ]
     return "\n\n".join(
         (

@@ -1,9 +1,10 @@
-"""How far predictions are from published tables: errors by set and block, and the worst rows."""
+"""How far predictions are from steps of trainings: errors by set and block, and the worst rows."""
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from math import hypot
 from operator import itemgetter
 from pathlib import Path
@@ -13,14 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration import device
-from steptime.calibration.asking import KINDS
 from steptime.calibration.columns import Floats
 from steptime.calibration.device import moved, spread
-from steptime.calibration.evaluate import DRAWS, errors, score
+from steptime.calibration.evaluate import DRAWS, errors
 from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.fit import fitted, left_out
-from steptime.calibration.mapping import cases_of, mapping
-from steptime.calibration.published import Layout, Question, Told, questions, row_of
+from steptime.calibration.plan_rows import Question, Reply, questions, row_of
 from steptime.core.errors import InputError, one_of
 from steptime.core.table import Table, columns
 from steptime.hardware import catalog
@@ -28,7 +27,6 @@ from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import calibrated_device
-from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.records.record import now
 
@@ -45,9 +43,15 @@ _NUMBERS = itemgetter("measured", "predicted", "low", "high")
 OF_UNASKED = columns("set", "rows", "reason", "first")
 
 
+Answered = tuple[Question, Reply]
+Rows = Sequence[Answered]
+Read = tuple[str, str, Question | InputError]  # set, place, and the row or why it is none
+Predicted = tuple[str, str, Answered | InputError]
+
+
 @dataclass(frozen=True)
-class Published:
-    """What published tables say of a method: a document of JSON values, and tables for people.
+class PlanErrors:
+    """What steps say of a method: a document of JSON values, and tables for people.
 
     `rows` are errors of each set and quantity, `groups` those of its blocks, `unasked` the rows
     that could not be asked, counted by reason; `cases` are all rows that were scored. `calibrated`
@@ -70,16 +74,44 @@ class Published:
         )
         return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
 
+    @property
+    def times(self) -> list[dict[str, Any]]:
+        """The rows that say a time, as the picture of an evaluation has them."""
+        return [
+            {**one, "kind": one["set"], "regime": one["quantity"].removesuffix("_s")}
+            | {"measured_s": one["measured"], "predicted_s": one["predicted"]}
+            for one in self.document["cases"]
+            if one["quantity"].endswith("_s") and not one["quantity"].endswith("per_s")
+        ]
 
-def evaluate_tables(
-    tables: Mapping[Path, Layout],
+
+def replies(asked: Iterable[Read], method: str | Method) -> Iterator[Predicted]:
+    """Yield set and place of each row, and what is predicted of it or why it cannot be asked."""
+    for label, place, question in asked:
+        if isinstance(question, InputError):
+            yield label, place, question
+            continue
+        try:
+            yield label, place, (question, question.reply(method))
+        except InputError as error:
+            yield label, place, error
+
+
+def evaluate_tables(paths: Iterable[Path], method: str, **options: Any) -> PlanErrors:
+    """Return how far a method is off on tables of steps; `options` are those of `errors_of`."""
+    asked = chain.from_iterable(map(questions, paths))
+    return errors_of(replies(asked, method), method, **options)
+
+
+def errors_of(
+    rows: Iterable[Predicted],
     method: str,
     by: Sequence[str] = ("block",),
     worst: int = WORST,
     points: int | None = None,
     draws: int = DRAWS,
-) -> Published:
-    """Return how far a method is off on published tables, each by its layout.
+) -> PlanErrors:
+    """Return how far rows that a method predicted are off.
 
     `points` of each device and stack calibrate it, in `draws` draws, to score the others. Raises
     `InputError` for an unknown group, or where no row can be asked.
@@ -87,22 +119,21 @@ def evaluate_tables(
     for one in by:
         one_of("group", one, GROUPS, "--by")
     scored: list[dict[str, Any]] = []
-    steps: list[tuple[Question, Told]] = []
+    steps: list[Answered] = []
     asked: Counter[str] = Counter()
     alone: dict[str, list[bool]] = defaultdict(list)
     unasked: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for path, layout in tables.items():
-        for label, place, answer in told_of(path, layout, method):
-            asked[label] += 1
-            if isinstance(answer, InputError):
-                unasked[label, str(answer).removeprefix("plan: ")].append(place)
-                continue
-            question, told = answer
-            steps.append(answer)
-            if not question.measured and told.fits is not None:
-                alone[label].append(told.fits == question.ran)
-            known = [name for name in question.measured if name in told.values]
-            scored += [row_of(question, told, name) for name in known]
+    for label, place, answer in rows:
+        asked[label] += 1
+        if isinstance(answer, InputError):
+            unasked[label, str(answer).removeprefix("plan: ")].append(place)
+            continue
+        question, reply = answer
+        steps.append(answer)
+        if not question.measured and reply.fits is not None:
+            alone[label].append(reply.fits == question.ran)
+        known = [name for name in question.measured if name in reply.values]
+        scored += [row_of(question, reply, name) for name in known]
     left = [
         {"set": key[0], "rows": len(places), "reason": key[1], "first": places[0]}
         for key, places in unasked.items()
@@ -118,30 +149,7 @@ def evaluate_tables(
     groups = _errors(scored, by) if by else []
     apart = _left(steps, points, draws) if points else []
     said = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}
-    return Published({"method": method, "by": list(by), **said, "cases": scored})
-
-
-def told_of(
-    path: Path, layout: Layout, method: str
-) -> Iterator[tuple[str, str, tuple[Question, Told] | InputError]]:
-    """Yield set and place of each row, and what is told of it or why it cannot be asked."""
-    if layout.kind == "ops":
-        said = mapping({**layout.rows, "words": layout.words}, layout.name)
-        for one in score([*cases_of(path, said)], cost_model(method)):
-            label, place = f"{layout.name}, {one.case.kind}", one.case.place
-            texts, measured = {"device": one.case.device.name}, {"seconds": one.case.seconds}
-            question = Question(label, place, "ops", texts, {}, measured, True)
-            told = Told({"seconds": Interval(one.value, one.low, one.high)})
-            yield label, place, (question, told) if one.value > 0 else InputError("a size is 0")
-        return
-    for label, place, asked in questions(path, layout):
-        if isinstance(asked, InputError):
-            yield label, place, asked
-            continue
-        try:
-            yield label, place, (asked, KINDS[asked.kind](asked, method))
-        except InputError as error:
-            yield label, place, error
+    return PlanErrors({"method": method, "by": list(by), **said, "cases": scored})
 
 
 def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
@@ -160,7 +168,7 @@ def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[st
     return found
 
 
-def _left(rows: Sequence[tuple[Question, Told]], points: int, draws: int) -> list[dict[str, Any]]:
+def _left(rows: Rows, points: int, draws: int) -> list[dict[str, Any]]:
     """Return the errors of rows that were not drawn, over all draws, by set, device and stack."""
     by, was, now = ("device", "stack"), list[dict[str, Any]](), list[dict[str, Any]]()
     for seed, asked, told, after in drawn(rows, points, draws):
@@ -191,7 +199,6 @@ CONSTANTS = (
 STEP = 0.1  # of the log of a constant, by which slopes are found
 NORMAL = NormalDist(sigma=-1 / NormalDist().inv_cdf((1 - LEVEL) / 2))  # LEVEL lies within 1
 USUAL = 10  # rows that the interval of other devices counts for beside those that were drawn
-Rows = Sequence[tuple[Question, Told]]
 
 
 class _Logs(NamedTuple):
@@ -239,15 +246,15 @@ class _Group:
         return {"constants": moved(constants, self.free), "intervals": intervals}, off
 
 
-def _groups(rows: Rows) -> dict[tuple[str, str, str], list[tuple[Question, Told]]]:
-    groups: dict[tuple[str, str, str], list[tuple[Question, Told]]] = defaultdict(list)
+def _groups(rows: Rows) -> dict[tuple[str, str, str], list[Answered]]:
+    groups: dict[tuple[str, str, str], list[Answered]] = defaultdict(list)
     for asked, told in rows:
         if _quantity(asked, told):
             groups[asked.texts["device"], told.stack, told.form].append((asked, told))
     return groups
 
 
-def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, Told, Told]]:
+def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, Reply, Reply]]:
     """Yield of each draw the rows left: asked, as they were predicted and as calibrated.
 
     Each device, stack and form has `points` drawn. Raises `InputError` where none is left.
@@ -261,7 +268,7 @@ def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, 
             at = group.drawn(points, seed)
             method = _method(group.told(at)[0])
             for asked, told in (one for i, one in enumerate(own) if i not in at):
-                yield seed, asked, told, KINDS[asked.kind](asked, method)
+                yield seed, asked, told, asked.reply(method)
 
 
 def calibration(rows: Rows, points: int) -> dict[str, Any]:
@@ -277,7 +284,7 @@ def calibration(rows: Rows, points: int) -> dict[str, Any]:
     return {**about, "points": len(at), **table, "errors": device.errors(["step"] * len(at), off)}
 
 
-def _quantity(asked: Question, told: Told) -> str:
+def _quantity(asked: Question, told: Reply) -> str:
     return next((one for one in TELLS if one in asked.measured and one in told.values), "")
 
 
@@ -310,6 +317,6 @@ def _method(table: Mapping[str, Any]) -> Method:
 
 def _predicted(rows: Rows, constants: Mapping[str, float]) -> Floats:
     method = _method({"constants": constants})
-    told = [KINDS[asked.kind](asked, method) for asked, _ in rows]
+    told = [asked.reply(method) for asked, _ in rows]
     pairs = zip(rows, told, strict=True)
     return np.array([one.values[_quantity(*row)].value for row, one in pairs])
