@@ -26,7 +26,7 @@ by most, and those that could not be asked, counted by reason."""
 
 def options(arguments: Sequence[str]) -> Namespace:
     """Return the options of a command line."""
-    names = ", ".join(sorted(one.name for one in layouts()))
+    names = "; ".join(sorted(one.name for one in layouts()))
     parser = ArgumentParser(
         "python -m validation",
         description=ABOUT,

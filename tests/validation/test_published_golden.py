@@ -34,7 +34,7 @@ def test_a_table_of_others_is_scored_as_written_down(name: str, shared: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
-def test_a_long_table_is_scored_as_written_down(name: str, shared: Path) -> None:
+def test_a_further_table_is_scored_as_written_down(name: str, shared: Path) -> None:
     check(shared / "llm" / name)
 
 
