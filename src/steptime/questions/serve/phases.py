@@ -27,7 +27,6 @@ from steptime.questions.serve.kernels import (
     Group,
     Head,
     attention,
-    attention_of,
     merged,
 )
 
@@ -172,20 +171,8 @@ class Phases:
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)
 
-    @cached_property
-    def _skips_window(self) -> bool:
-        return attention_of(self.planner.method.settings).skips_window
-
     def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
-        """Return the seconds of a layer's attention for a group, and its first kernel.
-
-        Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
-        section 2.1.2): all heads share one key, of which a part is the value.
-        """
-        if head.window:  # parts of a prompt as long as the window see that before them
-            parts = -(-group.tokens // head.window) if self._skips_window else 1
-            tokens, past = -(-group.tokens // parts), head.window if parts > 1 else group.past
-            group = Group(group.sequences * parts, tokens, min(past, head.window))
+        """Return the seconds of a layer's attention for a group, and its first kernel."""
         group = group._replace(past=round(group.past))
         if (head, group) not in self._attended:
             kernels = attention(self.planner, head, group, self.kv)
