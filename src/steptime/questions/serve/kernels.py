@@ -8,7 +8,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
-from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import stack_of
 from steptime.questions.plan.pieces import FIRST, LAST, piece_of
 from steptime.questions.plan.planner import Planner
