@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import ceil
-from operator import mul
 from typing import NamedTuple
 
 from steptime.core.dtypes import precision
@@ -164,8 +163,8 @@ class Phases:
         cores = {op.name for op in graph.ops if op.kind == "attention"}
 
         def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
-            often = (self._times.get(piece_of(one.op), 0) for one in kernels)
-            return sum(map(mul, often, seconds))
+            both = zip(kernels, seconds, strict=True)
+            return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
 
         plain_s, stored_s, joined_s, core_s = (
             summed(some, self._seconds(some))
