@@ -13,7 +13,7 @@ from steptime.network.ops.sequence import experts_read
 from steptime.prediction.kernel import Kernel
 from steptime.questions.plan.request import Site
 from steptime.questions.serve.answer import Request, answered, largest_batch, paged
-from steptime.questions.serve.kernels import Group
+from steptime.questions.serve.kernels import Group, attention
 from steptime.questions.serve.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
@@ -176,8 +176,7 @@ def test_the_cache_of_8_bit_checkpoints() -> None:
 
 
 def core(one: Phases, name: str, group: Group) -> Kernel:
-    (found,) = one.attended(name, [group])
-    return found.kernel
+    return attention(one.planner, one.heads[name], group, one.kv)[0]
 
 
 def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
@@ -187,7 +186,6 @@ def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
     seen = 128 * 129 // 2 + (8192 - 128) * 128
     assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * seen
     assert core(one, "block1", Group(1, 1024, 9000)).flop == 4 * 64 * 64 * 1024 * 128
-    assert [*one.attended("last", [Group(1, 1, 1)])] == []
     keys = 128 * 2 * 8 * 64 * 2
     assert core(one, "block1", Group(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
 

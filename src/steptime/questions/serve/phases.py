@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import ceil
@@ -62,14 +62,6 @@ class Spent(NamedTuple):
         return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
 
 
-class Attended(NamedTuple):
-    """The attention of a layer for a group: its seconds, and its first kernel with its joules."""
-
-    seconds: float
-    joules: float
-    kernel: Kernel
-
-
 class Phases:
     """Seconds and bytes of a language model on ranks that serve it; what is asked for is kept.
 
@@ -91,7 +83,7 @@ class Phases:
             peaks[planner.low] *= planner.constant("low_share")
             self.device = replace(planner.seen, peak_flop_per_s=peaks)
         self._parts: dict[int, dict[str, Spent]] = {}
-        self._attended: dict[tuple[str, Group], Attended] = {}
+        self._attended: dict[tuple[str, Group], Spent] = {}
 
     @property
     def form(self) -> str:
@@ -139,8 +131,8 @@ class Phases:
         parts, found = {**self._part(rows), LAST: self._part(ends)[LAST]}, Spent()
         for name, times in self._times.items():
             found = found.plus(parts[name], times)
-            for one in self.attended(name, groups):
-                found = found.plus(Spent(attention_s=one.seconds, joules=one.joules), times)
+            for group in groups if name in self.heads else ():
+                found = found.plus(self.attended(name, group), times)
         stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         pair = range(0, min(stages, 2) * apart, apart)
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
@@ -198,18 +190,17 @@ class Phases:
         price = self.planner.method.price
         return [price(one._replace(after=(), views=0), self.device).value for one in kernels]
 
-    def attended(self, name: str, groups: Sequence[Group]) -> Iterator[Attended]:
-        """Yield the attention of a layer for each group, of an end of the network for none."""
-        for group in groups if name in self.heads else ():
-            key = name, group._replace(past=round(group.past))
-            if key not in self._attended:
-                kernels = attention(self.planner, self.heads[name], key[1], self.kv)
-                took = sum(self._seconds(kernels))
-                newer = (self.planner.device.architecture or "").startswith(NEWER)
-                took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
-                joules = spent_j(kernels[:1], self.device)
-                self._attended[key] = Attended(took, joules, kernels[0])
-            yield self._attended[key]
+    def attended(self, name: str, group: Group) -> Spent:
+        """Return what a layer's attention takes for a group."""
+        key = name, group._replace(past=round(group.past))
+        if key not in self._attended:
+            kernels = attention(self.planner, self.heads[name], key[1], self.kv)
+            took = sum(self._seconds(kernels))
+            newer = (self.planner.device.architecture or "").startswith(NEWER)
+            took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
+            joules = spent_j(kernels[:1], self.device)
+            self._attended[key] = Spent(attention_s=took, joules=joules)
+        return self._attended[key]
 
     def _part(self, rows: int) -> dict[str, Spent]:
         """Return what each piece takes but for attention, and the host to issue it."""
