@@ -150,7 +150,7 @@ class Phases:
         casts, gaps between kernels; waiting for the host; what the server adds.
         """
         graph, plain = self._lowered(tokens)
-        stored = [self._stored(graph, one, tokens) for one in plain]
+        stored = [self._stored(graph, one) for one in plain]
         joined = [*merged(graph, stored)]
         cores = {op.name for op in graph.ops if op.kind == "attention"}
 
@@ -207,7 +207,7 @@ class Phases:
         if rows not in self._parts:
             graph, kernels = self._lowered(rows)
             by: dict[str, list[Kernel]] = {}
-            for kernel in merged(graph, [self._stored(graph, one, rows) for one in kernels]):
+            for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {name: self._priced(graph, some) for name, some in by.items()}
             size = float(
@@ -264,21 +264,17 @@ class Phases:
         issue_s = self._issued_s(kernels) - self._issued_s([])
         return Spent(products, 0.0, other, exchange, 0.0, spent_j(mine, self.device), issue_s)
 
-    def _stored(self, graph: Graph, kernel: Kernel, rows: int) -> Kernel:
+    def _stored(self, graph: Graph, kernel: Kernel) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
         if kernel.kind not in LOWERED or piece_of(kernel.op) in (FIRST, LAST):
             return kernel
         _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
-        read = share = 1.0
-        weights = sum(spec.size for spec in rest if len(spec.shape) > 1)
+        weights = float(sum(spec.size for spec in rest if len(spec.shape) > 1))
         if kernel.kind == "experts":
-            weights, count = sum(spec.size for spec in rest[1:3]), rest[1].shape[0]
-            each = int(str(dict(attrs)["per_token"]))
-            read = experts_read(count, each, x.size / x.shape[-1]) / count  # as the op counts them
-            one, tokens = self.planner.shape.one, rows * min(self.plan.expert, self.plan.data)
-            routed = int(one["experts"])
-            share = experts_read(routed, int(one["experts_per_token"]), tokens) / routed
-        moved = kernel.bytes + weights * (share * FORMATS[self.weights] - read * HALF)
+            count, each = rest[1].shape[0], int(str(dict(attrs)["per_token"]))
+            read = experts_read(count, each, x.size / x.shape[-1]) / count
+            weights = read * sum(spec.size for spec in rest[1:3])
+        moved = kernel.bytes + weights * (FORMATS[self.weights] - HALF)
         return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
 
     @cached_property
