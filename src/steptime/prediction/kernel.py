@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from steptime.core.graph import Part
 from steptime.hardware import catalog
@@ -129,15 +128,8 @@ class Interval(NamedTuple):
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)
-Larger = Callable[[float, float], float]
 
 
-class Price(Protocol):
-    """How long a kernel takes on a device. `larger` is `max`, of arrays, too (`prediction/lines`).
-
-    A price that cannot take arrays of FLOP and bytes leaves `larger` out (`Method.arrays`).
-    """
-
-    def __call__(self, kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
-        """Return the seconds of `kernel` on `device`."""
-        ...
+def interval_of(found: Interval | float) -> Interval:
+    """Return what a price says of a kernel, where it says seconds alone too."""
+    return found if isinstance(found, Interval) else Interval(float(found))

@@ -1,0 +1,245 @@
+"""Kernels as columns: those that differ in numbers alone side by side, and sums by index.
+
+A step, a grid, a stage of a plan and a table of measured rows are such columns, and numpy is their
+only arithmetic: a price is asked for a group of kernels at once, whatever they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.core.graph import PLACE, Part
+from steptime.prediction.kernel import Interval, Kernel, Unit
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Numbers = tuple[float, ...]  # of a kernel, in the order of `numbers_of`
+
+
+class Rows(NamedTuple):
+    """Kernels that differ in numbers alone: each number is an array of theirs.
+
+    What the fields are `Kernel` says. An array has a row a kernel, and may have a column a batch.
+    """
+
+    kind: str
+    pass_: Part
+    dtype: str
+    unit: Unit
+    channels_last: bool
+    tf32: bool
+    flop: Any
+    bytes: Any
+    serial: Any
+    launches: Any
+    row: Any
+    fresh: Any
+    window: tuple[Any, ...] | None
+    products: tuple[tuple[Any, Any, Any, Any], ...]
+    tensors: tuple[Any, ...]
+
+
+_ALIKE = 6  # fields of `Rows` that are no numbers
+_kind_of = itemgetter(*[Kernel._fields.index(name) for name in Rows._fields[:_ALIKE]])
+_APART = ("op", "after", "views")  # what no price asks
+_same_of = itemgetter(
+    *[i for i, name in enumerate(Kernel._fields) if name not in (*_APART, "fresh")]
+)
+
+
+def numbers_of(kernel: Kernel) -> Numbers:
+    """Return the numbers in which kernels differ that are priced side by side."""
+    sizes = [size for product in kernel.products for size in product]
+    own = kernel.flop, kernel.bytes, kernel.serial, kernel.launches, kernel.row, kernel.fresh
+    return (*own, *(kernel.window or ()), *sizes, *kernel.tensors)
+
+
+class Prices(NamedTuple):
+    """The seconds of many kernels: what `Interval` says of one, as arrays of a row each.
+
+    A bound that is not known is NaN.
+    """
+
+    value: Floats
+    low: Floats
+    high: Floats
+    extrapolates: Floats
+    compute_s: Floats
+    memory_s: Floats
+    shared: Floats
+
+    @classmethod
+    def of(cls, times: Sequence[Interval]) -> Prices:
+        """Return the seconds of kernels, one after the other."""
+        return cls(*np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
+
+    def at(self, places: Any) -> Prices:
+        """Return the seconds of kernels at places, as often as these are named."""
+        return Prices(*(column[places] for column in self))
+
+    def times(self, factor: Any) -> Prices:
+        """Return so many times as many seconds."""
+        value, low, high, extrapolates, compute_s, memory_s, shared = self
+        seconds = (one * factor for one in (value, low, high))
+        return Prices(*seconds, extrapolates, compute_s * factor, memory_s * factor, shared)
+
+    def intervals(self) -> list[Interval]:
+        """Return the seconds of each kernel."""
+        return [
+            Interval(
+                value,
+                None if low != low else low,  # noqa: PLR0124  # NaN
+                None if high != high else high,  # noqa: PLR0124
+                extrapolates > 0,
+                *rest,
+            )
+            for value, low, high, extrapolates, *rest in zip(
+                *(column.tolist() for column in self), strict=True
+            )
+        ]
+
+    def alike(self, which: Ints, count: int) -> Prices:
+        """Return the sums of kernels that are off alike whenever they run, by which they are."""
+        found = [added(column, which, count) for column in self]
+        first = np.zeros(count, dtype=np.intp)
+        first[which[::-1]] = np.arange(len(which))[::-1]
+        return Prices(*found[:-1], self.shared[first])
+
+    def sums(self, index: Ints, count: int) -> Prices:
+        """Return the sums of kernels by index, which have a bound where all of them have one.
+
+        What prices share adds up, and what is their own as squares: each is another kernel. Two of
+        1 s, 0.5 s shared and 0.1 s own, are off by 1 s shared and 0.14 s own.
+        """
+        value, low, high, extrapolates, compute_s, memory_s = (
+            added(column, index, count) for column in self[:-1]
+        )
+        shared, apart = self.shared, 1 - self.shared**2
+        down, up = self.value - self.low, self.high - self.value
+        below, above, below2, above2 = (
+            added(part, index, count)
+            for part in (shared * down, shared * up, apart * down**2, apart * up**2)
+        )
+        squares = below2 + above2 > 0  # not so of NaN
+        off_low, off_high = np.sqrt(below**2 + below2), np.sqrt(above**2 + above2)
+        return Prices(
+            value,
+            np.where(squares, value - off_low, low),
+            np.where(squares, value + off_high, high),
+            extrapolates,
+            compute_s,
+            memory_s,
+            np.divide(above, off_high, out=np.ones_like(above), where=squares & (off_high > 0)),
+        )
+
+    def total(self) -> Interval:
+        """Return the sum of all kernels, as `sums` has it."""
+        return self.sums(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
+
+
+def added(column: Floats, index: Ints, count: int) -> Floats:
+    """Return the sums of a column's rows by index, in their order."""
+    if column.ndim == 1:
+        return np.bincount(index, column, count)
+    found = np.zeros((count, *column.shape[1:]))
+    if len(index):
+        order = np.argsort(index, kind="stable")
+        places, starts = np.unique(index[order], return_index=True)
+        found[places] = np.add.reduceat(column[order], starts)
+    return found
+
+
+class Kernels:
+    """Kernels as columns, each of those that differ once.
+
+    `which` says which of them each kernel is, `groups` are their rows side by side with their
+    places; exchanges are in none. `alike` says which of them differ in new pages alone, and how many
+    do not. Where `last` are the same kernels at another batch, their numbers are columns between
+    the two, at each of `shares` of the way. Kernels whose `owners` differ are kept apart.
+    """
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        last: Sequence[Kernel] = (),
+        shares: Any = None,
+        owners: Sequence[int] = (),
+    ) -> None:
+        places: dict[object, int] = {}
+        alike: dict[object, int] = {}
+        which, same = [], []
+        self.distinct: list[Kernel] = []
+        rows: dict[object, tuple[list[int], list[Numbers], list[Numbers]]] = {}
+        for i, kernel in enumerate(kernels):
+            key: tuple[object, ...] = _same_of(kernel), owners[i] if owners else 0
+            fresh = kernel.fresh, 0.0
+            if last:
+                key, fresh = (*key, _same_of(last[i])), (kernel.fresh, last[i].fresh)
+            place = places.setdefault((key, fresh), len(places))
+            which.append(place)
+            if place < len(self.distinct):
+                continue
+            self.distinct.append(kernel)
+            same.append(alike.setdefault(key, len(alike)))
+            if kernel.exchange is None:
+                counts = len(kernel.products), len(kernel.tensors), kernel.window is None
+                found = rows.setdefault((_kind_of(kernel), counts), ([], [], []))
+                found[0].append(place)
+                found[1].append(numbers_of(kernel))
+                if last:
+                    found[2].append(numbers_of(last[i]))
+        self.alike: tuple[Ints, int] = np.array(same, dtype=np.intp), len(alike)
+        self.which: Ints = np.array(which, dtype=np.intp)
+        self.width = () if shares is None else (len(shares),)
+        self.groups: list[tuple[Rows, Ints]] = [
+            (_side_by_side(self.distinct[own[0]], first, end, shares), np.array(own))
+            for own, first, end in rows.values()
+        ]
+
+    @cached_property
+    def often(self) -> Floats:
+        """How often each kernel of those that differ comes."""
+        return np.bincount(self.which, minlength=len(self.distinct)).astype(float)
+
+    @cached_property
+    def passes(self) -> Ints:
+        """The place of the pass of each kernel of those that differ."""
+        return np.array([PLACE[one.pass_] for one in self.distinct], dtype=np.intp)
+
+    def priced(self, ask: Callable[[Rows, Ints], Interval]) -> Prices:
+        """Return the prices of those that differ: `ask` says those of rows and their places."""
+        block: Floats = np.zeros((len(Prices._fields), len(self.distinct), *self.width))
+        for rows, places in self.groups:
+            for column, one in zip(block, ask(rows, places), strict=True):
+                column[places] = np.nan if one is None else one
+        return Prices(*block)
+
+
+def _side_by_side(
+    one: Kernel, first: Sequence[Numbers], last: Sequence[Numbers], shares: Any
+) -> Rows:
+    """Return kernels as rows of arrays, all as `one` in what is no number."""
+    columns = iter(_columns(first, last, shares))
+    own = [next(columns) for _ in range(6)]
+    window = None if one.window is None else tuple([next(columns) for _ in one.window])
+    products: Any = tuple([tuple([next(columns) for _ in range(4)]) for _ in one.products])
+    return Rows(*_kind_of(one), *own, window, products, tuple(columns))
+
+
+def _columns(
+    first: Sequence[Numbers], last: Sequence[Numbers], shares: Any
+) -> Iterator[Floats]:
+    """Yield the columns of rows of numbers; of those that change along, an array of them."""
+    begin = np.array(first, dtype=float).T
+    if shares is None:
+        yield from begin
+        return
+    for low, high in zip(begin, np.array(last, dtype=float).T, strict=True):
+        low_, change = low[:, None], (high - low)[:, None]
+        yield low_ + change * shares if change.any() else low_
