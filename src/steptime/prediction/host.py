@@ -117,9 +117,7 @@ def issuing(launches: Sequence[int], issue_s: float | None) -> Host | None:
     return Host((forward, backward, update))
 
 
-def behind_host(
-    parts_s: Sequence[Any], host: Host | None
-) -> tuple[Any, Any, Any]:
+def behind_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, Any]:
     """Return the parts of a step when the device waits for the host wherever that is slower.
 
     A part ends when the device has done its work and the host has issued it. If the host waits
@@ -131,9 +129,7 @@ def behind_host(
     forward, backward, update = parts_s
     if host is None:
         return forward, backward, update
-    first, second, third = (_in_turn if host.waits else _ahead)(
-        (forward, backward, update), host
-    )
+    first, second, third = (_in_turn if host.waits else _ahead)((forward, backward, update), host)
     factor = longer(parts_s, host)
     return first * factor, second * factor, third * factor
 

@@ -159,8 +159,8 @@ class Kernels:
     """Kernels as columns, each of those that differ once.
 
     `which` says which of them each kernel is, `groups` are their rows side by side with their
-    places; exchanges are in none. `alike` says which of them differ in new pages alone, and how many
-    do not. Where `last` are the same kernels at another batch, their numbers are columns between
+    places; exchanges are in none. `alike` says which of them differ in new pages alone, and how
+    many do not. Where `last` are the same kernels at another batch, their numbers are columns between
     the two, at each of `shares` of the way. Kernels whose `owners` differ are kept apart.
     """
 
@@ -173,7 +173,7 @@ class Kernels:
     ) -> None:
         places: dict[object, int] = {}
         alike: dict[object, int] = {}
-        which, same = [], []
+        which, same, owner = [], [], []
         self.distinct: list[Kernel] = []
         rows: dict[object, tuple[list[int], list[Numbers], list[Numbers]]] = {}
         for i, kernel in enumerate(kernels):
@@ -186,6 +186,7 @@ class Kernels:
             if place < len(self.distinct):
                 continue
             self.distinct.append(kernel)
+            owner.append(owners[i] if owners else 0)
             same.append(alike.setdefault(key, len(alike)))
             if kernel.exchange is None:
                 counts = len(kernel.products), len(kernel.tensors), kernel.window is None
@@ -194,6 +195,7 @@ class Kernels:
                 found[1].append(numbers_of(kernel))
                 if last:
                     found[2].append(numbers_of(last[i]))
+        self.owner: Ints = np.array(owner, dtype=np.intp)
         self.alike: tuple[Ints, int] = np.array(same, dtype=np.intp), len(alike)
         self.which: Ints = np.array(which, dtype=np.intp)
         self.width = () if shares is None else (len(shares),)
@@ -232,9 +234,7 @@ def _side_by_side(
     return Rows(*_kind_of(one), *own, window, products, tuple(columns))
 
 
-def _columns(
-    first: Sequence[Numbers], last: Sequence[Numbers], shares: Any
-) -> Iterator[Floats]:
+def _columns(first: Sequence[Numbers], last: Sequence[Numbers], shares: Any) -> Iterator[Floats]:
     """Yield the columns of rows of numbers; of those that change along, an array of them."""
     begin = np.array(first, dtype=float).T
     if shares is None:

@@ -67,9 +67,7 @@ class Method:
         share = self.settings.link_efficiency
         return self.links(fabric_of(link, share, memory_bytes_per_s))
 
-    def prices(
-        self, kernels: Kernels, device: Device, in_update: Device | None = None
-    ) -> Prices:
+    def prices(self, kernels: Kernels, device: Device, in_update: Device | None = None) -> Prices:
         """Return the seconds of kernels that differ on a device, which updates may find otherwise.
 
         The device is as the method sees it. Exchanges, which know no device, have none.

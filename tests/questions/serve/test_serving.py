@@ -181,10 +181,10 @@ def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
     assert wide is not None
     assert narrow is not None
     assert (wide.window, narrow.window) == (0, 128)
-    flop = one.attended(narrow, Group(1, 8192, 0))[1].flop
+    flop = one.attended(narrow, Group(1, 8192, 0)).kernel.flop
     assert flop == 4 * 64 * 64 * 64 * 128 * 256 * 0.75
     keys = 128 * 2 * 8 * 64 * 2
-    assert one.attended(narrow, Group(1, 1, 8192))[1].bytes == pytest.approx(keys, rel=0.1)
+    assert one.attended(narrow, Group(1, 1, 8192)).kernel.bytes == pytest.approx(keys, rel=0.1)
 
 
 def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_pa
     one = phases("gpt_oss_20b", stack=str(own))
     narrow = one.layers["block1"].head
     assert narrow is not None
-    assert one.attended(narrow, Group(1, 8192, 0))[1].flop == 4 * 64 * 64 * 8192 * 4096
+    assert one.attended(narrow, Group(1, 8192, 0)).kernel.flop == 4 * 64 * 64 * 8192 * 4096
     keys = 128 * 2 * 8 * 64 * 2  # the cache keeps no more than the window
-    assert one.attended(narrow, Group(1, 1, 8192))[1].bytes == pytest.approx(keys, rel=0.1)
+    assert one.attended(narrow, Group(1, 1, 8192)).kernel.bytes == pytest.approx(keys, rel=0.1)
 
 
 def test_a_part_of_a_prompt_sees_what_is_before_it() -> None:
@@ -204,9 +204,9 @@ def test_a_part_of_a_prompt_sees_what_is_before_it() -> None:
     one = phases()
     head = one.layers["block1"].head
     assert head is not None
-    flop = one.attended(head, Group(1, 1024, 3072))[1].flop
+    flop = one.attended(head, Group(1, 1024, 3072)).kernel.flop
     assert flop == 4 * 32 * 128 * 1024 * (3072 + 512)
-    whole = one.attended(head, Group(1, 4096, 0))[1].flop
+    whole = one.attended(head, Group(1, 4096, 0)).kernel.flop
     assert whole == 4 * 32 * 128 * 4096 * 2048
 
 

@@ -90,9 +90,7 @@ def implicit(kind: str, layer: Layer) -> tuple[Any, Any, Any, Any]:
     return groups, np.maximum(made, read * taps), np.minimum(made, read * taps), places
 
 
-def _by_lanes(
-    kernels: Rows, layer: Layer, device: Device, constants: Constants
-) -> Parts:
+def _by_lanes(kernels: Rows, layer: Layer, device: Device, constants: Constants) -> Parts:
     """Return the seconds of the quickest algorithm in plain float32."""
     size = SIZE_BYTES[kernels.dtype]
     gap = constants["launch.gap_s"] * kernels.launches
@@ -201,9 +199,7 @@ def _fused_s(kernels: Rows, layer: Layer, device: Device, constants: Constants) 
     return ceil(blocks, units) * each * (k + constants["convolution.ramp"] / 9)
 
 
-def _in_three(
-    kernels: Rows, layer: Layer, gap: Any, device: Device, constants: Constants
-) -> Parts:
+def _in_three(kernels: Rows, layer: Layer, gap: Any, device: Device, constants: Constants) -> Parts:
     """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
 
     The transforms overlap nothing.

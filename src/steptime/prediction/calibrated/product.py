@@ -234,9 +234,7 @@ def _again_s(shape: Shape, dtype: str, device: Device, constants: Constants) -> 
     return missed * weights * slower / memory_rate(device, constants)
 
 
-def _fastest(
-    shape: Shape, units: _Units, in_batch: bool, again_s: Any
-) -> tuple[Any, Any]:
+def _fastest(shape: Shape, units: _Units, in_batch: bool, again_s: Any) -> tuple[Any, Any]:
     """Return seconds and FLOP of a product by the tile that is taken, its contraction split or not.
 
     A tile needs one row and one column of its operands for each multiply-add of its area, so small

@@ -24,7 +24,8 @@ from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
-from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.questions.plan.pieces import (
     FIRST,
@@ -186,7 +187,7 @@ class Planner:
 
     def update_s(self, moved: float, parameters: float, _micro_batch: int) -> float:
         """Return the seconds in which a device applies so many gradients."""
-        return self.traffic_s("adam", moved, OPTIMIZER_FLOP * parameters).value
+        return self.traffic_s("adam", moved, OPTIMIZER_FLOP * parameters)
 
     def open_s(
         self, _kind: str, _size: float, _group: Sequence[int], _load: Load, _b: int
@@ -281,10 +282,16 @@ class Planner:
             raise InputError("several devices need a link: --link LINK (steptime list links)")
         return self.method.joins(fabric, self.device.memory_bytes_per_s), self.names[place]
 
-    def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
+    def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> float:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
         kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
-        return self.method.price(kernel, self.seen)
+        return self.seconds([kernel])[0]
+
+    def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
+        """Return the seconds of each kernel on the device as the method sees it, or on another."""
+        columns = Kernels(kernels)
+        found = self.method.prices(columns, self.seen if device is None else device)
+        return found.value[columns.which].tolist()
 
     @cached_property
     def room_bytes(self) -> float:

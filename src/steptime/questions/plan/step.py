@@ -1,13 +1,17 @@
 """One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import inf
 from operator import add
 from typing import NamedTuple
 
+from steptime.hardware.device import Device
 from steptime.prediction.calibrated.power import drawn_of, spent_j
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
     Kept,
@@ -296,6 +300,12 @@ def dynamic_of(one: Step, load: Load) -> float:
     planner, full, found = one.planner, one.plan.recompute == "full", 0.0
     for part, count in load:
         kernels = one.found[part.name].kernels
-        spent = planner.once(("spent", id(kernels)), partial(spent_j, kernels, planner.seen))
+        spent = planner.once(
+            ("spent", id(kernels)), partial(_spent_j, kernels, planner.seen)
+        )
         found += spent * (4 / 3 if part.again and full else 1) * count
     return found
+
+
+def _spent_j(kernels: Sequence[Kernel], device: Device) -> float:
+    return float(spent_j(Kernels(kernels), device))

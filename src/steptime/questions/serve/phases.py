@@ -19,6 +19,7 @@ from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.questions.plan.pieces import FIRST, LAST, LOWERED, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
 from steptime.questions.serve.kernels import (
@@ -69,6 +70,14 @@ class Part(NamedTuple):
     host_s: float
 
 
+class Attended(NamedTuple):
+    """The attention of a layer for a group: its seconds, and its first kernel with its joules."""
+
+    seconds: float
+    joules: float
+    kernel: Kernel
+
+
 @dataclass(frozen=True)
 class Layer:
     """What a layer, or an end, is made of, whatever a step asks: parameters by how they are kept.
@@ -102,7 +111,7 @@ class Phases:
             peaks[planner.low] *= planner.constant("low_share")
             self.device = replace(planner.seen, peak_flop_per_s=peaks)
         self._parts: dict[int, dict[str, Part]] = {}
-        self._attended: dict[tuple[Head, Group], tuple[float, Kernel]] = {}
+        self._attended: dict[tuple[Head, Group], Attended] = {}
 
     @property
     def form(self) -> str:
@@ -155,9 +164,9 @@ class Phases:
             head = self.layers[name].head
             if head is not None:
                 for group in groups:
-                    took, kernel = self.attended(head, group)
-                    joules = spent_j((kernel,), self.device)
-                    found = found.plus(Spent(attention_s=took, joules=joules), times)
+                    one = self.attended(head, group)
+                    spent = Spent(attention_s=one.seconds, joules=one.joules)
+                    found = found.plus(spent, times)
         stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         pair = range(0, min(stages, 2) * apart, apart)
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
@@ -176,8 +185,8 @@ class Phases:
     def _skips_window(self) -> bool:
         return attention_of(self.planner.method.settings).skips_window
 
-    def attended(self, head: Head, group: Group) -> tuple[float, Kernel]:
-        """Return the seconds of a layer's attention for a group, and its first kernel.
+    def attended(self, head: Head, group: Group) -> Attended:
+        """Return a layer's attention for a group.
 
         Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
         section 2.1.2): all heads share one key, of which a part is the value.
@@ -189,11 +198,12 @@ class Phases:
         group = group._replace(past=round(group.past))
         if (head, group) not in self._attended:
             kernels = attention(self.planner, head, group, self.kv)
-            took = sum(self.planner.method.price(one, self.device).value for one in kernels)
+            took = sum(self.planner.seconds(kernels, self.device))
             newer = (self.planner.device.architecture or "").startswith(NEWER)
             if newer and group.tokens > 1:
                 took *= self.constant("attention")
-            self._attended[head, group] = took, kernels[0]
+            joules = spent_j(Kernels(kernels[:1]), self.device)
+            self._attended[head, group] = Attended(took, joules, kernels[0])
         return self._attended[head, group]
 
     def _part(self, rows: int) -> dict[str, Part]:
@@ -227,11 +237,11 @@ class Phases:
             raise InputError(f"serve: {error}") from None
 
     def _priced(self, graph: Graph, kernels: Sequence[Kernel]) -> Part:
-        kinds = {op.name: op for op in graph.ops}
-        products = other = exchange = 0.0
-        mine = []
+        ops = {op.name: op for op in graph.ops}
+        other = exchange = 0.0
+        mine, casts = [], []
         for kernel in kernels:
-            op = kinds[kernel.op]
+            op = ops[kernel.op]
             if op.kind == "attention":
                 continue
             if kernel.exchange is not None:
@@ -239,25 +249,23 @@ class Phases:
                 group = range(0, ranks * stride, stride)
                 exchange += self.planner.exchange(kernel.kind, kernel.bytes, group).seconds
                 continue
-            one = kernel._replace(after=(), views=0)
+            mine.append(kernel)
             if op.kind == "experts":  # each row of a token and expert is written, and summed
                 copies = float(str(op.attrs["per_token"])) * graph.tensors[op.inputs[0]].size
                 other += self.constant("routed_s")
-                other += self.planner.traffic_s("gather", 2 * HALF * copies).value
-            if self.planner.low and one.dtype == self.planner.low:  # its operand is quantised
+                other += self.planner.traffic_s("gather", 2 * HALF * copies)
+            if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
                 size = 3.0 * graph.tensors[op.inputs[0]].size
-                cast = Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, size)
-                other += self.planner.method.price(cast, self.device).value
-            mine.append(one)
-            took = self.planner.method.price(one, self.device).value
-            gap_s = self.constant("kernel_s") * one.launches
-            if one.unit == "matrix":
-                products += took + gap_s
-            else:
-                other += took * self.constant("vectors") + gap_s
+                casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, size))
+        times = self.planner.seconds([*mine, *casts], self.device)
+        other += sum(times[len(mine) :])
+        gap_s, slower = self.constant("kernel_s"), self.constant("vectors")
+        timed = list(zip(mine, times, strict=False))
+        products = sum(s + gap_s * one.launches for one, s in timed if one.unit == "matrix")
+        other += sum(s * slower + gap_s * one.launches for one, s in timed if one.unit == "vector")
         host = host_of(calls_of(mine), self.device.constants)
         issued = 0.0 if host is None else host.issued_s[0] - host.base_s
-        joules = spent_j(mine, self.device)
+        joules = spent_j(Kernels(mine), self.device)
         return Part(Spent(products, 0.0, other, exchange, 0.0, joules), issued)
 
     def _stored(self, graph: Graph, kernel: Kernel, rows: int) -> Kernel:
