@@ -6,7 +6,7 @@ only arithmetic: a price is asked for a group of kernels at once, whatever they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -227,19 +227,18 @@ def _side_by_side(
     one: Kernel, first: Sequence[Numbers], last: Sequence[Numbers], shares: Any
 ) -> Rows:
     """Return kernels as rows of arrays, all as `one` in what is no number."""
-    columns = iter(_columns(first, last, shares))
-    own = [next(columns) for _ in range(6)]
-    window = None if one.window is None else tuple([next(columns) for _ in one.window])
-    products: Any = tuple([tuple([next(columns) for _ in range(4)]) for _ in one.products])
-    return Rows(*_kind_of(one), *own, window, products, tuple(columns))
+    columns: list[Floats] = [*np.array(first, dtype=float).T]
+    if shares is not None:
+        ends = np.array(last, dtype=float).T
+        columns = [_between(*both, shares) for both in zip(columns, ends, strict=True)]
+    own, i = columns[:6], 6 if one.window is None else 12
+    window = None if one.window is None else tuple(columns[6:12])
+    sides = i + 4 * len(one.products)
+    products: Any = tuple([tuple(columns[at : at + 4]) for at in range(i, sides, 4)])
+    return Rows(*_kind_of(one), *own, window, products, tuple(columns[sides:]))
 
 
-def _columns(first: Sequence[Numbers], last: Sequence[Numbers], shares: Any) -> Iterator[Floats]:
-    """Yield the columns of rows of numbers; of those that change along, an array of them."""
-    begin = np.array(first, dtype=float).T
-    if shares is None:
-        yield from begin
-        return
-    for low, high in zip(begin, np.array(last, dtype=float).T, strict=True):
-        low_, change = low[:, None], (high - low)[:, None]
-        yield low_ + change * shares if change.any() else low_
+def _between(first: Floats, last: Floats, shares: Floats) -> Floats:
+    """Return a column of numbers on the way from first to last, where they change along it."""
+    change = last - first
+    return first[:, None] + change[:, None] * shares if change.any() else first[:, None]

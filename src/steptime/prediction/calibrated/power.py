@@ -7,7 +7,7 @@ import numpy as np
 
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, has_matrix_units, ruled_as
-from steptime.prediction.kernels import Kernels, Rows
+from steptime.prediction.kernels import Floats, Kernels, Rows
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
 NODE_NM = 16  # of the process in which energies are stated
@@ -105,13 +105,20 @@ def waiting_share(device: Device, constants: Constants) -> float:
     return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
 
 
-def spent_j(kernels: Kernels, device: Device) -> Any:
-    """Return the joules of kernels beyond those of a device that waits, 0 where not known."""
-    found: Any = 0.0
+def joules_of(kernels: Kernels, device: Device) -> Floats:
+    """Return the joules of each kernel that differs beyond those of a device that waits.
+
+    They are 0 where not known.
+    """
+    found: Floats = np.zeros((len(kernels.distinct), *kernels.width))
     for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
-        joules = dynamic_j(rows, rows.flop, device, device.constants)
-        found = found + np.tensordot(kernels.often[places], joules, 1)
+        found[places] = dynamic_j(rows, rows.flop, device, device.constants)
     return found
+
+
+def spent_j(kernels: Kernels, device: Device) -> Any:
+    """Return the joules of all kernels beyond those of a device that waits, 0 where not known."""
+    return kernels.often @ joules_of(kernels, device)
 
 
 def drawn_of(

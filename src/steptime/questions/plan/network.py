@@ -14,7 +14,9 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.loss import STATES
 from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.kernel import NOTHING, Interval, Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Row
 from steptime.prediction.memory import worst_moment
 from steptime.prediction.method import Method
@@ -148,6 +150,7 @@ class NetworkPlanner(Planner):
                 parameters=int(parameters),
                 held=held.get(name, Kept()),
                 kernels=tuple(kernels[name]),
+                joules=float(spent_j(Kernels(kernels[name]), self.seen)),
             )
             for name, (fore, back, parameters) in sums.items()
         }

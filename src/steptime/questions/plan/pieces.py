@@ -21,9 +21,10 @@ from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
+from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
-from steptime.prediction.kernels import Kernels
+from steptime.prediction.kernels import Kernels, added
 from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
 
@@ -70,7 +71,7 @@ class Piece:
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
     experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
-    `kernels` what a meter of energy asks for.
+    `joules` are those of `kernels`.
     """
 
     forward: Interval
@@ -85,6 +86,7 @@ class Piece:
     held: Kept
     flop: tuple[float, float]
     kernels: tuple[Kernel, ...]
+    joules: float = 0.0
 
 
 def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
@@ -131,6 +133,7 @@ def pieces(
     place = {name: 2 * i for i, name in enumerate(by)}
     index = [place[piece_of(one.op)] + (one.pass_ == "backward") for one in mine]
     sums = times.sums(np.array(index), 2 * len(by)).intervals()
+    joules = added(joules_of(columns, device)[columns.which], np.array(index) // 2, len(by))
     seconds = iter(times.value.tolist())
     held, params = held_of(graph, method, regathers, low), _parameters(graph)
     return {
@@ -142,6 +145,7 @@ def pieces(
             tuple(trades.get(name, ())),
             held[name],
             params[name],
+            joules[place[name] // 2],
         )
         for name, some in by.items()
     }
@@ -169,6 +173,7 @@ def _piece(
     trades: tuple[Trade, ...],
     held: Kept,
     params: tuple[int, int],
+    joules: float,
 ) -> Piece:
     """Return a piece of kernels and their seconds, whose passes take `sums`."""
     fore, back = ([one for one in timed if one[0].pass_ == p] for p in ("forward", "backward"))
@@ -195,6 +200,7 @@ def _piece(
         held,
         (sum(one.flop for one, _ in fore), sum(one.flop for one, _ in back)),
         mine,
+        float(joules),
     )
 
 

@@ -24,7 +24,7 @@ from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
-from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.questions.plan.pieces import (
@@ -224,7 +224,9 @@ class Planner:
 
         Raises `InputError` for a name that no such constant has.
         """
-        return self._constants[one_of("constant", name, self._constants, self.use)]
+        if name not in self._constants:
+            one_of("constant", name, self._constants, self.use)
+        return self._constants[name]
 
     def flag(self, name: str) -> bool:
         """Whether a stack does what a constant of 1, or of next to nothing, says."""
@@ -285,7 +287,7 @@ class Planner:
     def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> float:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
         kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
-        return self.seconds([kernel])[0]
+        return float(interval_of(self.method.price(kernel, self.seen)).value)
 
     def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
         """Return the seconds of each kernel on the device as the method sees it, or on another."""

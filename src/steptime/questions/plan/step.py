@@ -1,17 +1,13 @@
 """One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf
 from operator import add
 from typing import NamedTuple
 
-from steptime.hardware.device import Device
-from steptime.prediction.calibrated.power import drawn_of, spent_j
-from steptime.prediction.kernel import Kernel
-from steptime.prediction.kernels import Kernels
+from steptime.prediction.calibrated.power import drawn_of
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
     Kept,
@@ -297,15 +293,8 @@ def _energy(one: Step, micro_batches: int, step_s: float) -> float | None:
 
 def dynamic_of(one: Step, load: Load) -> float:
     """Return the joules of a micro-batch on a device beyond those of waiting."""
-    planner, full, found = one.planner, one.plan.recompute == "full", 0.0
+    full, found = one.plan.recompute == "full", 0.0
     for part, count in load:
-        kernels = one.found[part.name].kernels
-        spent = planner.once(
-            ("spent", id(kernels)), partial(_spent_j, kernels, planner.seen)
-        )
-        found += spent * (4 / 3 if part.again and full else 1) * count
+        again = 4 / 3 if part.again and full else 1
+        found += one.found[part.name].joules * again * count
     return found
-
-
-def _spent_j(kernels: Sequence[Kernel], device: Device) -> float:
-    return float(spent_j(Kernels(kernels), device))
