@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import hypot, inf, log1p
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
@@ -44,6 +44,7 @@ HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
 HALF = 0.5  # between what is no and what is yes
 T = TypeVar("T")
+_UNKNOWN = object()
 MANY = 1024  # devices, from which on the slowest of them tells
 # constants that are 1 where neither method nor stack says them, so that they change nothing, as a 0
 # of others does
@@ -176,10 +177,10 @@ class Planner:
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
-        if key not in self._known:
-            self._known[key] = make()
-        found: T = self._known[key]
-        return found
+        found: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
+        if found is _UNKNOWN:
+            found = self._known[key] = make()
+        return cast("T", found)
 
     def layout(self, plan: Plan, _micro_batch: int) -> Layout:
         """Return who has which layers under a plan."""
