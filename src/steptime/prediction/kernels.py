@@ -117,15 +117,23 @@ class Prices(NamedTuple):
         What prices share adds up, and what is their own as squares: each is another kernel. Two of
         1 s, 0.5 s shared and 0.1 s own, are off by 1 s shared and 0.14 s own.
         """
-        value, low, high, extrapolates, compute_s, memory_s = (
-            added(column, index, count) for column in self[:-1]
-        )
+        return self._summed(*[lambda column: added(column, index, count)] * 2)
+
+    def weighted(self, often: Floats) -> Prices:
+        """Return sums of kernels, of which each row of `often` says how often they come.
+
+        Each is off alike whenever it comes.
+        """
+        return self._summed(lambda column: often @ column, lambda column: often**2 @ column)
+
+    def _summed(
+        self, add: Callable[[Floats], Floats], add_squares: Callable[[Floats], Floats]
+    ) -> Prices:
+        value, low, high, extrapolates, compute_s, memory_s = (add(one) for one in self[:-1])
         shared, apart = self.shared, 1 - self.shared**2
         down, up = self.value - self.low, self.high - self.value
-        below, above, below2, above2 = (
-            added(part, index, count)
-            for part in (shared * down, shared * up, apart * down**2, apart * up**2)
-        )
+        below, above = add(shared * down), add(shared * up)
+        below2, above2 = add_squares(apart * down**2), add_squares(apart * up**2)
         squares = below2 + above2 > 0  # not so of NaN
         off_low, off_high = np.sqrt(below**2 + below2), np.sqrt(above**2 + above2)
         return Prices(
