@@ -26,6 +26,17 @@ HOSTILE = (
 )
 
 
+EXPERIMENT = """name = "e"
+batch = [64, 128]
+predict = ["V100"]
+measure = false
+[[networks]]
+family = "fc"
+layers = [2, 4]
+nodes = 64
+"""
+
+
 class Raw(str):
     """A JSON text that stands as it is, such as one that is no JSON."""
 
@@ -142,6 +153,13 @@ def write(folder: Path, lines: Sequence[str]) -> Path:
     return folder
 
 
+def _experiment(out: Path) -> Path:
+    """Write an experiment of which a folder may hold some cells, and return its path."""
+    path = out / "e.toml"
+    path.write_text(EXPERIMENT, encoding="utf-8")
+    return path
+
+
 def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
     """Return a command line of each way to analyse a folder of records."""
     drawn = [*PLOTS, "roofline", "heatmap", "nodes", "history", "breakdown", "sensitivity"]
@@ -160,6 +178,7 @@ def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
         ["query", "FROM records", "--in", *one, "--json"],
         ["predict", "--in", *one, "--device", "v100"],
         ["import", *one, "--out", str(out / "imported")],
+        ["sweep", str(_experiment(out)), "--out", *one, "--dry-run"],
     ]
     files = ("csv", "jsonl", "parquet")
     return [

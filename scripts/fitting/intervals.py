@@ -15,6 +15,7 @@ from math import sqrt
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from fitting import catapult
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, Floats
 from steptime.calibration.fit import logs
@@ -26,7 +27,7 @@ from steptime.prediction.calibrated.method import NAMES, form_of
 FEWEST = 15  # rows of a group on a device that count
 UPPER = (1 + LEVEL) / 2
 LEAST = 0.03  # of a width: no device is known better
-UNTOLD = ("tensorflow1",)  # stacks whose kernels no dispatcher told: widths of their own
+UNTOLD = (catapult.STACK,)  # stacks whose kernels no dispatcher told: widths of their own
 Groups = Mapping[str, Mapping[str, Floats]]
 
 
@@ -83,9 +84,8 @@ def _group(case: Case, share: float) -> str:
     of = f"@{case.stack}" if case.stack in UNTOLD else ""
     if share < 0.5:
         return f"host{of}"
-    largest = case.kernels[0] if case.described else max(case.kernels, key=lambda one: one.bytes)
-    several = len(case.kernels) > 1 and not case.described
-    whole = several and case.condition in ("step", "call")
+    largest = max(case.kernels, key=lambda one: one.bytes)
+    whole = len(case.kernels) > 1 and case.condition in ("step", "call")
     return f"step{of}" if whole else NAMES[form_of(largest, case.device)]
 
 

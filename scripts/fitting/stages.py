@@ -199,25 +199,6 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         lambda data: (one for one in timm.op_by_op(data) if one.kind == "train nhwc"),
         "networks of timm in training with channels last, op by op under autocast",
     ),
-    "described": Stage(
-        "gpu",
-        {
-            "described.share": 1.0,
-            "described.grouped": 0.6,
-            "described.depthwise": 0.08,
-            "described.lanes": 0.085,
-            "described.infer_turned": 1.2,
-            "described.train_turned": 2.7,
-            "described.channels_last": 0.4,
-            "described.infer_moved": 1.0,
-            "described.train_moved": 1.2,
-            "described.copied": 2.0,
-            "described.train_depthwise": 3.0,
-            "described.op_s": 5e-06,
-        },
-        timm.networks,
-        "image networks of timm under autocast",
-    ),
     "host": Stage(
         "gpu",
         {
@@ -312,10 +293,9 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name} {device:24} {kind:18} {middle:6.1%} {mape:6.1%} {bias:+.2f} {count}")
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
-        write_lines(STACKS / f"{stage.stack}.toml", of_host)
+        write_lines(STACKS / Path(stage.stack).with_suffix(".toml"), of_host)
         rest = {key: one for key, one in constants.items() if key not in of_host}
         write(PRIORS / f"{stage.priors}.toml", rest)
-        catalog.priors.cache_clear()
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")
     return 0

@@ -1,4 +1,4 @@
-"""Whole image networks (timm's benchmark): autocast to float16, of which only sums are known."""
+"""Whole image networks (timm's benchmark), whose graphs were exported: autocast to float16."""
 
 import os
 import sys
@@ -11,7 +11,6 @@ from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
-from steptime.prediction.described import described
 from steptime.prediction.kernel import Kernel
 
 DTYPE, OLD = "float16-mixed", "torch-eager-1"
@@ -48,28 +47,3 @@ def op_by_op(data: Path) -> Iterator[Case]:
 def _kernels(text: str, batch: int, phase: str, stack: str) -> tuple[Kernel, ...]:
     """Return the kernels of a step; layouts follow one another in the table."""
     return step_kernels(make_workload(read_model(text), batch, DTYPE, phase), stack)
-
-
-def networks(data: Path) -> Iterator[Case]:
-    """Yield steps of networks whose multiply-adds and activations were counted."""
-    for row in rows(data / "measured/timm/networks.csv.gz"):
-        sizes = [float(row[name] or 0) for name in ("gmac", "mact", "params_M", "batch", "step_ms")]
-        macs, activations, parameters, batch, milliseconds = sizes
-        if not all(sizes):
-            continue
-        name = row["network"].partition(".")[0]
-        kernels = described(
-            macs * 1e9,
-            activations * 1e6,
-            parameters * 1e6,
-            int(batch),
-            DTYPE,
-            "train" if row["mode"] == "train" else "infer",
-            name=name,
-            attention="plain" if row["torch"].startswith("1.") else "",
-            channels_last=row["layout"] == "nhwc",
-            compiled=row["compiled"] == "1",
-        )
-        device = device_of(row["device"])
-        kind = f"{row['mode']} {row['layout']}"
-        yield Case(kernels, device, milliseconds / 1e3, kind, "step", name)

@@ -19,7 +19,6 @@ from fitting import (
     neusight,
     neusight_models,
     paradnn,
-    timm,
 )
 from fitting.hierarchy import hierarchical
 from fitting.intervals import Off
@@ -94,15 +93,11 @@ TARGETS = (
     ),
     Target(
         "layers in TensorFlow 1", _layers, ("30 % (20 %)", "20 % (15 %)"), "median",
-        stack="tensorflow1",
+        stack=catapult.STACK,
     ),
     Target("products of DeepBench", deepbench.products, ("20 % (15 %)", "-"), "median"),
     Target("convolutions of DeepBench", deepbench.convolutions, ("30 % (25 %)", "-"), "median"),
     Target("recurrent layers of DeepBench", deepbench.recurrent, ("25 % (20 %)", "-"), "median"),
-    Target(
-        "image networks as described (their device was fitted)", timm.networks,
-        ("12 % (10 %)", "15 % (12 %)"),
-    ),
 )  # fmt: skip
 
 
@@ -167,7 +162,7 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
         for form, pair in table["intervals"].items()
         for end, value in zip(("low", "high"), pair, strict=True)
     }
-    beside = ("alone", "products", "steps", "networks")
+    beside = ("alone", "products", "steps")
     of_steps = {name: table[name] for name in beside if name in table}
     return Known({**constants, **table["constants"], **ends}, of_steps, taken)
 

@@ -1,14 +1,24 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
 What most programs need is here, imported when asked for: `predict`, `predict_op`, `why`, `whatif`,
-`plan`, `serve`, `analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`.
-The rest is in the rooms; `docs/python.md` shows them.
+`plan`, `serve`, `analyse`, `calibrate`, `evaluate`, `StepModel`, `count_step`, `device`, `link`;
+what extensions are made of: `Kernel`, `Interval`, `Method`, `Device`, `Link`, `Cluster`; and what
+there is by name: `METHODS`, `OPS` (kinds of ops), `stack_names()`. The rest is in the rooms;
+`docs/python.md` shows them.
 """
 
 from typing import Any
 
 __version__ = "0.15.0"
 _FROM = {
+    "Cluster": "steptime.hardware.device:Cluster",
+    "Device": "steptime.hardware.device:Device",
+    "Interval": "steptime.prediction.kernel:Interval",
+    "Kernel": "steptime.prediction.kernel:Kernel",
+    "Link": "steptime.hardware.device:Link",
+    "METHODS": "steptime.prediction:METHODS",
+    "Method": "steptime.prediction.method:Method",
+    "OPS": "steptime.network.ops:OPS",
     "StepModel": "steptime.prediction.step_model:StepModel",
     "analyse": "steptime.reports.answered:analyse",
     "calibrate": "steptime.api:calibrate",
@@ -21,6 +31,7 @@ _FROM = {
     "predict": "steptime.api:predict",
     "predict_op": "steptime.api:predict_op",
     "serve": "steptime.questions.serve.answer:serve",
+    "stack_names": "steptime.hardware.catalog:stack_names",
     "whatif": "steptime.api:whatif",
     "why": "steptime.api:why",
 }

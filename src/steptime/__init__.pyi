@@ -8,6 +8,15 @@ from steptime.api import why as why
 from steptime.build import count_step as count_step
 from steptime.hardware.catalog import device as device
 from steptime.hardware.catalog import link as link
+from steptime.hardware.catalog import stack_names as stack_names
+from steptime.hardware.device import Cluster as Cluster
+from steptime.hardware.device import Device as Device
+from steptime.hardware.device import Link as Link
+from steptime.network.ops import OPS as OPS
+from steptime.prediction import METHODS as METHODS
+from steptime.prediction.kernel import Interval as Interval
+from steptime.prediction.kernel import Kernel as Kernel
+from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.plan.best import plan as plan
 from steptime.questions.serve.answer import serve as serve
@@ -15,6 +24,14 @@ from steptime.reports.answered import analyse as analyse
 
 __version__: str
 __all__ = [
+    "METHODS",
+    "OPS",
+    "Cluster",
+    "Device",
+    "Interval",
+    "Kernel",
+    "Link",
+    "Method",
     "StepModel",
     "__version__",
     "analyse",
@@ -28,6 +45,7 @@ __all__ = [
     "predict",
     "predict_op",
     "serve",
+    "stack_names",
     "whatif",
     "why",
 ]

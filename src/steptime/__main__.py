@@ -1,6 +1,29 @@
-"""`python -m steptime` is the command `steptime`."""
+"""`python -m steptime` is the command `steptime`: the door of both."""
 
-from steptime.cli.main import main
+import os
+import signal
+
+INTERRUPTED = 130  # the exit code after Ctrl-C
+
+
+def _end(*_: object) -> None:
+    """End at once: while modules are imported nothing is kept, and some would lose the signal."""
+    os.write(2, b"steptime: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def main() -> None:
+    """Run the command line of this process; Ctrl-C while it is imported ends it, too."""
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler  # not where a shell has it ignored
+    if is_ours:
+        signal.signal(signal.SIGINT, _end)
+    from steptime.cli.main import main as run
+
+    if is_ours:
+        signal.signal(signal.SIGINT, before)
+    run()
+
 
 if __name__ == "__main__":  # not in processes that it starts
     main()

@@ -236,6 +236,20 @@ def test_export_as_csv_parquet_and_json_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_no_cell_and_no_heading_of_an_export_is_a_formula(tmp_path: Path) -> None:
+    record = synthetic.measured(synthetic.workloads()[0])
+    texts = ["=cmd|'/C calc'!A0", "+1+2", "-2+3", "@SUM(1)", "\t=1", "-5.2"]
+    workload = replace(record.workload, params={f"=p{i}": one for i, one in enumerate(texts)})
+    data = Data.of([replace(record, workload=workload, note=texts[0])])
+    export(data, tmp_path / "all.csv")
+    with (tmp_path / "all.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["note"] == f"'{texts[0]}"
+    found = [row[f"'=p{i}"] for i in range(len(texts))]
+    assert found == [*(f"'{one}" for one in texts[:-1]), texts[-1]]
+    assert not [name for name in row if name.startswith("=")]
+
+
 def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("old")

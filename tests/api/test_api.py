@@ -7,7 +7,9 @@ import pytest
 
 import steptime
 import synthetic
+from steptime.calibration.cases import misfit
 from steptime.core.errors import InputError
+from steptime.network.ops import OPS
 from steptime.prediction.step_model import StepModel
 from steptime.records import store
 
@@ -161,6 +163,34 @@ def test_frames_have_a_row_an_op():
     found = steptime.predict("fc", "t4").to_pandas()
     assert isinstance(found, pandas.DataFrame)
     assert {"name", "kind", "step_s"} <= set(found.columns)
+
+
+SQUARE = [8, 8]
+IMAGE = [1, 3, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "attrs", "lacks"),
+    [
+        ("gemm", [], {}, "lacks a, b"),
+        ("gemm", [SQUARE], {}, "lacks b"),
+        ("gemm", [SQUARE] * 3, {}, "takes 2 inputs, not 3"),
+        ("gemm", [SQUARE] * 2, {"transposed": True}, "takes no 'transposed'"),
+        ("relu", [], {}, "lacks an input"),
+        ("max_pool", [IMAGE], {"kernel": 2}, "lacks stride"),
+        ("attention", [[1, 2, 4]] * 3, {"heads": 2, "causal": True}, "lacks kv_heads"),
+    ],
+)
+def test_an_op_says_what_it_lacks(kind, shapes, attrs, lacks):
+    with pytest.raises(InputError, match=f"op {kind}: .*: {lacks}$"):
+        steptime.predict_op(kind, shapes, "float32", "a100", attrs=attrs)
+
+
+@pytest.mark.parametrize("kind", OPS)
+def test_the_example_of_an_op_lacks_nothing(kind):
+    example = OPS[kind].example
+    shapes = tuple(one.shape for one in example.specs)
+    assert misfit(kind, len(shapes), example.attrs) == ""
 
 
 @pytest.mark.parametrize(

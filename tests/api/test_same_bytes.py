@@ -49,13 +49,31 @@ def test_every_way_says_the_same_bytes(
     if model in PLANNED:
         plan = answer(capsys, "plan", model, "--device", device, *of)
         ways["plan"] = {**plan, "needed_bytes": plan["memory"]["total_bytes"]}
-    fit = ways["fit"]
-    if all(way.get("status", "ok") == "ok" for way in ways.values()):
-        assert {one["needed_bytes"] for one in ways.values()} == {fit["needed_bytes"]}
+    fit, chosen = ways["fit"], ways["choose"]
+    if (chosen["status"], chosen["micro_batch"]) != ("ok", NETWORKS[model]):
+        assert not fit["fits"]  # so that it answers for what does fit, or not at all
+        assert "out of memory by" in chosen["note"] or chosen["accumulation"] > 1
+        del ways["choose"]
+        usable = {chosen["usable_bytes"]}
+    else:
+        usable = set()
+    assert {one["needed_bytes"] for one in ways.values()} == {fit["needed_bytes"]}
     assert sum(fit["parts"].values()) == fit["needed_bytes"]
-    assert {one["usable_bytes"] for one in ways.values()} == {place.usable_bytes}
+    assert usable | {one["usable_bytes"] for one in ways.values()} == {place.usable_bytes}
     assert fit["memory_bytes"] == place.usable_bytes
     made = steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
     assert made.peak_memory_bytes == fit["peak_memory_bytes"]
     grid = answer(capsys, "predict", model, "--device", device, "--grid", *of)
     assert grid["cells"][0]["peak_memory_bytes"] == fit["peak_memory_bytes"]
+
+
+def test_what_no_device_holds_is_said_where_no_time_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """`choose` prices no training that cannot run; `predict` says its step, and that it is none."""
+    of = ("llama3_8b", "--batch", "1")
+    (chosen,) = answer(capsys, "choose", *of, "--devices", "rtx-4090")["rows"]
+    made = answer(capsys, "predict", *of, "--device", "rtx-4090")
+    assert (chosen["status"], made["status"]) == ("oom", "oom")
+    assert chosen["step_s"] is None
+    assert made["note"] in chosen["note"]
+    assert "out of memory by" in made["note"]
+    assert chosen["needed_bytes"] == made["needed_bytes"]

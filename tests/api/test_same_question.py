@@ -1,11 +1,17 @@
-"""The same question, every way: one network on one device takes the same seconds whoever asks."""
+"""The same question, every way: a step takes the same seconds and bytes whoever asks.
+
+A grid, records and Python say the bytes of tensors alone; the others what the device must have.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -35,127 +41,143 @@ NO_PEAK = {  # what has no answer, and the sentence that every way says
 }
 
 Key = tuple[str, str, str]  # network, device, type
-Answers = Mapping[Key, Any]  # (step, low, high) seconds, or why there is no answer
+Answers = Mapping[Key, Any]  # numbers by the names of NUMBERS, or why there is no answer
+NUMBERS = ("step_s", "low_s", "high_s", "peak_memory_bytes", "needed_bytes")
+Way = Callable[..., Answers]
+TENSORS = ("grid", "predict_in", "python")  # ways that say no `needed_bytes`
 
 
 @dataclass(frozen=True)
 class Question:
-    """The networks by name, as MODEL texts, and a folder to write in."""
+    """The networks by name, as MODEL texts, a folder to write in, and what else is asked for."""
 
     models: Mapping[str, str]
     folder: Path
+    devices: tuple[str, ...] = DEVICES
+    dtypes: tuple[str, ...] = DTYPES
+    method: str = "calibrated"
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def cases(self) -> Iterator[Key]:
         for name in self.models:
-            for dtype in DTYPES:
-                for device in DEVICES:
+            for dtype in self.dtypes:
+                for device in self.devices:
                     yield name, device, dtype
 
+    @property
+    def words(self) -> list[str]:
+        said = [("--option", f"{name}={value}") for name, value in self.options.items()]
+        return ["--method", self.method, *(word for pair in said for word in pair)]
 
-def _times(row: Mapping[str, Any]) -> Any:
-    return (row["step_s"], row["low_s"], row["high_s"]) if row["step_s"] else row["note"]
+
+def _numbers(row: Mapping[str, Any]) -> Any:
+    return {name: row[name] for name in NUMBERS if name in row} if row["step_s"] else row["note"]
 
 
-def _run(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    code = run([*words, "--batch", str(BATCH), "--json"])
-    out, err = capsys.readouterr()
-    return json.loads(out) if code == 0 else err.strip()
+def _run(question: Question, *words: str) -> Any:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run([*words, *question.words, "--json"])
+    return json.loads(out.getvalue()) if code == 0 else err.getvalue().strip()
 
 
 def _each(
     question: Question,
-    capsys: pytest.CaptureFixture[str],
     words: Callable[[str, str], tuple[str, ...]],
     row_of: Callable[[Any], Mapping[str, Any]],
 ) -> Answers:
     found = {}
     for name, device, dtype in question.cases():
-        made = _run(capsys, *words(question.models[name], device), "--dtype", dtype)
-        found[name, device, dtype] = made if isinstance(made, str) else _times(row_of(made))
+        asked = words(question.models[name], device)
+        made = _run(question, *asked, "--batch", str(BATCH), "--dtype", dtype)
+        found[name, device, dtype] = made if isinstance(made, str) else _numbers(row_of(made))
     return found
 
 
 def _beside(
     question: Question,
-    capsys: pytest.CaptureFixture[str],
     words: Callable[[str], tuple[str, ...]],
     rows: str,
 ) -> Answers:
     found = {}
     for name, text in question.models.items():
-        for dtype in DTYPES:
-            made = _run(capsys, *words(text), "--dtype", dtype)
+        for dtype in question.dtypes:
+            made = _run(question, *words(text), "--batch", str(BATCH), "--dtype", dtype)
             for row in made[rows]:
-                found[name, row["device"], dtype] = _times(row)
+                found[name, row["device"], dtype] = _numbers(row)
     return found
 
 
-def predict(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
-    return _each(question, capsys, lambda m, d: ("predict", m, "--device", d), lambda made: made)
+def predict(question: Question) -> Answers:
+    return _each(question, lambda m, d: ("predict", m, "--device", d), lambda made: made)
 
 
-def why(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
-    return _each(question, capsys, lambda m, d: ("why", m, "--device", d), lambda made: made)
+def why(question: Question) -> Answers:
+    return _each(question, lambda m, d: ("why", m, "--device", d), lambda made: made)
 
 
-def scale(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
+def scale(question: Question) -> Answers:
     one = "--replicas", "1"
     return _each(
         question,
-        capsys,
         lambda m, d: ("scale", m, "--device", d, *one),
         lambda made: made["rows"][0],
     )
 
 
-def fit(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
+def fit(question: Question) -> Answers:
     def row(made: Any) -> Any:
         return next(one for one in made["rows"] if one["batch"] == BATCH)
 
-    return _each(question, capsys, lambda m, d: ("fit", m, "--device", d), row)
+    return _each(question, lambda m, d: ("fit", m, "--device", d), row)
 
 
-def grid(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
-    on = "--grid", "--device", ",".join(DEVICES)
-    return _beside(question, capsys, lambda m: ("predict", m, *on), "cells")
+def grid(question: Question) -> Answers:
+    on = "--grid", "--device", ",".join(question.devices)
+    return _beside(question, lambda m: ("predict", m, *on), "cells")
 
 
-def choose(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
-    on = "--devices", ",".join(DEVICES)
-    return _beside(question, capsys, lambda m: ("choose", m, *on), "rows")
+def choose(question: Question) -> Answers:
+    on = "--devices", ",".join(question.devices)
+    return _beside(question, lambda m: ("choose", m, *on), "rows")
 
 
-def predict_in(question: Question, capsys: pytest.CaptureFixture[str]) -> Answers:
+def predict_in(question: Question) -> Answers:
     names, steps = {}, []
     any_step = synthetic.measured(synthetic.workloads()[0])
     for name, text in question.models.items():
-        for dtype in DTYPES:
+        for dtype in question.dtypes:
             workload = make_workload(read_model(text), BATCH, dtype)
             names[workload.key] = name, dtype
             steps.append(replace(any_step, workload=workload))
-    folder = question.folder / "records"
-    with store.open_writer(folder) as writer:
-        for one in steps:
-            writer.append(one)
-    assert run(["predict", "--in", str(folder), "--device", ",".join(DEVICES)]) == 0
-    said = "".join(capsys.readouterr())
-    found: dict[Key, Any] = dict.fromkeys(question.cases(), said)
-    for one in store.load(folder, print):
-        if one.origin == "predicted":
-            name, dtype = names[one.workload.key]
-            step = one.quantities["step_s"]
-            found[name, one.platform, dtype] = step.value, step.low, step.high
+    with TemporaryDirectory(dir=question.folder) as records:
+        folder = Path(records) / "records"
+        with store.open_writer(folder) as writer:
+            for one in steps:
+                writer.append(one)
+        on = "--device", ",".join(question.devices)
+        said = str(_run(question, "predict", "--in", str(folder), *on))
+        found: dict[Key, Any] = dict.fromkeys(question.cases(), said)
+        for one in store.load(folder, print):
+            if one.origin == "predicted":
+                name, dtype = names[one.workload.key]
+                step, peak = (one.quantities[key] for key in ("step_s", "peak_memory_bytes"))
+                numbers = step.value, step.low, step.high, peak.value
+                found[name, one.platform, dtype] = dict(zip(NUMBERS, numbers, strict=False))
     return found
 
 
-def python(question: Question, _: pytest.CaptureFixture[str]) -> Answers:
+def python(question: Question) -> Answers:
     found: dict[Key, Any] = {}
+    how: Any = {"method": question.method, "options": question.options}
     for name, device, dtype in question.cases():
         try:
-            made = steptime.predict(question.models[name], device, BATCH, dtype)
-            found[name, device, dtype] = made.step_s, made.low, made.high
+            made = steptime.predict(question.models[name], device, BATCH, dtype, **how)
         except InputError as error:
             found[name, device, dtype] = str(error)
+            continue
+        numbers = made.step_s, made.low, made.high, made.peak_memory_bytes
+        found[name, device, dtype] = dict(zip(NUMBERS, numbers, strict=False))
     return found
 
 
@@ -166,29 +188,70 @@ def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
     return Question({**NETWORKS, "mine": str(mine)}, folder)
 
 
+def slow(way: Way) -> Any:
+    """Return a way that prices much more than one step as a case of the slow tests."""
+    return pytest.param(way, marks=pytest.mark.slow)
+
+
+QUICK = scale, grid, choose, predict_in, python
+
+
 @pytest.fixture(scope="module")
 def asked(question: Question) -> Answers:
-    return python(question, None)  # type: ignore[arg-type]  # which prints nothing
+    return predict(question)
 
 
-SLOW = pytest.param(fit, marks=pytest.mark.slow)  # which prices twenty batches each time
-WAYS = (predict, why, scale, SLOW, grid, choose, predict_in)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: str(way.__name__))
-def test_the_same_question_has_the_same_seconds_every_way(
-    way: Callable[..., Answers],
-    question: Question,
-    asked: Answers,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = way(question, capsys)
+def same(found: Answers, asked: Answers, way: Way) -> None:
+    """Hold that a way answers every case as `predict` does, or with its sentence."""
     assert found.keys() == asked.keys()
+    left_out = {"needed_bytes"} if way.__name__ in TENSORS else set()
     for key, answer in found.items():
+        if isinstance(asked[key], str):
+            assert asked[key].removeprefix("steptime: ") in answer, key
+            continue
+        assert answer.keys() == set(NUMBERS) - left_out, key
+        for name, value in answer.items():
+            assert (value is None) == (asked[key][name] is None), (key, name)
+            assert value is None or value == pytest.approx(asked[key][name], rel=1e-9), (key, name)
+
+
+@pytest.mark.parametrize("way", [why, slow(fit), *QUICK], ids=lambda way: str(way.__name__))
+def test_the_same_question_has_the_same_seconds_and_bytes_every_way(
+    way: Way, question: Question, asked: Answers
+) -> None:
+    same(way(question), asked, way)
+
+
+def test_all_but_types_without_a_peak_are_answered(asked: Answers) -> None:
+    assert len(asked) == 6 * 6 * 2
+    for key, answer in asked.items():
         if (reason := NO_PEAK.get(key[1:])) is not None:
             assert reason in answer, key
-            assert reason in asked[key], key
         else:
-            assert answer == pytest.approx(asked[key], rel=1e-9), key
-            step_s, low_s, high_s = answer
-            assert 0 < low_s <= step_s <= high_s, key
+            assert 0 < answer["low_s"] <= answer["step_s"] <= answer["high_s"], key
+            assert 0 < answer["peak_memory_bytes"] <= answer["needed_bytes"], key
+
+
+WISHES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("analytic", {"fuse": "yes"}),
+    ("roofline", {}),
+    ("paleo", {}),
+    ("calibrated", {"stack": "torch-compile"}),
+    ("calibrated", {"stack": "jax", "tf32": "off"}),
+    ("calibrated", {"host": "slow", "channels_last": "yes"}),  # a CPU is its own host
+)
+
+
+@pytest.mark.parametrize(("method", "options"), WISHES, ids=str)
+@pytest.mark.parametrize("way", [slow(why), slow(fit), *QUICK], ids=lambda way: str(way.__name__))
+def test_what_is_wished_for_is_the_same_every_way(
+    way: Way, method: str, options: Mapping[str, str], question: Question
+) -> None:
+    some = {name: question.models[name] for name in ("cnn", "llama")}
+    devices = "h100-sxm5", "mi300x", "core-i9-9900k"
+    of = replace(
+        question, models=some, devices=devices, dtypes=DTYPES[:1], method=method, options=options
+    )
+    found = predict(of)
+    assert sum(isinstance(one, str) for one in found.values()) == 2 * ("host" in options)
+    same(way(of), found, way)

@@ -49,7 +49,9 @@ def test_a_step_trains_input_and_target_too(tmp_path: Path) -> None:
 
 def test_the_host_waits_for_the_end_of_a_call(tmp_path: Path) -> None:
     case = layer(tmp_path, "none")
-    constants = {name: one.value for name, one in catalog.priors("gpu", "tensorflow1").items()}
+    from fitting import catapult
+
+    constants = {name: one.value for name, one in catalog.priors("gpu", catapult.STACK).items()}
     quick = constants | {"host.forward_op_s": 1e-9, "launch.gap_s": 1e-9}
     slow = quick | {"host.forward_op_s": 1.0}
     base = quick["host.step_s"] * quick["host.factor"]

@@ -16,7 +16,6 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
-from steptime.prediction.described import described
 from steptime.prediction.step_model import StepModel
 
 V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
@@ -120,11 +119,14 @@ def table(tmp_path):
     return path
 
 
-def test_what_layers_of_a_described_network_move_is_no_launch():
-    network = Case(described(4e9, 11e6, 25e6, 256, name="resnet50"), T4, 1.0, "", "step")
-    found = evaluate([network], cost_model("calibrated"), "calibrated", worst=1)
-    (_, worst) = found.tables
-    assert "memory or launch; weights" in worst.rows[0]["ops"]
+def test_of_many_causes_the_commonest_are_shown():
+    cases = [plain_case(row) for row in ROWS]
+    unasked = [(f"row {i}", f"cause {i}") for i in range(30)] + [("row 30", "cause 29")]
+    found = evaluate(cases, cost_model("roofline"), "roofline", unasked=unasked)
+    (shown,) = [one for one in found.tables if one.title.startswith("Rows that cannot be asked")]
+    assert shown.title == "Rows that cannot be asked; 10 more causes"
+    assert [row["rows"] for row in shown.rows] == [2, *[1] * 19]
+    assert len(found.document["unasked"]) == 30
 
 
 def test_the_command_prints_tables_and_a_document(table, capsys):
@@ -293,6 +295,14 @@ def test_rows_ask_as_predict_does(asked, model):
     known = {name: value for name, value in wishes.items() if name == "tf32"}
     told = predict(**step, device="a100", method="analytic", options=options, **known)
     assert analytic.value == pytest.approx(told.step_s)
+
+
+def test_tf32_is_wished_for_in_vain_where_nothing_is_float32():
+    """A device without TF32 computes in bfloat16 all the same, in a table as in `predict`."""
+    step = {**STEP, "dtype": "bfloat16", "device": "jetson-agx-thor", "tf32": "on"}
+    told = predict(**step)
+    (one,) = evaluate_rows([{**step, "condition": "step", "seconds": 1.0}]).scored
+    assert (one.value, one.low, one.high) == pytest.approx((told.step_s, told.low, told.high))
 
 
 def test_an_op_may_run_as_tf32():

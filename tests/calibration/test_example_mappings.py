@@ -5,6 +5,7 @@ import pytest
 from places import ROOT
 from steptime.calibration.mapped import read_mapping
 from steptime.calibration.mapping import cases_of
+from steptime.core.errors import InputError
 
 TABLES = {
     "convolutions": {
@@ -15,9 +16,9 @@ TABLES = {
         "table.csv": "network,batch,precision,card,images_per_s\nresnet18,32,amp,v100,1500\n"
     },
     "images": {
-        "table.csv": "network,image,batch,layout,mode,card,images_per_s,gmac,mact,parameters_M\n"
-        "resnet18,160,8,nhwc,train,v100,900,0.93,1.27,11.7\n"
-        "resnet18,160,8,nchw,infer,v100,2900,0.93,1.27,11.7\n"
+        "table.csv": "network,image,batch,layout,mode,card,images_per_s\n"
+        "resnet18,160,8,nhwc,train,v100,900\n"
+        "resnet18,160,8,nchw,infer,v100,2900\n"
     },
     "listed": {
         "runs.csv": "network,card,ms\nsmall,t4,0.4\n",
@@ -27,11 +28,12 @@ TABLES = {
 EXAMPLES = sorted((ROOT / "docs/examples").glob("*.toml"))
 
 
-def cases(name, folder):
+def cases(name, folder, unasked=None):
     for file, text in TABLES[name].items():
         (folder / file).write_text(text)
     path = folder / "table.csv" if "table.csv" in TABLES[name] else folder
-    return list(cases_of(path, read_mapping(ROOT / f"docs/examples/{name}.toml").table))
+    said = read_mapping(ROOT / f"docs/examples/{name}.toml").table
+    return list(cases_of(path, said, unasked=unasked))
 
 
 def test_every_example_is_tried_and_named_in_the_page():
@@ -59,17 +61,17 @@ def test_networks_listed_op_by_op(tmp_path):
     assert [one.kind for one in case.kernels] == ["linear"] * 2 + ["add"] * 3
 
 
-def test_networks_that_cannot_be_built_are_described_and_counted(tmp_path, monkeypatch):
+def test_networks_that_cannot_be_built_are_counted_by_their_cause(tmp_path, monkeypatch):
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    words = "2 networks are known by their sums alone: timm:resnet18: timm is not installed"
-    with pytest.warns(UserWarning, match=words):
-        first, second = cases("images", tmp_path)
-    assert first.kernels[0].kind == "described-train-channels_last"
-    assert second.kernels[0].flop == 2 * 0.93e9 * 8
-    assert (first.described, first.kind, first.workload) == ("resnet18", "train nhwc", None)
+    unasked = []
+    assert cases("images", tmp_path, unasked) == []
+    causes = [(place.rpartition(":")[2], cause) for place, cause in unasked]
+    assert causes == [("2", "timm is not installed"), ("3", "timm is not installed")]
+    with pytest.raises(InputError, match=r"table.csv:2: timm:resnet18: timm is not installed"):
+        cases("images", tmp_path)
 
 
 @pytest.mark.slow

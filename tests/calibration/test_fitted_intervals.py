@@ -9,7 +9,7 @@ from steptime.hardware.catalog import device
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fitting.intervals import Off, constants_of, off_of, older, widths
+from fitting.intervals import UNTOLD, Off, constants_of, off_of, older, widths
 
 CASE = Case(op_kernels("relu", ((8, 8),), {}, "float32"), device("t4"), 1.0, "relu", "repeated")
 OLD = Case(CASE.kernels, device("p100-pcie-16gb"), 1.0, "relu", "repeated")
@@ -56,8 +56,9 @@ def test_kernels_on_old_devices_are_compared_and_made_alike():
 
 
 def test_steps_and_hosts_of_a_stack_that_nobody_observed_have_widths_of_their_own():
-    every = rows([0.1, -0.1], 0.1, group="step@tensorflow1") + rows([0.0, 0.0], 0.1)
-    own = constants_of(every, stack="tensorflow1")
+    (stack,) = UNTOLD
+    every = rows([0.1, -0.1], 0.1, group=f"step@{stack}") + rows([0.0, 0.0], 0.1)
+    own = constants_of(every, stack=stack)
     assert set(own) == {"interval.step"}
     assert "interval.step" not in constants_of(every)
 

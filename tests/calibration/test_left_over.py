@@ -13,20 +13,19 @@ from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
 from steptime.calibration.evaluate import score
 from steptime.calibration.fit import constants_of
-from steptime.calibration.left_over import FEWEST, NAMED, NOISE, OF_PRODUCT, SPREAD, learnt
+from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, learnt
 from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
-from steptime.prediction.described import alike, described
-from steptime.prediction.host import Host, behind_host, left_over
-from steptime.prediction.host import alike as steps_alike
+from steptime.prediction.host import Host, alike, behind_host, left_over
 from steptime.prediction.step_model import StepModel
 from steptime.questions.grid import Steps
 
 V100 = catalog.device("v100-sxm2-16gb")
 PRIORS = constants_of(catalog.priors("gpu"))
+CALIBRATED = cost_model("calibrated")
 
 
 def steps(count, miss=0.0):
@@ -50,12 +49,12 @@ def device_of_file(folder, calibration):
 
 def test_a_step_tells_of_those_that_are_like_it():
     told = [(1e-3, 4e-3, 0.1)]
-    assert left_over(told, steps_alike, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
-    assert left_over(told, steps_alike, 2e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8))
-    assert left_over(told, steps_alike, 1e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8**0.5))
-    assert left_over(told, steps_alike, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
-    assert left_over(told, steps_alike, 1.0, 0.0) == 1.0
-    assert left_over((), steps_alike, 1e-3, 4e-3) == 1.0
+    assert left_over(told, alike, 1e-3, 4e-3) == pytest.approx(math.exp(0.1))
+    assert left_over(told, alike, 2e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8))
+    assert left_over(told, alike, 1e-3, 8e-3) == pytest.approx(math.exp(0.1 * 0.8**0.5))
+    assert left_over(told, alike, 1.0, 1e-6) == pytest.approx(1, abs=1e-4)
+    assert left_over(told, alike, 1.0, 0.0) == 1.0
+    assert left_over((), alike, 1e-3, 4e-3) == 1.0
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -100,7 +99,7 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
         model.timeline(32).step_s
     )
     case = replace(cases[5], device=mine)
-    (scored,) = score([case], cost_model("calibrated"))
+    (scored,) = score([case], CALIBRATED)
     assert scored.value == pytest.approx(model.timeline(32).step_s)
     again, bare = (
         calibrate(one, cases, None, priors=held) for one in (mine, replace(mine, calibration={}))
@@ -117,44 +116,16 @@ def test_a_step_that_misses_by_nothing_is_not_far_off_where_it_is_left_out():
     assert np.abs(alone).max() < 2
 
 
-def networks(names, miss):
-    """Steps of networks of which only sums are known, that take exp(miss) times what is said."""
-    kernels = described(4e9, 11e6, 25e6, 64)
-    cases = [Case(kernels, V100, 1.0, "infer", "step", name) for name in names]
-    seconds = Columns(cases).predicted(PRIORS) * np.exp(miss)
-    return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)]
-
-
-def test_names_are_alike_by_the_words_that_they_share():
-    assert alike("deit_small", "deit_base") == 1.0  # but for its size
-    assert alike("deit_small", "vit_small") == 0.0
-    assert alike("resnet50d", "resnet101") == pytest.approx(1 / 2)
-    assert alike("ResNet-18", "resnet34") == 1.0
-    assert alike("vgg16", "resnet50") == alike("", "") == alike("224", "224") == 0.0
-
-
-def test_networks_that_are_described_miss_as_those_of_like_names_do(tmp_path):
-    misses = np.array([0.05] * 10 + [0.0] * 10)
-    columns = Columns(networks(["resnet18"] * 10 + ["vit_tiny"] * 10, misses))
-    found, _ = learnt(columns, PRIORS, misses)
-    assert found.keys() == {"networks"}  # not by seconds, which are the same
-    # 10 rows of one name: 0.05 s2 / (10 s2 + noise) each, noise of rows that miss by little 4/5
-    each = 0.05 * NAMED**2 / (10 * NAMED**2 + 0.8 * NOISE**2)
-    assert found["networks"]["resnet18"] == pytest.approx(10 * each, rel=0.02)
-    assert found["networks"]["vit_tiny"] == pytest.approx(0.0, abs=1e-6)
-    known = replace(V100, calibration={"networks": {"resnet18": 0.3}})
-    plain = networks(["resnet34", "resnet34_ibn", "vit_tiny", ""], 0.0)
-    cases = [replace(one, device=known) for one in plain]
-    longer = [one.value / one.case.seconds for one in score(cases, cost_model("calibrated"))]
-    assert longer == pytest.approx([math.exp(0.3), math.exp(0.15), 1.0, 1.0])
-
-
-def test_a_device_file_holds_names_and_refuses_what_is_no_weight(tmp_path):
-    table = calibrate(V100, networks([f"net{i}" for i in range(12)], 0.2), None)
-    assert set(table["networks"]) == {f"net{i}" for i in range(12)}
-    assert device_of_file(tmp_path, table).calibration["networks"] == table["networks"]
-    with pytest.raises(InputError, match=r"calibration.networks"):
-        device_of_file(tmp_path, {"networks": {"net1": "much"}})
+def test_names_of_networks_in_a_file_of_before_are_no_matter(tmp_path):
+    table = calibrate(V100, steps(12, 0.6), None)
+    before = {**table, "networks": {"resnet18": 0.3}}
+    said = [device_of_file(tmp_path, one) for one in (table, before)]
+    cases = steps(3)
+    plain, same = (
+        [one.value for one in score([replace(c, device=mine) for c in cases], CALIBRATED)]
+        for mine in said
+    )
+    assert plain == same
 
 
 def products(shapes, miss, dtype="float32", condition="repeated"):
@@ -170,7 +141,7 @@ def products(shapes, miss, dtype="float32", condition="repeated"):
 def predicted(cases, told):
     """Return by what factor cases take longer where `told` is known of products."""
     known = replace(V100, calibration={"products": told})
-    found = score([replace(one, device=known) for one in cases], cost_model("calibrated"))
+    found = score([replace(one, device=known) for one in cases], CALIBRATED)
     return [one.value / one.case.seconds for one in found]
 
 
@@ -245,3 +216,22 @@ def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batc
     case = Case(model.lowered().kernels, V100, 1.0, "step", condition)
     made = Columns([case]).predicted(model.seen.constants)
     assert made == pytest.approx([model.timeline().step_s], rel=1e-9)
+
+
+KNOWN = ([], [[1e-3, 4e-3, 0.6]], [[3e-3, 2e-2, -0.5], [1e-3, 5e-4, 0.7]])
+
+
+@pytest.mark.parametrize(("condition", "waits"), [("call", "yes"), ("step", "no")])
+@pytest.mark.parametrize("known", KNOWN, ids=len)
+@pytest.mark.parametrize("name", ["v100", "core-i9-9900k"])
+def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, known, name):
+    """What constants leave over moves with the step as it is; a CPU's base is its host's, too."""
+    device = catalog.device(name)
+    if not device.is_own_host:  # whose steps tell nothing of others
+        device = replace(device, calibration={"steps": known} if known else {})
+    model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
+    times = model.timeline()
+    case = Case(model.lowered().kernels, device, 1.0, "step", condition)
+    found = [one[0] for one in Columns([case]).intervals(model.seen.constants)]
+    assert found == pytest.approx([times.step_s, times.low_s, times.high_s], rel=1e-12)
+    assert times.low_s < times.step_s < times.high_s

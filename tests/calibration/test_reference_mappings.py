@@ -51,19 +51,3 @@ def test_training_steps(shared):
         batch = case.workload.batch_per_replica
         assert case.kernels == paradnn.kernels_of(layers - 1, nodes, inputs, outputs, batch)
         assert case.stack == paradnn.STACK
-
-
-@pytest.mark.slow
-def test_described_networks(shared):
-    from fitting import timm
-
-    theirs = list(islice(timm.networks(shared), 2000))
-    by_seconds = {(case.family, case.seconds): case.kernels for case in theirs}
-    ours = mapped(shared / "measured/timm", "timm", 300)
-    plain = [
-        case.kernels == by_seconds[case.family, case.seconds]
-        for case in ours
-        if (case.family, case.seconds) in by_seconds
-    ]
-    assert len(plain) > 20
-    assert all(plain)

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import record_cases
 from places import ROOT
+from steptime.cli import main
+
+UNREAD = {"collect", "cancel"}  # they ask jobs of a cluster; records are not read
+
+
+def test_every_command_that_reads_records_is_attacked(tmp_path: Path) -> None:
+    words = record_cases.commands(tmp_path / "a", tmp_path / "b", tmp_path)
+    takes = {"folder", "folders", "--in"}
+    reading = {
+        name
+        for name in main.names()
+        for one in main.tree().get_command(None, name).params
+        if takes & {*one.opts, one.name}
+    }
+    assert reading - UNREAD <= {line[0] for line in words}
 
 
 @pytest.mark.parametrize(

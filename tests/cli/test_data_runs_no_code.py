@@ -7,11 +7,13 @@ one and is searched by `import`. Where a person asks for it, it runs.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import pickle
 import shutil
 import sys
 import zipfile
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,16 @@ TRAINED = (  # the columns of a table of published steps
     "model,device,devices,dp,fsdp,tp,batch_per_device,sequence,precision,sequences_per_s,framework"
 )
 INPUT = {"class_name": "InputLayer", "config": {"batch_shape": [None, 8], "name": "i"}}
+MARSHALLED = {  # a function of Keras as its bytes, in base64
+    "class_name": "__lambda__",
+    "config": {"code": b64encode(marshal.dumps(compile("import evil", "e", "exec"))).decode()},
+}
+STARTS = {"module": "evil", "class_name": "Net", "registered_name": "evil>Net", "config": {}}
+DENSE = {"class_name": "Dense", "config": {"name": "d", "units": 4, "kernel_initializer": STARTS}}
+PYTHON = """name: "n" input: "d" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8
+layer { name: "l" type: "Python" bottom: "d" top: "l"
+  python_param { module: "evil" layer: "Net" param_str: "__import__('evil')" } }
+"""
 
 
 class Carrier:
@@ -74,6 +86,15 @@ def _json(value: object) -> str:
 
 def _keras(*layers: dict[str, Any]) -> str:
     return _json({"class_name": "Sequential", "config": {"name": "s", "layers": [*layers]}})
+
+
+def _graph(kind: str, **attrs: Any) -> str:
+    """Return a file of a graph with one op, from rows to a number each."""
+    op = {"name": "o", "kind": kind, "inputs": ["x"], "outputs": ["y"], "attrs": attrs}
+    tensors = {"x": ["float32", [2, 4]], "y": ["float32", [2]]}
+    places = {"inputs": ["x"], "weights": [], "outputs": ["y"], "tensors": tensors, "ops": [op]}
+    about = {"steptime_graph": 1, "name": CODE, "phase": "infer", "dtype": "float32", "batch": 2}
+    return _json(about | places)
 
 
 WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the line says ("": any)
@@ -180,6 +201,53 @@ WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the
         "count p.json",
         "",
     ),
+    "bytes of Keras": (
+        {"k.json": _keras(INPUT, {**LAMBDA, "config": {"name": "l", "function": MARSHALLED}})},
+        "count k.json",
+        "a Lambda holds code, which is not run",
+    ),
+    "initializer of Keras": ({"k.json": _keras(INPUT, DENSE)}, "count k.json", ""),
+    "layer of Caffe": ({"p.prototxt": PYTHON}, "count p.prototxt", "'Python' is not modelled"),
+    "kind of a graph": ({"g.json": _graph(CODE)}, "count g.json", "unknown op kind"),
+    "function of a graph": (
+        {"g.json": _graph("reduce", function="load", axes=[1], keep=False)},
+        "run g.json --phase infer --budget 0.1",
+        "reduce knows sum, mean",
+    ),
+    "config.json that asks for trust": (
+        {
+            "hf/config.json": _json(
+                {
+                    "model_type": "llama",
+                    "num_hidden_layers": 1,
+                    "trust_remote_code": True,
+                    "auto_map": {"AutoConfig": "evil.Net"},
+                    "quantization_config": {"quant_method": CODE},
+                }
+            )
+        },
+        "predict ./hf --device T4",
+        "trust_remote_code",
+    ),
+    "stack of a case": (
+        {
+            "c.jsonl": _json(
+                {"model": "fc", "device": "T4", "seconds": 1, "batch": 4, "stack": CODE}
+            )
+        },
+        "evaluate c.jsonl",
+        "unknown stack",
+    ),
+    "formula that reaches for objects": (
+        {"t.csv": "s\n1\n", "m.toml": f'model = "fc:nodes={{().__class__.__base__}}"\n{ROWS}'},
+        "evaluate t.csv --map m.toml",
+        "Attribute is not allowed",
+    ),
+    "link that is code": (
+        {"l.toml": f'name = "{CODE}"\nsource = "s"\nGB_per_s = 1\nlike = "evil.py"\n'},
+        "scale fc --device T4 --replicas 2 --link l.toml",
+        "unknown key 'like'",
+    ),
     "prices": ({"p.toml": f'model = "{CODE}"'}, "choose fc --devices T4 --prices p.toml", ""),
 }
 RECORDS = {
@@ -211,7 +279,6 @@ def _silent(folder: Path, line: str, capsys: pytest.CaptureFixture[str]) -> str:
     said = capsys.readouterr()
     assert not (folder / "RAN").exists(), line
     assert "evil" not in sys.modules, line
-    print("SAID", line, "::", said.err)
     assert "Traceback" not in said.err, said.err
     return said.err
 

@@ -32,6 +32,8 @@ ROW = [
     "note",
     "low_s",
     "high_s",
+    "peak_memory_bytes",
+    "needed_bytes",
 ]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +12,10 @@ import pytest
 import typer
 
 import synthetic
+from steptime.cli import command as command_module
 from steptime.cli.command import command, note
 from steptime.cli.main import COMMANDS, run
+from steptime.core.printers import text
 from steptime.core.table import Answer
 from steptime.records.store import open_writer
 
@@ -81,3 +86,49 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(
     monkeypatch.setattr("steptime.analysis.query.query", interrupted)
     assert run(["query", "FROM records", "--in", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "steptime: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict resnet18 --device a100 --stack torch-eager,torch-compile",
+        "predict resnet18 --grid --device t4,a100 --batch 8 --replicas 1,8 --link ethernet-25",
+        "choose resnet18 --devices t4,l4,a100 --epochs 2",
+        "fit resnet18 --device t4",
+        "scale resnet18 --device v100 --link ethernet-25 --replicas 1,4",
+        "plan transformer:layers=2 --device h100 --inside nvlink-4 --devices 2,4 --batch 8",
+        "serve transformer:layers=2 --device h100 --input 64 --output 8",
+        "why resnet18 --device t4",
+    ],
+)
+def test_no_terminal_is_too_narrow_for_an_interval(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Answer] = []
+    monkeypatch.setattr(command_module, "show", lambda answer, _: answers.append(answer))
+    assert run(line.split()) == 0
+    every = [*answers[0].tables]
+    intervals = [re.findall(r"\[[\d.]+-[\d.]+\]", text(table)) for table in every]
+    assert any(intervals)
+    for width in (40, 60, 80, 120):
+        seen = [re.findall(r"\[[\d.]+-[\d.]+\]", text(table, width)) for table in every]
+        assert seen == intervals, width
+    lines = [one for table in every for one in text(table, 80).splitlines()]
+    assert max(map(len, lines)) <= 80
+
+
+def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback() -> None:
+    code = """
+import signal
+import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == "steptime.cli.main":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Pressed())
+from steptime.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "steptime: interrupted\n")

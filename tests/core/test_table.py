@@ -22,6 +22,7 @@ from steptime.core.printers import (
     json_text,
     markdown,
     text,
+    wrap,
 )
 from steptime.core.table import Column, Table, columns, facts
 from steptime.core.units import UNITS, interval, shown
@@ -178,6 +179,8 @@ def test_an_interval_is_one_text_in_the_unit_of_its_value():
     assert interval("step_s", 0.147, 0.147, None) == "at least 147 ms"
     assert interval("step_s", 0.147, None, None) == "147 ms"
     assert interval("step_s", 0.0, 0.0, 0.0) == "0 s [0-0]"
+    assert interval("step_s", 6.18249, 5.6755, 6.7345) == "6.182 s [5.676-6.734]"  # no end moves
+    assert interval("step_s", 0.99999, 0.5, 2.0) == "1 s [0.5-2]"
     assert interval("step_s", None, None, None) == "-"
 
 
@@ -188,11 +191,55 @@ def test_a_column_with_an_interval_is_three_for_programs():
     assert (
         text(table) == " name                  step  energy\n a     147 ms [118.3-187.1]     3 J\n"
     )
-    assert text(table, 34).splitlines()[-1] == "(too narrow for: energy; --json has all)"
+    said = " ".join(text(table, 34).splitlines()[-2:])
+    assert said == "(too narrow for: energy; --json has all)"
     assert "147 ms [118.3-187.1]" in text(table, 34)
     assert comma_separated(table) == (
         "name,step_s,low_s,high_s,energy_j\na,0.147,0.1183,0.1871,3.0\n"
     )
+
+
+def test_an_interval_is_the_last_to_go() -> None:
+    heads = columns("name", "kind", "batch", "step_s[low_s,high_s]=step", "memory_bytes=memory")
+    rows = [
+        {"name": "a", "kind": "cnn", "batch": 8, "memory_bytes": 1e9}
+        | {"step_s": 0.147, "low_s": 0.1183, "high_s": 0.1871}
+    ]
+    table = Table(heads, rows)
+    for width in range(10, 90):
+        lines = text(table, width).splitlines()
+        assert "147 ms [118.3-187.1]" in lines[1], width
+        assert lines[1].startswith(" a "), width
+    assert text(table, 26).splitlines()[2:] == [
+        "(too narrow for: kind,", "batch, memory; --json has", "all)"
+    ]  # fmt: skip
+
+
+def test_a_long_text_that_begins_as_a_number_is_folded() -> None:
+    said = "0.91 USD per million tokens, 4.18 per hour (2026, an undated copy of the page)"
+    lines = text(facts("", "serving", [("cost", said), ("tokens", "1,276/s")]), 40).splitlines()
+    assert [line.strip() for line in lines] == [
+        "serving", "cost    0.91 USD per million tokens,", "4.18 per hour (2026, an",
+        "undated copy of the page)", "tokens  1,276/s",
+    ]  # fmt: skip
+
+
+def test_prose_is_broken_between_words_and_lists_behind_commas() -> None:
+    made = wrap("fc:layers=4,nodes=1,000, batch 64", 20)
+    assert made == ["fc:layers=4,", "nodes=1,000, batch", "64"]
+    assert wrap("  unbreakable", 5) == ["  unbreakable"]
+    table = Table(columns("n"), [{"n": 1}], "a title of many words", ["below it,", "a b c d e f g"])
+    assert text(table, 10).splitlines() == [
+        "a title of", "many words", " n", " 1", "below it,", "a b c d e", "f g",
+    ]  # fmt: skip
+    assert text(table).splitlines()[0] == table.title
+
+
+def test_a_column_with_a_format_may_have_an_interval() -> None:
+    table = Table(columns("ratio[low,high]:.3g=b / a"), [
+        {"ratio": 1.0049, "low": 1.0009, "high": 1.0101}, {"ratio": 2.0, "low": None, "high": None}
+    ])  # fmt: skip
+    assert text(table).splitlines()[1:] == [" 1 [1-1.01]", "          2"]
 
 
 def test_no_cell_of_csv_is_a_formula_and_numbers_stay_numbers() -> None:

@@ -235,6 +235,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
         ({"model_type": "swin", "mlp_ratio": 0}, "ffn_ratio: must be above 0 and below 1000"),
         ({"model_type": "swin", "num_heads": [3]}, "are not of as many stages"),
         ({"model_type": "llama", "num_hidden_layers": 20000}, "20000 layers, at most 2000"),
+        ({"model_type": "swin", "depths": [2, 19000, 994, 4]}, "20000 layers, at most 2000"),
         ('{"model_type": "llama", "hidden_size": NaN}', "hidden_size: must be a whole number"),
         ('{"model_type": "llama", "model_type": "gpt2"}', "key 'model_type' is given twice"),
         ('{"model_type": "llama", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from places import ROOT
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.measure import machine
@@ -516,3 +517,16 @@ def test_a_number_that_later_cards_took_over_is_asked_back(number: str) -> None:
     assert f"'quadro-rtx-{number}'" in said
     assert f"'rtx-{number}-ada'" in said
     assert catalog.platform_of(f"rtx-{number}") is None
+
+
+def test_a_stack_is_that_of_its_file_now(tmp_path, monkeypatch):
+    shipped = (ROOT / "src/steptime/data/stacks/torch-eager.toml").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(shipped, encoding="utf-8")
+    assert catalog.stack("s.toml").name == "torch-eager"
+    Path("s.toml").write_text(shipped.replace('"torch-eager"', '"another"'), encoding="utf-8")
+    assert catalog.stack("s.toml").name == "another"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"s\.toml"):
+        catalog.stack("s.toml")

@@ -13,10 +13,10 @@ import pytest
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.core.workload import STRATEGIES as MEASURED
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link, link_from_table
-from steptime.measure.contract import STRATEGIES as MEASURED
 from steptime.measure.contract import Options, method
 from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.prediction.collectives import COLLECTIVES, Fabric

@@ -18,7 +18,8 @@ import pytest
 
 from replica_request import SMALL, request
 from steptime.cli.main import run
-from steptime.measure.contract import STRATEGIES, Options
+from steptime.core.workload import STRATEGIES
+from steptime.measure.contract import Options
 from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.ranks import free_port, local_variables
 from steptime.records import store

@@ -19,9 +19,8 @@ import pytest
 
 import idx_folder
 from steptime.build import make_workload, read_model
-from steptime.core.workload import workload_to_json
+from steptime.core.workload import STAGINGS, workload_to_json
 from steptime.measure.contract import (
-    STAGINGS,
     BadDataError,
     MissingFileError,
     NoSpaceError,

@@ -1,9 +1,9 @@
 """A scheduler that is made up: a row of `SCHEDULERS` whose jobs wait until a test moves them.
 
 It behaves as Slurm was seen to (tests/sweeps/cluster/test_scheduler.py holds both to one contract).
-`run` starts what waits, as batch scripts in Bash; `set_state` only says so. `refuse` is what every array
-after the first so many is answered, `forgotten` a controller that remembers no job, `away` none at
-all.
+`run` starts what waits, as batch scripts in Bash; `set_state` only says so. `refuse` is what every
+array after the first so many is answered, `forgotten` a controller that remembers no job, `away`
+none at all.
 """
 
 from __future__ import annotations

@@ -51,8 +51,12 @@ OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_
 def check(model: StepModel, found: Steps) -> None:
     """Every cell is the single prediction."""
     times = found.spans([model])[0].times
+    rows = found.rows(model)
     for i, batch in enumerate(found.batches):
         single = model.timeline(batch)
+        for end in ("low_s", "high_s"):
+            one, alone = getattr(rows[i], end), getattr(single, end)
+            assert one is alone is None or one == pytest.approx(alone, rel=1e-12)
         for values, part in zip(times, ("forward_s", "backward_s", "update_s"), strict=True):
             assert values[i] == pytest.approx(getattr(single, part), rel=1e-12, abs=1e-18)
         assert sum(values[i] for values in times) == pytest.approx(single.step_s, rel=1e-12)

@@ -1,24 +1,30 @@
-"""One rank's graph of a data-parallel step: exchanges as ops, priced and laid out as `scale` is."""
+"""One rank's graph of a fully sharded step: exchanges as ops, priced as `scale` prices a ring."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, check, frozen
+from steptime.core.graph import Graph, TensorSpec, check, frozen
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.count import peak_memory_bytes
+from steptime.network.families import family
+from steptime.network.families.family import resolve
 from steptime.network.ops import exchanged_of, outputs_of
+from steptime.network.ops.builder import Builder
 from steptime.network.ops.ranks import rank_graph
+from steptime.network.ops.training import training_graph
 from steptime.prediction.collectives import fabric_of_group
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Exchange, data_parallel
+from steptime.questions.scaling import data_parallel
 
 TOY = Device("toy", "gpu", {"float32": 1e12}, 1e11, "made up for this test", launch_s=1e-6)
 NEAR = Link("near", 1e-6, 1e10, "made up for this test")
@@ -41,46 +47,13 @@ def by_ops(work: Workload, cluster: Cluster, graph: Graph, overlap: bool, **opti
     return model.timeline()
 
 
-@pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.devices} devices")
-@pytest.mark.parametrize("method", ["analytic", "roofline"])
-def test_data_parallel_ops_are_what_scale_says(net: str, cluster: Cluster, method: str) -> None:
-    n, work = cluster.devices, workload(net)
-    fabric = fabric_of_group(cluster, range(n))
-    model = StepModel(work, TOY, fabric, method)
-    (plain,) = data_parallel(model, [n], 32)
-    (beside,) = data_parallel(model, [n], 32, exchange=Exchange(overlap=True))
-    plan = Plan(data=n)
-    one = rank_graph(build_step(work), plan, inf)
-    step = by_ops(work, cluster, one, False, method=method)
-    assert step.step_s == pytest.approx(plain.step_s, rel=1e-9)
-    assert step.exchange_s == pytest.approx(plain.comm_s["ring"], rel=1e-9)
-    assert step.exposed_s == pytest.approx(plain.exposed_comm_s, rel=1e-9)
-    buckets = rank_graph(build_step(work), plan)
-    step = by_ops(work, cluster, buckets, True, method=method)
-    assert step.step_s == pytest.approx(beside.step_s, rel=1e-9)
-    assert step.exposed_s == pytest.approx(beside.exposed_comm_s, rel=1e-9)
-
-
-def test_exchanges_hide_behind_the_backward_pass() -> None:
-    cluster, work = CLUSTERS[0], workload()
-    graph = rank_graph(build_step(work), Plan(data=4))
-    reduces = [op for op in graph.ops if op.kind == "all_reduce"]
-    assert len(reduces) == 2  # 60 MiB of gradients: 40 of the last layers, 20 of the others
-    apart, beside = (by_ops(work, cluster, graph, overlap) for overlap in (False, True))
-    assert apart.exposed_s == pytest.approx(apart.exchange_s)
-    assert beside.exchange_s == apart.exchange_s
-    assert 0 < beside.exposed_s < apart.exposed_s
-
-
-@pytest.mark.parametrize("zero", [1, 2, 3])
-@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.devices} devices")
-def test_zero_exchanges_as_much_and_updates_a_share(zero: int, cluster: Cluster) -> None:
+def test_shards_exchange_as_much_and_update_a_share(cluster: Cluster) -> None:
     """Scattering gradients and gathering weights are the two halves of a ring."""
     n, work = cluster.devices, workload()
     model = StepModel(work, TOY, fabric_of_group(cluster, range(n)))
     (plain,) = data_parallel(model, [n], 32)
-    graph = rank_graph(build_step(work), Plan(data=n, zero=zero), inf)
+    graph = rank_graph(build_step(work), n, inf)
     step = by_ops(work, cluster, graph, False)
     assert step.exchange_s == pytest.approx(plain.comm_s["ring"], rel=1e-9)
     assert step.forward_s + step.backward_s == pytest.approx(plain.forward_s + plain.backward_s)
@@ -89,9 +62,9 @@ def test_zero_exchanges_as_much_and_updates_a_share(zero: int, cluster: Cluster)
     assert step.step_s == pytest.approx(by_hand, rel=1e-9)
 
 
-def test_zero_3_gathers_a_bucket_while_the_one_before_is_used() -> None:
+def test_a_bucket_is_gathered_while_the_one_before_is_used() -> None:
     cluster, work = CLUSTERS[0], workload()
-    graph = rank_graph(build_step(work), Plan(data=4, zero=3))
+    graph = rank_graph(build_step(work), 4)
     kinds = [op.kind for op in graph.ops if op.kind in ("all_gather", "reduce_scatter")]
     assert kinds.count("all_gather") == 2 * kinds.count("reduce_scatter") == 4
     apart, beside = (by_ops(work, cluster, graph, overlap) for overlap in (False, True))
@@ -114,43 +87,39 @@ def test_sharded_states_are_a_share_of_the_memory() -> None:
     parameters = whole.parameters
     assert states(work, whole) == pytest.approx(12 * parameters, rel=1e-3)
     for n in (4, 16):
-        graph = rank_graph(whole, Plan(data=n, zero=3))
+        graph = rank_graph(whole, n)
         assert states(work, graph) == pytest.approx(12 * parameters / n, rel=2e-3)
         assert peak_memory_bytes(graph) < peak_memory_bytes(whole) / 1.5
-    alike = [peak_memory_bytes(rank_graph(whole, Plan(data=n))) for n in (2, 16)]
-    assert alike == [peak_memory_bytes(whole)] * 2  # replicas without shards save nothing
 
 
 @pytest.mark.parametrize("net", [*NETS, "resnet18", "transformer:layers=1,length=16", "gpt2"])
-@pytest.mark.parametrize("zero", [0, 1, 3])
-def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net: str, zero: int) -> None:
+def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net: str) -> None:
     work = workload(net, "momentum", 1)
     whole = build_step(work)
-    graph = rank_graph(whole, Plan(data=3, zero=zero))
+    graph = rank_graph(whole, 3)
     check(graph)
     for op in graph.ops:
         specs = tuple(graph.tensors[name] for name in op.inputs)
         made = outputs_of(op.kind, specs, frozen(op.attrs))
         assert tuple(graph.tensors[name] for name in op.outputs)[: len(made)] == made
-    moved = {"all_reduce": 0, "all_gather": 0, "reduce_scatter": 0}
+    moved = {"all_gather": 0, "reduce_scatter": 0}
     for op in graph.ops:
         if op.kind in moved:
             specs = tuple(graph.tensors[name] for name in op.inputs)
             moved[op.kind] += exchanged_of(op.kind, specs, op.settings) or 0
     size = sum(whole.tensors[op.inputs[-1]].size_bytes for op in whole.ops if op.part == "update")
-    assert moved["reduce_scatter" if zero else "all_reduce"] == size
-    if zero:
-        assert moved["all_gather"] in {size, 2 * size}
+    assert moved["reduce_scatter"] == size
+    assert moved["all_gather"] in {size, 2 * size}
     assert work.key == workload(net, "momentum", 1).key
 
 
 def test_a_group_with_a_stride_shares_the_links_of_its_node() -> None:
     """Rank 0, 4, 8, ... of nodes of 4: four groups at once over the node's links."""
     cluster, work = Cluster(TOY, ((4, NEAR), (3, FAR))), workload()
-    graph = rank_graph(build_step(work), Plan(data=3), inf)
+    graph = rank_graph(build_step(work), 3, inf)
     ops = tuple(
         op
-        if op.kind != "all_reduce"
+        if op.kind not in ("all_gather", "reduce_scatter")
         else type(op)(
             op.name, op.kind, op.inputs, op.outputs, {**op.attrs, "stride": 4}, op.part, op.of
         )
@@ -165,16 +134,17 @@ def test_a_group_with_a_stride_shares_the_links_of_its_node() -> None:
     assert step.exchange_s == pytest.approx(ring)
 
 
-def test_what_has_no_graph_of_one_rank_is_refused() -> None:
+def test_a_weight_without_an_axis_is_refused() -> None:
     graph = build_step(workload(NETS[0]))
-    assert rank_graph(graph, Plan()) is graph
-    with pytest.raises(InputError, match="only data-parallel plans"):
-        rank_graph(graph, Plan(data=2, tensor=2))
+    weight = graph.weights[0]
+    scalar = replace(graph, tensors={**graph.tensors, weight: TensorSpec((), "float32")})
+    with pytest.raises(InputError, match=f"weight '{weight}' has no axis to shard"):
+        rank_graph(scalar, 2)
 
 
 def test_ranks_need_a_link() -> None:
     work = workload(NETS[0])
-    graph = rank_graph(build_step(work), Plan(data=2))
+    graph = rank_graph(build_step(work), 2)
     with pytest.raises(InputError, match="2 replicas need a link"):
         StepModel(work, TOY, None, graph=graph).timeline()
 
@@ -184,6 +154,20 @@ def test_links_of_the_catalog() -> None:
     nvlink, infiniband = catalog.link("nvlink-4"), catalog.link("infiniband-ndr")
     cluster = Cluster(catalog.device("h100"), ((8, nvlink), (8, infiniband, 8)))
     work = make_workload(read_model("gpt2"), 4, "bfloat16-mixed", optimizer="adam")
-    graph = rank_graph(build_step(work), Plan(data=64, zero=3))
+    graph = rank_graph(build_step(work), 64)
     step = StepModel(work, cluster.device, cluster, graph=graph).timeline()
     assert 0 < step.exposed_s < step.exchange_s
+
+
+def test_a_rank_whose_sums_are_ops_adds_them_up_by_rings() -> None:
+    """Four tensor-parallel ranks: 2 x 3 messages of a quarter, three quarters read and added."""
+    of, cluster = family("transformer"), CLUSTERS[0]
+    builder = Builder("rank", precision("float32"), training=True, plan=Plan(tensor=4))
+    sizes = resolve(of, {"layers": 1, "width": 64, "heads": 8, "length": 32, "vocabulary": 1000})
+    graph = training_graph(builder.graph(of.build(builder, sizes, 2)), "sgd")
+    step = by_ops(workload(), cluster, graph, False)
+    sums = [graph.tensors[op.inputs[0]].size_bytes for op in graph.ops if op.kind == "all_reduce"]
+    assert len(sums) >= 4
+    assert {op.kind for op in graph.ops if "ranks" in op.attrs} == {"all_reduce"}
+    rings = [6 * (1e-6 + size / 4 / 1e10) + 3 * size * 3 / 4 / 1e11 for size in sums]
+    assert [step.exchange_s, step.exposed_s] == pytest.approx([sum(rings)] * 2)

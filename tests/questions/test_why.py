@@ -95,6 +95,16 @@ def test_what_would_help_is_what_it_is_bound_by(name: str) -> None:
     assert found.help[0]["change"] in found.sentences[-1]
 
 
+def test_a_faster_host_shortens_no_gap_of_the_device() -> None:
+    """Gaps of 0.1 ms between kernels are the device's: its 40 ms are no host's 6."""
+    slow = {"constants": {"launch.gap_s": 1e-4}}
+    device = replace(catalog.device("h100"), calibration=slow)
+    workload = make_workload(read_model(MANY), 16, "float32", "train", "adam")
+    found = why(workload, device)
+    assert found.step_s > 5 * (StepModel(workload, device).timeline().host_s or 0) > 0
+    assert HELPS["many tiny layers on a fast GPU"] not in {row["change"] for row in found.help}
+
+
 def test_half_the_replicas_work_more_each() -> None:
     _, model, device, batch, more = CASES["gradients over Ethernet"]
     rows = {row["change"]: row for row in _why(model, device, batch, **more).help}

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 import synthetic
@@ -128,9 +129,10 @@ def _flipped(path: Path) -> None:
     path.write_bytes(held)
 
 
-def _of_old(path: Path) -> None:
+def _told(path: Path, **changes: object) -> None:
+    """Change what a cache says, so that its mark fits, as a stranger's folder may bring it."""
     known = path.with_suffix(".json")
-    told = json.loads(json.loads(known.read_text())["told"]) | {"format": "0, steptime 0.1.0"}
+    told = json.loads(json.loads(known.read_text())["told"]) | changes
     mark = hashlib.sha256((text := json.dumps(told)).encode()).hexdigest()
     known.write_text(json.dumps({"of": mark, "told": text}))
 
@@ -142,11 +144,24 @@ HARM: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "with a bit flipped": _flipped,
     "of another file": lambda path: shutil.copy(_cached(path.parent.parent)[1], path),
-    "of an older version": _of_old,
+    "of an older version": lambda path: _told(path, format="0, steptime 0.1.0"),
+    "of no file": lambda path: _told(path, parquets={}, number=7, params={"x": ["evil"]}),
     "unknown": lambda path: path.with_suffix(".json").unlink(),
     "told in nonsense": lambda path: path.with_suffix(".json").write_text('{"format": 3'),
     "told of nothing": lambda path: path.with_suffix(".json").write_text("[]"),
 }
+
+
+def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 9}, raising=False)
+    assert cache.threads() == 5
+    asked = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
+    (ours,), (usual,) = (
+        one.execute(asked).fetchone() for one in (cache.connected(tmp_path), duckdb.connect())
+    )
+    assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
 
 
 @pytest.mark.parametrize("harm", HARM)

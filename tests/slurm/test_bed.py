@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-
 from cluster import LIMIT_S, SlurmCluster
+
 from steptime.sweeps.cluster.scheduler import Need
 from steptime.sweeps.cluster.slurm import script
 from steptime.sweeps.resource_request import ResourceRequest

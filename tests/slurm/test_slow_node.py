@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from cluster import LIMIT_S, SlurmCluster
 
 NODES = {f"n{number}": "k80" for number in range(1, 9)}

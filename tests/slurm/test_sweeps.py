@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import LIMIT_S, SlurmCluster
 
 import idx_folder
-from cluster import LIMIT_S, SlurmCluster
 
 EXPERIMENT: dict[str, Any] = {
     "name": "24 cells",
@@ -80,7 +80,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _task(folder: Path, number: int) -> int:
     """Return the process id of a running task."""
-    wanted = f"-m\0steptime.cluster.task\0{folder}\0{number}\0"
+    wanted = f"-m\0steptime.sweeps.cluster.task\0{folder}\0{number}\0"
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if wanted in path.read_text():

@@ -100,6 +100,28 @@ def test_a_sweep_that_only_predicts_starts_no_worker(
     assert "--rounds is for measuring" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("measure", "line", "said"),
+    [
+        ("false", 'predict = "V1000"', "predict: unknown device 'V1000'"),
+        ("true", 'predict = "V1000"', "predict: unknown device 'V1000'"),
+        ("true", 'predict = "t4:float33"', "predict: unknown dtype 'float33'"),
+        ("true", 'predict = "t4"\nlink = "nvlnk"', "link: unknown link 'nvlnk'"),
+    ],
+)
+def test_an_unknown_place_of_predictions_is_said_with_its_file(
+    measure: str, line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "e.toml"
+    networks = '[[networks]]\nfamily = "fc"\n'
+    file.write_text(f'name = "e"\nmeasure = {measure}\n{line}\n{networks}')
+    dry = ["--launcher", "slurm", "--dry-run"] if measure == "true" else []
+    assert run(["sweep", str(file), "--out", str(tmp_path / "o"), *dry]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert f"e.toml: {said}" in told
+    assert not (tmp_path / "o").exists()
+
+
 def test_what_does_not_fit_is_a_failure_or_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_folder, replacing
-from steptime.core.printers import APOSTROPHE, FORMULA
+from steptime.core.printers import APOSTROPHE, FORMULA, harmless
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.row import Row
@@ -81,11 +81,12 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> Non
 def _harmless(column: str, kind: str) -> str:
     """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
     cell = flat.name(column)
+    heading = flat.name(harmless(column))
     if kind != "VARCHAR":
-        return cell
+        return f"{cell} AS {heading}"
     begins = " OR ".join(f"starts_with({cell}, {flat.text(one)})" for one in FORMULA)
     is_formula = f"({begins}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
-    return f"if({is_formula}, concat({flat.text(APOSTROPHE)}, {cell}), {cell}) AS {cell}"
+    return f"if({is_formula}, concat({flat.text(APOSTROPHE)}, {cell}), {cell}) AS {heading}"
 
 
 @contextmanager

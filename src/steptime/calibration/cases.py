@@ -3,18 +3,19 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import Parameter, signature
 from typing import Literal
 
 from steptime.core.dtypes import precision
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
+from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
-from steptime.prediction.described import KINDS
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.lower import lower
 from steptime.prediction.method import stack_option
@@ -101,11 +102,6 @@ class Case:
         """Whether it is an op by itself, no step of a network."""
         return self.condition in ("isolated", "repeated")
 
-    @property
-    def described(self) -> str:
-        """The name of a network of which only sums are known, "" for other cases."""
-        return self.family if self.kernels[0].kind in KINDS else ""
-
 
 Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause
 
@@ -159,6 +155,24 @@ def _of_sides(said: Attr, sides: int) -> Attr:
     return tuple(size for size in said for _ in range(sides // len(said or (0,)) or 1))
 
 
+def misfit(kind: str, count: int, attrs: Mapping[str, Attr]) -> str:
+    """Return what an op of so many inputs lacks, or what its kind does not take, "" if it fits."""
+    row = kind_row(kind)
+    told = signature(row.outputs).parameters.values()
+    of = {one.kind: [two for two in told if two.kind is one.kind] for one in told}
+    named = of.get(Parameter.POSITIONAL_OR_KEYWORD, []), of.get(Parameter.KEYWORD_ONLY, [])
+    wanted = [one.name for ones in named for one in ones if one.default is one.empty]
+    inputs = [name for name in wanted if name not in row.example.attrs]
+    lacks = inputs[count:] + [name for name in wanted if name not in {*inputs, *attrs}]
+    if lacks or not count:
+        return f"lacks {', '.join(lacks) or 'an input'}"
+    if count > len(inputs) and Parameter.VAR_POSITIONAL not in of:
+        return f"takes {counted(len(inputs), 'input')}, not {count}"
+    known = {one.name for ones in named for one in ones} - {*inputs}
+    strange = [] if Parameter.VAR_KEYWORD in of else [name for name in attrs if name not in known]
+    return f"takes no {shorten(strange[0])}" if strange else ""
+
+
 @lru_cache(maxsize=4096)
 def _op_kernels(
     kind: str,
@@ -169,6 +183,8 @@ def _op_kernels(
     gradients: tuple[int, ...] | None,
     settings: Settings,
 ) -> tuple[Kernel, ...]:
+    if wrong := misfit(kind, len(shapes), dict(attrs)):
+        raise ShapeError(wrong)
     stored = precision(dtype).compute
     types = ["int64" if i == 0 and kind in INDEXED else stored for i in range(len(shapes))]
     specs = tuple(map(TensorSpec, shapes, types))

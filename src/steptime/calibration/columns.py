@@ -11,11 +11,10 @@ from steptime.calibration.cases import Case
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s
-from steptime.prediction.calibrated.interval import widened
+from steptime.prediction.calibrated.interval import bounds, widened
 from steptime.prediction.calibrated.method import form_of, price, reached
 from steptime.prediction.calibrated.product import product, weights_at_hand
-from steptime.prediction.described import alike
-from steptime.prediction.host import Host, behind_host, calls_of, left_over, longer, spent
+from steptime.prediction.host import Host, behind_host, calls_of, finish, host_of, left_over, spent
 from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Floats, Ints, Kernels, Prices, Rows, added
 
@@ -31,7 +30,6 @@ class Columns:
         self._isolated = np.array([case.condition == "isolated" for case in cases])
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
-        self._names = [cases[i].described for i in self._steps]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
@@ -72,9 +70,14 @@ class Columns:
         for end, (device_s, sign) in enumerate(((sums.low, -1), (sums.high, 1))):
             moved = widened(constants, end)
             parts = passes * (device_s / value)
-            both = self._timed(parts, moved)
             apart = self._timed(parts, constants) - middle, self._timed(passes, moved) - middle
-            ends.append(np.where(self._isolated, middle + sign * np.hypot(*apart), both))
+            ends.append(np.where(self._isolated, middle + sign * np.hypot(*apart), device_s))
+        if self._steps and (hosts := self._hosts(constants)):
+            shares = [(device_s / value)[self._steps] for device_s in (sums.low, sums.high)]
+            of_steps = list(passes[:, self._steps])
+            found = [finish(of_steps, shares, host)[1:] for host in hosts]
+            for end, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
+                end[self._steps] = np.where(self._awaited, waiting, ahead)
         return middle, ends[0], ends[1]
 
     def _priced(self, constants: Constants) -> Prices:
@@ -102,20 +105,10 @@ class Columns:
             factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
             between = between_events_s(device_s, factors, constants)
             total = np.where(self._isolated, between, device_s)
-        if self._steps and "host.factor" in constants:
-            parts, known = list(passes[:, self._steps]), self.device.calibration
-            host = self._host(constants)
-            behind = [
-                sum(behind_host(parts, host._replace(waits=waits)))
-                for waits in (False, True)
-            ]
-            factor = longer(parts, host._replace(steps=known.get("steps", ())))
-            if networks := known.get("networks"):
-                named = [sum(w * alike(a, b) for b, w in networks.items()) for a in self._names]
-                factor = np.where(np.array(self._names) != "", np.exp(named), factor)
-            total[self._steps] = np.where(self._awaited, behind[1], behind[0]) * factor
-        elif self._steps:
-            total[self._steps] += constants["launch.step_s"]
+        if self._steps and (hosts := self._hosts(constants)):
+            parts = list(passes[:, self._steps])
+            ahead, waiting = (sum(behind_host(parts, host)) for host in hosts)
+            total[self._steps] = np.where(self._awaited, waiting, ahead)
         return total
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:
@@ -134,6 +127,19 @@ class Columns:
         device_s = self._running(constants).sum(axis=0)[self._steps]
         host_s: Any = self._host(constants).issued_s[-1]
         return self._steps, host_s, device_s
+
+    def _hosts(self, constants: Constants) -> Sequence[Host]:
+        """Return the hosts of all steps side by side, of one that runs ahead and of one that waits.
+
+        A CPU issues its own ops, and begins each step with its base; there may be none at all.
+        """
+        ends = bounds("host", constants)[:2]
+        if "host.factor" in constants:
+            known = self.device.calibration.get("steps", ())
+            host = self._host(constants)._replace(ends=ends, steps=known)
+            return host._replace(waits=False), host
+        own = host_of({}, constants)
+        return () if own is None else (own._replace(ends=ends),) * 2
 
     def _host(self, constants: Constants) -> Host:
         """Return the host of all steps side by side: its times are arrays."""

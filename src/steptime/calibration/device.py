@@ -45,9 +45,8 @@ def calibrate(
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
     `alone` are the constants of ops by themselves, where they differ; `products` and `steps` are
-    what products, and steps behind a host, take beyond these constants, `networks` the same of
-    names.
-    `points` of None takes all cases. Steps are of one `stack`, that with most of them: a host takes
+    what products, and steps behind a host, take beyond these constants. `points` of None takes all
+    cases. Steps are of one `stack`, that with most of them: a host takes
     other times under another one. `facts`, such as versions, join the table; `priors` are those of
     the device's kind and of that stack if none are given. Raises `InputError` without a case.
     """

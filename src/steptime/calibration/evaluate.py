@@ -153,7 +153,7 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     found: dict[int, Scored] = {}
     for own in groups.values():
         first = own[0]
-        settings = method.under(first.options).settings
+        settings = replace(method.under(first.options).settings, tf32="auto")  # kernels know it
         seen = method.sees(first.device, first_dtype(first.device), settings)
         found |= {id(one.case): one for one in scored_at(own, seen.constants)}
     return [found[id(case)] for case in cases]

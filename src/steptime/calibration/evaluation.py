@@ -23,7 +23,6 @@ from steptime.core.table import Table, columns, picked
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
-from steptime.prediction.described import KINDS
 from steptime.prediction.kernel import Interval, Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
@@ -31,6 +30,7 @@ from steptime.prediction.method import Method
 BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
 WORST = 5
 PARTS = 4  # ops of a case that are shown
+CAUSES = 20  # of rows that cannot be asked, that are shown
 HEADS = columns(
     "method", "cases", "mape=MAPE", "median", "p90", "max", "bias", "factor", "balanced",
     "coverage", "width", "spread=MAPE of draws", "?constants", "?points",
@@ -64,10 +64,12 @@ class Evaluation:
     def tables(self) -> list[Table]:
         """The tables for people: methods, groups, the worst cases op by op."""
         worst = [{**row, "ops": "; ".join(map(_said, row["ops"]))} for row in self.worst]
+        more = len(self.unasked) - CAUSES
+        left_out = "Rows that cannot be asked" + (f"; {more:,} more causes" if more > 0 else "")
         every = (
             (HEADS, map(shown, self.rows), "Errors of predictions"),
             ((*columns(*self.by), *HEADS), map(shown, self.groups), f"By {', '.join(self.by)}"),
-            (LEFT_OUT, self.unasked, "Rows that cannot be asked"),
+            (LEFT_OUT, self.unasked[:CAUSES], left_out),
             (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
         return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
@@ -242,9 +244,7 @@ def _said(op: Mapping[str, Any]) -> str:
     first = op["sizes"][0]
     size = "x".join(map(str, first)) if isinstance(first, list) else f"{first:,} bytes"
     most_s, limit = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
-    # what layers of a described network move is no part of its own
-    rest = "memory or launch" if op["kind"] in KINDS else "launch"
-    limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else rest
+    limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else "launch"
     return f"{often}{op['kind']} {size}: {seconds(op['step_s'])}, {limit}"
 
 

@@ -2,10 +2,9 @@
 
 ln(measured / predicted) is taken as a Gaussian process, of products over their sizes, of steps
 behind a host over the seconds of host and device: those that are alike in them miss alike. It is 0
-far from what was measured. Of networks only described, those are alike whose names share words.
+far from what was measured.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +12,10 @@ import numpy as np
 
 from steptime.calibration.columns import Columns, Floats, products_alike
 from steptime.calibration.fit import logs
-from steptime.prediction import described
 from steptime.prediction.host import alike
 
 FEWEST = 10  # products, or steps, that show how others miss
 SPREAD = 0.2  # of what they miss by together, in ln
-NAMED = 0.15  # the same, of networks of the same name: judged on one device, in draws of its rows
 NOISE = 0.1  # of one step; SPREAD, this and what is alike: judged on devices of three data sets
 OF_PRODUCT = 0.15  # the same of a product: judged on five devices, each by the others
 FREEDOM = 4  # degrees of freedom of Student's noise: a row that is far off counts little
@@ -31,9 +28,8 @@ def learnt(
 ) -> tuple[dict[str, Any], Floats]:
     """Return what a calibration keeps of measured cases, and how far they are off when left out.
 
-    That are `products` by kind and type and `steps`, with their weights, and `networks`, weights of
-    names; none of few. `off` is ln(measured / predicted) of each case as if it had not told the
-    constants.
+    That are `products` by kind and type and `steps`, with their weights; none of few. `off` is
+    ln(measured / predicted) of each case as if it had not told the constants.
     """
     misses, alone = logs(columns, constants), off.copy()
     far = np.divide(off, misses, out=np.ones(len(misses)), where=misses != 0)
@@ -52,20 +48,11 @@ def learnt(
     places, host_s, device_s = columns.behind_host(constants)
     if len(places) < FEWEST:
         return found, alone
-    names = [columns.cases[i].described for i in places]
-    bare = np.array(names) == ""
     near = SPREAD**2 * alike(host_s[:, None], device_s[:, None], host_s, device_s)
-    near *= bare[:, None] & bare
-    near += NAMED**2 * np.array([[described.alike(a, b) for b in names] for a in names])
     told, left = _told(near, misses[places], NOISE)
     alone[places] = left * far[places]
-    steps = _rounded(np.column_stack([host_s, device_s, SPREAD**2 * told])[bare])
-    networks: dict[str, float] = defaultdict(float)
-    for name, one in zip(names, told, strict=True):
-        networks[name] += float(f"{NAMED**2 * one:.4g}")
-    networks.pop("", None)
-    found |= {"steps": steps, "networks": dict(networks)}
-    return {name: some for name, some in found.items() if some}, alone
+    found["steps"] = _rounded(np.column_stack([host_s, device_s, SPREAD**2 * told]))
+    return found, alone
 
 
 def _told(near: Floats, misses: Floats, single: float) -> tuple[Floats, Floats]:

@@ -51,7 +51,7 @@ class Timed:
         rows = csv.DictReader(io.StringIO(source.text), delimiter=tabs)
         cases = list(cases_of(rows, self.table, unasked=unasked))
         unread = [Unread(source.name, _line(place), cause) for place, cause in unasked]
-        reason = "an op or a sum, no step of a network; steptime evaluate reads it"
+        reason = "an op, no step of a network; steptime evaluate reads it"
         unread += [Unread(source.name, _line(c.place), reason) for c in cases if not c.workload]
         return Found(tuple(filter(None, map(self._record, cases))), tuple(unread))
 
@@ -95,7 +95,7 @@ def mapped_cases(
 ) -> list[Case]:
     """Return the cases of a table as a mapping file has them; see `cases_of` and `recorded`."""
     if isinstance(reader, Timed):
-        return list(cases_of(path, reader.table, most, warn, unasked))
+        return list(cases_of(path, reader.table, most, unasked))
     if most is not None:
         raise InputError("rows are drawn by a mapping of times, not by one of quantities")
     found = read_path(path, mapping=reader)
@@ -117,9 +117,9 @@ def cases(
     """Return the cases of rows, of a table, or of a folder of records or tables.
 
     `device` is that of rows that name none, `most` the number of rows of each kind on each device
-    that are drawn from tables with a mapping. `warn` is told of records that cannot be used, and of
-    networks that cannot be built. Rows that no prediction can be asked for go to the list `unasked`
-    with their causes; without one the first of them is an `InputError`. Raises `InputError`.
+    that are drawn from tables with a mapping. `warn` is told of records that cannot be used. Rows
+    that no prediction can be asked for go to the list `unasked` with their causes; without one the
+    first of them is an `InputError`. Raises `InputError`.
     """
     if isinstance(rows, str | Path):
         path = Path(rows)
@@ -140,5 +140,5 @@ def cases(
         reader = read_mapping(Path(mapping))
         if not isinstance(reader, Timed):
             raise InputError(f"{mapping}: a mapping of quantities reads files, not rows")
-        return list(cases_of(every, reader.table, most, warn, unasked))
+        return list(cases_of(every, reader.table, most, unasked))
     return listed(((f"row {i}", row) for i, row in enumerate(every)), device, unasked)

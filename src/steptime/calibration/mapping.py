@@ -6,9 +6,8 @@ themselves, as JSON lines that name kind, shapes, device and seconds do.
 """
 
 import random
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -30,13 +29,11 @@ from steptime.core.workload import OPTIMIZERS, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.ops.table import ShapeError
-from steptime.prediction.described import NAME, described
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import stack_option
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Row = Mapping[str, Any]
-Unbuilt = dict[str, list[str]]  # why networks are not built, for each row, by their text
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,8 @@ def mapping(table: Mapping[str, Any], where: str = "mapping") -> Table:
     common = {name: value for name, value in table.items() if name in _COMMON}
     rows = tuple(_valid(Rows, common | one, f"{where}: rows") for one in keys.rows or ({},))
     for one in rows:
-        said = [one.kind, one.ops, one.parts, one.model or one.described]
-        if sum(map(bool, said)) != 1:
-            raise InputError(f"{where}: rows are one of kind, ops, parts, model or described")
+        if sum(map(bool, (one.kind, one.ops, one.parts, one.model))) != 1:
+            raise InputError(f"{where}: rows are one of kind, ops, parts or model")
     return Table(rows, keys.words, where)
 
 
@@ -137,16 +133,14 @@ def cases_of(
     table: Path | Iterable[Row],
     said: Table,
     most: int | None = None,
-    warn: Callable[[str], object] = warnings.warn,
     unasked: Unasked | None = None,
 ) -> Iterator[Case]:
     """Yield the cases of a table, of rows, or of the files of a folder that the mapping names.
 
-    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. `warn`
-    is told how many networks are known by their sums alone, and why. Rows that are not what the
-    mapping says go to `unasked`; without that list the first is an `InputError`, naming the line.
+    At most `most` of each entry of `rows` on each device, drawn by chance with a fixed seed. Rows
+    that are not what the mapping says go to `unasked`; without that list the first is an
+    `InputError`, naming the line.
     """
-    unbuilt: Unbuilt = {}
     folder = table if isinstance(table, Path) and table.is_dir() else None
     if folder and not all(one.file for one in said.rows):
         raise InputError(f"{said.where}: rows of a folder need 'file'")
@@ -159,17 +153,12 @@ def cases_of(
         parts = [_Parts(beside, one.parts, said.words) if one.parts else None for one in entries]
         for line, row, i in _drawn(at, entries, said.words, most):
             try:
-                case = _case(entries[i], row, parts[i], f"{name}{line}", unbuilt=unbuilt)
+                case = _case(entries[i], row, parts[i], f"{name}{line}")
             except InputError as error:
                 leave_out(unasked, f"{place}{line}", error)
                 continue
             if case is not None:
                 yield case
-    every = [reason for each in unbuilt.values() for reason in each]
-    if every:
-        others = len({*every}) - 1
-        words = f"{len(every):,} networks are known by their sums alone: {every[0]}"
-        warn(words + (f"; {others:,} other reasons" if others else ""))
 
 
 def _drawn(
@@ -225,7 +214,6 @@ def _case(
     parts: _Parts | None,
     place: str,
     device: Device | None = None,
-    unbuilt: Unbuilt | None = None,
 ) -> Case | None:
     """Return the case of a row, None where its seconds are empty or NaN."""
     seconds = formula(said.seconds)(row)
@@ -241,7 +229,7 @@ def _case(
         if isinstance(value := formula(text)(row), int | float) and value > 0
     }
     asked = _asked(said, row)
-    workload, kernels = _network(said, row, parts, dtype, asked, unbuilt)
+    workload, kernels = _network(said, row, parts, dtype, asked)
     group = filled(said.group, row) if said.group else ""
     return Case(
         kernels,
@@ -275,26 +263,10 @@ def _network(
     parts: _Parts | None,
     dtype: str,
     asked: Mapping[str, str],
-    unbuilt: Unbuilt | None,
 ) -> tuple[Workload | None, tuple[Kernel, ...]]:
     """Return the workload of a row that names a model that can be built, and a row's kernels."""
     if said.model:
-        text = filled(said.model, row)
-        if said.described is None or unbuilt is None:
-            return _step(said, row, text, dtype, asked)
-        reasons = unbuilt.setdefault(text, [])
-        try:
-            if not reasons:
-                return _step(said, row, text, dtype, asked)
-            reasons.append(reasons[0])
-        except InputError as error:
-            reasons.append(str(error))
-    if said.described is not None:
-        attrs = said.described.model_dump() | {"batch": _size(said.batch or 1, row)}
-        for name, text in (("phase", said.phase), ("attention", said.described.attention)):
-            attrs[name] = repr(filled(text, row))
-        said = said.model_copy(update={"kind": NAME, "attrs": attrs})
-        return None, _kernels(said, row, dtype)
+        return _step(said, row, dtype, asked)
     tf32 = asked.get("tf32", "")
     if parts is not None:
         return None, parts.kernels(row, dtype, tf32)
@@ -303,12 +275,13 @@ def _network(
 
 
 def _step(
-    said: Rows, row: Row, text: str, dtype: str, asked: Mapping[str, str]
+    said: Rows, row: Row, dtype: str, asked: Mapping[str, str]
 ) -> tuple[Workload, tuple[Kernel, ...]]:
-    """Return the step of a row's model, named by a text, and its kernels."""
-    batch = _size(said.batch, row) if said.batch else None
+    """Return the step of a row's model, and its kernels."""
+    batch = _size(said.batch, row, "batch") if said.batch else None
     optimizer = one_of("optimizer", filled(said.optimizer, row), OPTIMIZERS)
-    workload = make_workload(read_model(text), batch, dtype, filled(said.phase, row), optimizer)
+    model = read_model(filled(said.model, row))
+    workload = make_workload(model, batch, dtype, filled(said.phase, row), optimizer)
     return workload, step_kernels(workload, stack_option(filled(said.stack, row)) | dict(asked))
 
 
@@ -323,24 +296,22 @@ def _kernels(op: OpOf, row: Row, dtype: str, tf32: str = "") -> tuple[Kernel, ..
     own = _dtype(op.dtype, row) if op.dtype else dtype
     kind = filled(op.kind, row)
     try:
-        if kind == NAME:
-            named = {"dtype": own, "name": filled(getattr(op, "family", ""), row)}
-            return described(**named | attrs)
         settings = PRICED.under({"tf32": tf32} if tf32 else {}).settings
         one = op_kernels(kind, shapes, attrs, own, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
-        said = str(error).replace(f"{NAME}()", "it").partition("outputs() ")
+        said = str(error).partition("outputs() ")
         reason = f"{kind}: {said[2] or said[0]}"
         of_shapes = f"{kind} of {shorten(shapes)}: {said[2] or said[0]}"
         raise InputError(of_shapes) from InputError(reason)
-    return one * _size(op.count, row, below=2**20)
+    return one * _size(op.count, row, "count", 2**20)
 
 
-def _size(said: Size, row: Row, below: int = 2**63) -> int:
+def _size(said: Size, row: Row, what: str = "a size", below: int = 2**63) -> int:
     value = said if isinstance(said, int) else formula(said)(row)
     if not isinstance(value, int | float) or not 0 <= value < below or value != int(value):
         most = f"2^{below.bit_length() - 1}"
-        raise InputError(f"{said} is a whole number below {most}, not {shorten(value)}")
+        name = what if str(value) == str(said) else said
+        raise InputError(f"{name} is a whole number below {most}, not {shorten(value)}")
     return int(value)
 
 

@@ -35,28 +35,11 @@ class Parts(BaseModel):
     ops: tuple[OpOf, ...] = Field(min_length=1)
 
 
-class Described(BaseModel):
-    """A network of which only sums are known: formulas of what one example takes, and how it ran.
-
-    Multiply-adds and elements of activations of an example, parameters; whether attention is
-    `plain` or `fused` (a text; "" for none), whether channels lie last, and whether it is compiled.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    macs: str
-    activations: str
-    parameters: str
-    attention: str = ""
-    channels_last: str = "False"
-    compiled: str = "False"
-
-
 class Rows(OpOf):
-    """What some rows of a table are: an op, several `ops`, `parts`, a `model`, or `described`.
+    """What some rows of a table are: an op, several `ops`, `parts`, or a `model`.
 
-    A `model` that cannot be built is the one that is `described` beside it. Its images lie as
-    `channels_last` says, its host is `host`, and products of float32 run as `tf32` says; without
-    these they are what they are in the stack, and on any host.
+    Images of a `model` lie as `channels_last` says, its host is `host`, and products of float32 run
+    as `tf32` says; without these they are what they are in the stack, and on any host.
     """
 
     file: str = ""
@@ -69,7 +52,6 @@ class Rows(OpOf):
     ops: tuple[OpOf, ...] = ()
     parts: Parts | None = None
     model: str = ""
-    described: Described | None = None
     batch: str = ""
     phase: str = "train"
     optimizer: str = "sgd"

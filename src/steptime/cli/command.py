@@ -18,7 +18,7 @@ from typer.models import OptionInfo
 
 from steptime.cli.options import named, option
 from steptime.core.errors import InterruptError, one_line, one_of
-from steptime.core.printers import PRINTERS, json_parts, text, write_csv
+from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening
 from steptime.core.table import Answer
 
@@ -149,7 +149,8 @@ def show(answer: Answer, form: str) -> None:
     for line in answer.before:
         note(line)
     width = terminal_width()
-    _print("".join(text(table, width) for table in answer.tables) + answer.text)
+    said = "\n".join(prose(answer.text.split("\n"), width))
+    _print("".join(text(table, width) for table in answer.tables) + said)
     for line in answer.notes:
         note(line)
 

@@ -170,7 +170,13 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
     pairs, row = document["pairs"], partial(_row, quantity=quantity)
     more = total - len(pairs)
     return Table(
-        columns(*said, "a_shown=a", "b_shown=b", "ratio=b / a", "interval=95 %", *verdict),
+        columns(
+            *said,
+            "a_shown=a",
+            "b_shown=b",
+            "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]",
+            *verdict,
+        ),
         replace(pairs, row=row) if isinstance(pairs, JsonRows) else [*map(row, pairs)],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
@@ -181,9 +187,7 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
 def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
     say = seconds if unit == "s" else partial(si, unit=unit)
-    sides, interval = (row["a"], row["b"]), None
-    if row["ratio_low"] is not None:
-        interval = f"{row['ratio_low']:.3g} .. {row['ratio_high']:.3g}"
+    sides = row["a"], row["b"]
     a, b = (one["value"] for one in sides)
     said = {"a": a, "b": b, "a_shown": say(a), "b_shown": say(b)}
     either = {
@@ -193,5 +197,5 @@ def _row(row: dict[str, Any], quantity: str) -> dict[str, Any]:
     name = row["name"] + (f" {row['scope']}" if row["scope"] else "")
     differ = ", ".join(row["differ"])
     verdict = screen_words(quantity).get(row["verdict"], row["verdict"])
-    shown = {"name": name, "differ": differ, "interval": interval, "verdict_shown": verdict}
+    shown = {"name": name, "differ": differ, "verdict_shown": verdict}
     return {**row, **either, **said, **shown}

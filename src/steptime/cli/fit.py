@@ -7,7 +7,7 @@ from steptime.cli.command import command
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
 from steptime.prediction import DEFAULT
-from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.memory import worst_moment
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
@@ -110,7 +110,7 @@ def _tables(document: dict[str, Any]) -> list[Table]:
         f"on {document['device']} ({document['method']})"
     )
     short = [
-        ("assumed", assumed_text(document["assumed"])),
+        *assumed_row(document["assumed"]),
         ("fits", f"{said}: batch {document['batch']} needs {size(needs)}{of}{over}"),
         ("  most", document["worst_moment"]),
         ("  that is", parts),

@@ -203,8 +203,9 @@ def _table(cells: Sequence[Cell], number: int, found: Axes, first: Workload, met
     dtypes = ["dtype"] if any(dtype for _, dtype in found.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
     rows = [{**row._asdict(), "memory": _memory(row)} for row in cells[:SHOWN_ROWS]]
+    replicas = f"{'?' * (len({row['workers'] for row in rows}) < 2)}workers=replicas"
     heads = columns(
-        "model", "device", *dtypes, "batch", "?workers=replicas", "step_s[low_s,high_s]=step",
+        "model", "device", *dtypes, "batch", replicas, "step_s[low_s,high_s]=step",
         "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     more = number - len(rows)

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
 from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import percent, seconds, shown, size
+from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.prediction import DEFAULT
 from steptime.questions.plan.answer import WORDS, asking, held, money, split_in_words, timed
@@ -210,7 +210,7 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
 
 
-_FOUND = ("device", "devices", "split=split", "step_s=step", "within=80 %", "same=")
+_FOUND = ("device", "devices", "split=split", "step_s[low,high]=step", "same=")
 
 
 def _searched(told: dict[str, Any]) -> list[Table]:
@@ -242,11 +242,9 @@ _LEAST = {
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:
-    within = f"{seconds(row['low'])} to {seconds(row['high'])}"
     return {
         **row,
         "split": split_in_words({"plan": row, **row}),
-        "within": within,
         "same": "~" * row["alike"],
     }
 
@@ -262,7 +260,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
     title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']}, {told['stack']})"
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
     rows = [
-        ("step", f"{seconds(told['step_s'])}, {seconds(told['low'])} to {seconds(told['high'])}"),
+        ("step", interval("step_s", told["step_s"], told["low"], told["high"])),
         ("  computing", seconds(parts["compute_s"])),
     ]
     for key, word in WORDS.items():

@@ -17,7 +17,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT, cost_model
-from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.power import run_energy, step_energy
 from steptime.prediction.records import record_method
@@ -229,7 +229,7 @@ def _totals(document: dict[str, Any], device: Device | None) -> Table:
     step = document["step_s"]
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
-        ("assumed", assumed_text(document["assumed"])),
+        *assumed_row(document["assumed"]),
         ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
         ("speed", _speed(document)),

@@ -7,7 +7,7 @@ from steptime.cli import options
 from steptime.cli.command import command
 from steptime.cli.options import File, Text, optional, whole
 from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import percent, seconds, size
+from steptime.core.units import interval, percent, seconds, size
 from steptime.prediction import DEFAULT
 from steptime.questions.plan.answer import held
 from steptime.questions.serve.answer import Request, answered
@@ -105,9 +105,7 @@ def table(told: dict[str, Any]) -> Table:
     for key, word, phase in (
         ("ttft_s", "first token", "prefill"), ("tpot_s", "each token", "decode"),
     ):  # fmt: skip
-        low, high = told["bounds"][key]
-        bounds = "" if low is None else f", {seconds(low)} to {seconds(high)}"
-        rows.append((word, seconds(told[key]) + bounds))
+        rows.append((word, interval(key, told[key], *told["bounds"][key])))
         parts = told["parts"][phase]
         rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts.get(k)]
         rest = told[key] - sum(parts.values())

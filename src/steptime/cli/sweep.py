@@ -1,9 +1,9 @@
 """The command `sweep`: what a folder lacks of an experiment file, here or by a scheduler."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from steptime.cli import options
 from steptime.cli.command import UNSUCCESSFUL, command, note
@@ -19,7 +19,7 @@ from steptime.core.units import duration, size
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option
-from steptime.questions.grid import place_of
+from steptime.questions.grid import Place, place_of
 from steptime.questions.predict_folder import Predicted, predict_space
 from steptime.records.record import STATUSES
 from steptime.records.row import grouped
@@ -33,6 +33,7 @@ from steptime.sweeps.run import How, Request, summary
 from steptime.sweeps.run import sweep as run_sweep
 
 HERE = "local"
+Found = TypeVar("Found")
 
 
 @command()
@@ -78,7 +79,7 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     if experiment.by_op or max(experiment.replicas) > 1:
         raise InputError(f"{where}: measure = false takes neither by_op nor several replicas")
     cells, must_fit = cells_of(experiment, where)
-    places = [place_of(name) for name in experiment.predict]
+    places = _places(experiment, where)
     found = Predicted()
     asked = (cell for cell in cells if cell.is_run)
     for stack, held in grouped(asked, lambda cell: cell.stack).items():
@@ -86,6 +87,19 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
         found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
     answer = written(out, DEFAULT, found)
     return replace(answer, before=[f"{experiment.name}: {cells.text}"])
+
+
+def _places(experiment: Experiment, where: str) -> list[Place]:
+    """Return where an experiment file predicts."""
+    return [_named(place_of, name, f"{where}: predict") for name in experiment.predict]
+
+
+def _named(of: Callable[[str], Found], name: str, place: str) -> Found:
+    """Return what a file calls so; raises `InputError` with its place there for an unknown name."""
+    try:
+        return of(name)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
 
 
 def request_of(
@@ -109,8 +123,8 @@ def request_of(
         cells=part,
         out=out,
         how=How(**picked(experiment, "budget_s time_limit_s parts runs try_all")),
-        predict_on=[place_of(name) for name in experiment.predict],
-        link=catalog.link(experiment.link) if experiment.link else None,
+        predict_on=_places(experiment, where),
+        link=_named(catalog.link, experiment.link, f"{where}: link") if experiment.link else None,
         **picked(experiment, "name by_op rounds"),
         must_fit=must_fit,
         retry=retry,

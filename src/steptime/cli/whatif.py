@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from steptime.cli import grid, options
 from steptime.cli.command import command, note
 from steptime.cli.options import File, Text, argument, optional, picture
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
@@ -15,7 +15,6 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, networks
-from steptime.questions.changes import positive_number
 from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
 from steptime.records import store
 from steptime.reports.charts.files import save
@@ -35,9 +34,6 @@ def whatif(
     ),
     upgrade: list[str] | None = optional(
         "KEY=VALUE,...", "Say which of these changes pays most; repeatable."
-    ),
-    cost: list[str] | None = optional(
-        "KEY=N", "With --upgrade: what a change costs, in dollars or watts."
     ),
     model: Text = optional(
         "--model --grid MODEL",
@@ -60,9 +56,6 @@ def whatif(
     single = [one for axis in changes.read_changes(texts, "--upgrade") for one in axis]
     if bool(axes) == bool(single):
         raise InputError("say what changes: --set KEY=VALUE, or what might: --upgrade KEY=VALUE")
-    if not single:
-        options.refuse({"--cost": cost}, "{} goes with --upgrade")
-    spent = _costs(cost, [one.key for one in single])
     of_range = sum(len(axis) > 1 for axis in axes)
     if out is not None and of_range not in (2, 3):
         raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
@@ -85,8 +78,7 @@ def whatif(
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
     speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")
     if single:
-        rows, heads = upgrades(every, single, spent), ["upgrade", *speeds]
-        heads += ["cost:g=cost", "gain_per_cost:.4g=gain for each of it"] if spent else []
+        rows, heads = upgrades(every, single), ["upgrade", *speeds]
         document |= {"says": [best_of(rows)]}
     else:
         rows = sweep(every, combinations)
@@ -97,13 +89,6 @@ def whatif(
     table = Table(columns(*heads), rows, title, most=40)
     document |= {"rows": rows, "notes": notes}
     return Answer(document, [table], (*document.get("says", ()), *notes))
-
-
-def _costs(texts: list[str] | None, known: list[str]) -> dict[str, float]:
-    found = options.pairs(texts, "--cost")
-    for key in found:
-        one_of("upgrade", key, known, "--cost")
-    return {key: positive_number(text, f"--cost {key}") for key, text in found.items()}
 
 
 def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> list[Workload]:

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from itertools import zip_longest
@@ -16,39 +17,58 @@ from steptime.core.units import interval
 
 Cells = list[list[str]]
 APOSTROPHE = "'"  # before what would be a formula
+BREAK = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[A-Za-z])")  # where a line of text may end
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
+WIDEST = 40  # characters of a number with its unit and interval; what is longer is a text
 PLAIN = (str, float, int, bool, type(None))
 
 
 def text(table: Table, width: int | None = None) -> str:
     """Return the table for people, at most `width` characters wide where that can be.
 
-    In a narrow place spare columns go first, then the widest texts are folded between words,
-    then columns go from the right; a name is never broken. What went is said below.
+    In a narrow place spare columns go first, then the widest texts are folded between words and
+    behind commas, then columns go from the right: but for the first and for those that hold an
+    interval, and never all but one. What went is said below.
     """
     kept = list(table.columns)
     cells = _cells(table, kept, table.most)
     gone: list[Column] = []
-    while width and len(kept) > 1 and _width(cells) > width:
+    while width and len(kept) > 2 and _width(cells) > width:
         spare = [i for i, column in enumerate(kept) if column.spare]
-        if not spare and _width(_folded(cells, width)) <= width:
+        can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
+        if not can or (not spare and _width(_folded(cells, width)) <= width):
             break
-        last = max(spare) if spare else len(kept) - 1
+        last = max(can)
         gone.insert(0, kept.pop(last))
         for row in cells:
             row.pop(last)
     numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
     if width and _width(cells) > width:
         cells = _folded(cells, width)
-    lines = [table.title] if table.title else []
-    lines += list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
+    lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
-    if hidden > 0:
-        lines.append(f"... and {hidden:,} more; --json has all")
+    below = [f"... and {hidden:,} more; --json has all"] if hidden > 0 else []
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
-        lines.append(f"(too narrow for: {names}; --json has all)")
-    return "".join(f"{line}\n" for line in [*lines, *table.below])
+        below.append(f"(too narrow for: {names}; --json has all)")
+    before = prose(table.title.split("\n") if table.title else [], width)
+    said = [*before, *lines, *prose([*below, *table.below], width)]
+    return "".join(f"{line}\n" for line in said)
+
+
+def prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
+    """Return lines of text, one that is wider than `width` in pieces, broken between words."""
+    return (piece for line in lines for piece in (wrap(line, width) if width else [line]))
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Return a text in lines: broken between words and behind commas of a list, never inside."""
+    lines = [""]
+    for piece in BREAK.split(text):
+        if lines[-1].strip() and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
 
 
 def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cells:
@@ -56,9 +76,11 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 
     def cell(column: Column, row: Row) -> str:
         value = row[column.key]
-        if column.form and isinstance(value, int | float):
-            return format(value, column.form).replace("%", " %")
         ends = [row.get(end) for end in column.ends] or [None, None]
+        if column.form and isinstance(value, int | float):
+            said = [format(one, column.form) for one in (value, *ends) if one is not None]
+            within = f" [{said[1]}-{said[2]}]" if len(said) > 2 else ""
+            return f"{said[0]}{within}".replace("%", " %")
         text = interval(column.key if table.units else "", value, *ends)
         return one_line(text.replace("\n", " "))
 
@@ -67,8 +89,10 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether a column stands to the right: it has cells, each a dash or beginning as a number."""
-    return bool(cells) and all(c == "-" or c.removeprefix("-")[:1].isdigit() for c in cells)
+    """Whether a column stands to the right: of dashes, and of short texts that begin as numbers."""
+    return bool(cells) and all(
+        c == "-" or (c.removeprefix("-")[:1].isdigit() and len(c) <= WIDEST) for c in cells
+    )
 
 
 def _widths(cells: Cells) -> list[int]:
@@ -82,15 +106,13 @@ def _width(cells: Cells) -> int:
 
 def _folded(cells: Cells, width: int) -> Cells:
     """Return the cells, the widest texts folded between words as far as `width` asks for it."""
-    import textwrap
-
     widths = _widths(cells)
     words = [
-        max(len(word) for cell in column for word in cell.split() or [""]) + 2
+        max(len(word) for cell in column for word in wrap(cell, 1)) + 2
         for column in zip(*cells, strict=True)
     ]
     columns = [[row[i] for row in cells[1:]] for i in range(len(widths))]
-    texts = [any(" " in cell for cell in one) and not _is_numeric(one) for one in columns]
+    texts = [not _is_numeric(one) for one in columns]
     while sum(widths) > width:
         can = [i for i, text in enumerate(texts) if text and widths[i] > max(words[i], 12)]
         if not can:
@@ -99,12 +121,7 @@ def _folded(cells: Cells, width: int) -> Cells:
         widths[widest] -= min(sum(widths) - width, widths[widest] - max(words[widest], 12))
     found: Cells = []
     for row in cells:
-        pieces = [
-            textwrap.wrap(cell, size - 2, break_long_words=False, break_on_hyphens=False)
-            if len(cell) > size - 2
-            else [cell]
-            for cell, size in zip(row, widths, strict=True)
-        ]
+        pieces = [wrap(cell, size - 2) for cell, size in zip(row, widths, strict=True)]
         found += map(list, zip_longest(*pieces, fillvalue=""))
     return found
 
@@ -140,11 +157,11 @@ def write_csv(table: Table, file: TextIO) -> None:
     """
     writer = csv.writer(file, lineterminator="\n")
     keys = [key for one in table.full or table.columns for key in (one.key, *one.ends)]
-    writer.writerow(map(_harmless, keys))
-    writer.writerows([_harmless(row.get(key)) for key in keys] for row in table.rows)
+    writer.writerow(map(harmless, keys))
+    writer.writerows([harmless(row.get(key)) for key in keys] for row in table.rows)
 
 
-def _harmless(value: Any) -> Any:
+def harmless(value: Any) -> Any:
     """Return a cell of CSV as no program runs it: no formula, no control character but newlines."""
     if not isinstance(value, str):
         return value

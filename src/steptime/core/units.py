@@ -1,6 +1,7 @@
 """The table of quantities with their units, and numbers as people read them."""
 
 from collections.abc import Callable, Mapping
+from math import log10
 from typing import Any
 
 from steptime.core.toml_files import packaged
@@ -110,9 +111,9 @@ def interval(key: str, value: Any, low: float | None, high: float | None) -> str
         return text
     if high is None:
         return f"at least {text}" if low == value else text
-    number = text.partition(" ")[0].rstrip("x")
-    ends = [end * (float(number.replace(",", "")) / value if value else 1) for end in (low, high)]
-    return f"{text} [{ends[0]:.4g}-{ends[1]:.4g}]"
+    number = float(text.partition(" ")[0].rstrip("x").replace(",", ""))
+    unit = 10.0 ** round(log10(number / value)) if number and value else 1.0  # s in ms: 1000
+    return f"{text} [{low * unit:.4g}-{high * unit:.4g}]"
 
 
 def duration(value: float) -> str:

@@ -58,7 +58,7 @@ Read = Callable[[Source, bool], Family]
 class Format:
     """One kind of file that holds a network, told by the `ending` of its name.
 
-    `read`, `module:function` in this room, makes a `Source` a `Family`; its second argument,
+    `read`, `module:function`, makes a `Source` a `Family`; its second argument,
     `allow_unknown`, lets what is unknown pass its input on. Kinds with one ending, JSON, are told
     apart by `recognises`, given the file's values. `identity`, a function too, returns the bytes of
     a `Source` that say the network, where these are not all of them: weights are left out. A file
@@ -73,26 +73,41 @@ class Format:
 
 
 FORMATS = (
-    Format(".json", "graph_file:read", lambda table: KEY in table),
+    Format(".json", "steptime.formats.graph_file:read", lambda table: KEY in table),
     Format(
         ".json",
-        "huggingface:read",
+        "steptime.formats.huggingface:read",
         lambda table: "model_type" in table and not isinstance(table.get("layers"), dict),
     ),
     Format(
         ".json",
-        "paleo.read:read",
+        "steptime.paleo.files.read:read",
         lambda table: "layers" in table and not {"family", "model"} & table.keys(),
     ),
     Format(
         ".json",
-        "keras.read:read",
+        "steptime.formats.keras.read:read",
         lambda table: "class_name" in table and isinstance(table.get("config"), dict | list),
     ),
-    Format(".keras", "keras.read:read", identity="keras.read:config_of", mapped=True),
-    Format(".prototxt", "caffe.read:read"),
-    Format(".onnx", "onnx.read:read", identity="onnx.model:identity", mapped=True),
-    Format(".pt2", "pytorch.read:read", identity="pytorch.read:identity", mapped=True),
+    Format(
+        ".keras",
+        "steptime.formats.keras.read:read",
+        identity="steptime.formats.keras.read:config_of",
+        mapped=True,
+    ),
+    Format(".prototxt", "steptime.formats.caffe.read:read"),
+    Format(
+        ".onnx",
+        "steptime.formats.onnx.read:read",
+        identity="steptime.formats.onnx.model:identity",
+        mapped=True,
+    ),
+    Format(
+        ".pt2",
+        "steptime.formats.pytorch.read:read",
+        identity="steptime.formats.pytorch.read:identity",
+        mapped=True,
+    ),
 )
 ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
 
@@ -177,16 +192,12 @@ def format_of(source: Source) -> Format | None:
     return next((row for row in rows if row.recognises(table)), None)
 
 
-def _loaded(function: str) -> Any:
-    return registry.load(f"{__name__}.{function}")
-
-
 _REMEMBERED: dict[tuple[str, str], tuple[Source, Format]] = {}
 
 
 def remembered(source: Source, row: Format) -> str:
     """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
-    says = _loaded(row.identity)(source) if row.identity else source.content
+    says = registry.load(row.identity)(source) if row.identity else source.content
     sha256 = hashlib.sha256(says).hexdigest()[:16]
     _REMEMBERED[source.path, sha256] = source, row
     return sha256
@@ -216,5 +227,5 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
         if found is None or remembered(source, found) != sha256:
             raise InputError(f"model {shorten(path)}: the file has changed since it was read")
     source, row = _REMEMBERED.pop((path, sha256))
-    read: Read = _loaded(row.read)
+    read: Read = registry.load(row.read)
     return read(source, allow_unknown)

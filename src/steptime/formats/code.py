@@ -68,7 +68,8 @@ class Code:
         try:
             return f"{self.where} {metadata.version(self.where)}"
         except metadata.PackageNotFoundError:
-            raise InputError(f"{self.where}:{self.name}: {self.where} is not installed") from None
+            lack = f"{self.where} is not installed"
+            raise InputError(f"{self.where}:{self.name}: {lack}") from InputError(lack)
 
 
 def code_of(text: str) -> Code | None:

@@ -218,8 +218,9 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)
     for key, value in settings.items():
-        if key.endswith("layers") and isinstance(value, int) and value > MOST_LAYERS:
-            raise InputError(f"{place}: {value} layers, at most {MOST_LAYERS}")
+        numbers = re.findall(r"\d+", str(value)) if key.endswith(("layers", "depths")) else ()
+        if (layers := sum(map(float, numbers))) > MOST_LAYERS:  # also those of several stages
+            raise InputError(f"{place}: {layers:.0f} layers, at most {MOST_LAYERS}")
     return settings
 
 

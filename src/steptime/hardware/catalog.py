@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -85,13 +85,17 @@ class _Shelf(Generic[_Item]):
         """Return what a file holds that is found by its name, which must be its own."""
         return _checked(self.at(path), path)
 
-    def one(self, name: str) -> _Item:
-        """Return what the file of a name holds, or a path that ends in .toml."""
+    def file(self, name: str) -> Path:
+        """Return the file of a name, or of a path that ends in .toml."""
         key = name.lower()
         path = Path(name) if key.endswith(".toml") else self.path(key)
         if path is None:
             raise unknown(self.what, name, self.files())
-        return self.at(path)
+        return path
+
+    def one(self, name: str) -> _Item:
+        """Return what the file of a name holds, or a path that ends in .toml."""
+        return self.at(self.file(name))
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
@@ -193,16 +197,29 @@ def stack_names(own: bool = True) -> list[str]:
     return list(_STACKS.files() if own else _STACKS.shipped())
 
 
-@lru_cache(maxsize=16)
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name, or of a path that ends in .toml.
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    return _STACKS.one(DEFAULT_STACK if name == "torch" else name)
+    found: Stack = _now(_STACKS.file(DEFAULT_STACK if name == "torch" else name), _STACKS.read)
+    return found
 
 
-@lru_cache(maxsize=8)
+def _now(path: Path, read: Callable[[Mapping[str, Any], str], Any]) -> Any:
+    """Return what a file holds; it is read anew where its place, time or size is another."""
+    try:
+        mark = path.absolute(), path.stat().st_mtime_ns, path.stat().st_size
+    except (OSError, ValueError):
+        mark = None  # reading it says why
+    return _held(path, read, mark)
+
+
+@lru_cache(maxsize=32)
+def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], _: Hashable) -> Any:
+    return read(read_toml(path), shown(path))
+
+
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of the model of calibrated times for a kind of device.
 
@@ -211,8 +228,7 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """
     path = DATA / "priors" / f"{kind}.toml"
     path = path if path.is_file() else path.with_stem("gpu")
-    found = constants_from_table(read_toml(path), shown(path))
-    found |= {**stack(DEFAULT_STACK).uses, **stack(software).uses}
+    found = {**_now(path, constants_from_table), **stack().uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
 
 

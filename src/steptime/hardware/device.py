@@ -281,7 +281,6 @@ _CALIBRATION: dict[str, Check] = {  # what predictions read of it
     "products": table_of(
         list_of(row_of(*[ABOVE_0] * 4, _LOG), "")[0], "lists of [batch, m, n, k, weight]"
     ),
-    "networks": table_of(_LOG[0], "numbers between -100 and 100"),
     **dict.fromkeys(("stack", "date", "backend", "version", "driver"), TEXT),
     **dict.fromkeys(("threads", "measured_points"), WHOLE),
 }

@@ -63,7 +63,7 @@ def stack(name: str, where: str = "") -> Stack:
             )
         return found
     if name not in (known := backends()):
-        raise unknown("stack", name, (*labels, *known), where)
+        raise unknown("stack", name, {**labels, **known}, where)
     return Stack(name, "", backend=name)
 
 

@@ -1,6 +1,7 @@
 """What decides a predicted time beside network and device, where nobody asked for it."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from steptime.prediction.step_model import StepModel
 
@@ -38,6 +39,11 @@ def assumed_text(assumed: Mapping[str, str]) -> str | None:
     if "host" in assumed:
         said.append(f"{assumed['host']} host")
     return ", ".join(filter(None, said)) or None
+
+
+def assumed_row(assumed: Mapping[str, str]) -> list[tuple[str, Any]]:
+    """Return the row of an answer that says what is assumed, none where nothing is."""
+    return [("assumed", text)] if (text := assumed_text(assumed)) else []
 
 
 def assumed_line(said: Iterable[tuple[str, str | None]]) -> list[str]:

@@ -157,22 +157,22 @@ class _Beside:
         return found
 
     def rows(self, models: Sequence[StepModel]) -> list[Floats]:
-        """Return rows of numbers of each network: passes, then where they are known ends, joules."""
+        """Return rows of numbers of each network: passes, then ends and joules where known."""
         on = models[0]
         prices = on.priced(self.kernels)
         passes = self._passes(prices).reshape(len(models), 3, -1)
-        bounded = not np.isnan(prices.high).any()
+        often = self.often.reshape(len(models), 3, -1).sum(axis=1)
+        whole = prices.weighted(often)
+        joules = often @ joules_of(self.kernels, on.seen)
         found = []
-        if bounded:
-            often = self.often.reshape(len(models), 3, -1).sum(axis=1)
-            whole, joules = prices.weighted(often), often @ joules_of(self.kernels, on.seen)
         for i, (model, one) in enumerate(zip(models, self.lines, strict=True)):
-            host, shares = model.host(one.first), (None, None)
-            if bounded:
-                shares = whole.low[i] / whole.value[i], whole.high[i] / whole.value[i]
-            shown, *ends = finish(passes[i], shares, host)
-            rows = [*shown, *ends, joules[i]] if bounded else shown
-            found.append(np.array(rows))
+            low, high = (
+                None if np.isnan(end).any() else end[i] / whole.value[i]
+                for end in (whole.low, whole.high)
+            )
+            shown, *ends = finish(passes[i], (low, high), model.host(one.first))
+            rows = [*shown, *(end for end in ends if end is not None)]
+            found.append(np.array([*rows, joules[i]] if len(rows) > 4 else rows))
         return found
 
     def _passes(self, prices: Prices) -> Floats:

@@ -115,7 +115,9 @@ def schedule(
     if has_whole:
         parts = Prices(*map(np.append, parts.at(slice(2)), whole))
     kernels = parts.total() if pipelined else together(lowered.columns, prices).total()
-    passes, low, high = finish(parts.value.tolist(), kernels.shares, host)
+    taken, *ends = finish(parts.value.tolist(), kernels.shares, host)
+    passes = [float(one) for one in taken]
+    low, high = (None if end is None else float(end) for end in ends)
     exchange_s = exposed_s = 0.0
     if not known.all():
         slower = [

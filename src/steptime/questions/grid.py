@@ -175,7 +175,7 @@ class Steps:
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""
         if self.lines is not None and not any(map(priced_singly, models)):
-            return [one for one, in spans([self.lines], [[on] for on in models], self.batches)]
+            return [one for (one,) in spans([self.lines], [[on] for on in models], self.batches)]
         return [_span(on, self.batches) for on in models]
 
 
@@ -189,8 +189,8 @@ def _span(on: StepModel, batches: Sequence[int]) -> Span:
     times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
     low = [one.low_s for one in found if one.low_s is not None]
     high = [one.high_s for one in found if one.high_s is not None]
-    if not len(low) == len(high) == len(found):
-        return Span(times)
+    if len(high) < len(found):
+        return Span(times, low if len(low) == len(found) else None)
     joules = [float(spent_j(on.lowered(batch).columns, on.seen)) for batch in batches]
     return Span(times, low, high, joules)
 

@@ -49,7 +49,8 @@ class ScalingRow:
     `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
     that hides behind the backward pass. `speedup` is the throughput over that of one replica;
     `parts` are the further ones of model and hybrid parallelism. `low_s` and `high_s` bound the
-    step as far as its kernels have bounds; the exchange has none.
+    step as far as its kernels have bounds; the exchange has none. `peak_memory_bytes` are those of
+    a replica's tensors at the worst moment, `needed_bytes` all that it needs of its device.
     """
 
     workers: int
@@ -70,6 +71,8 @@ class ScalingRow:
     parts: Mapping[str, object] = field(default_factory=dict)
     low_s: float | None = None
     high_s: float | None = None
+    peak_memory_bytes: int | None = None
+    needed_bytes: int | None = None
 
 
 def data_parallel(
@@ -102,7 +105,14 @@ def data_parallel(
         parts, sizes = (times.forward_s, times.backward_s, times.update_s), (n, whole, share)
         told = (parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
         low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
-        return replace(scaling_row(model, sizes, *told), low_s=low, high_s=high)
+        needs = model.needs(share)
+        return replace(
+            scaling_row(model, sizes, *told),
+            low_s=low,
+            high_s=high,
+            peak_memory_bytes=needs.peak_bytes,
+            needed_bytes=needs.total_bytes,
+        )
 
     alone = row(1, batch, batch, None, "").samples_per_s
     rows = []
@@ -232,8 +242,8 @@ def graph_of_rank(workload: Workload, strategy: str, overlap: bool) -> Graph:
     how, graph = _how(workload, strategy), build_step(workload)
     if not how.shards:
         return graph
-    plan = Plan(data=workload.plan.data, zero=3)
-    return rank_graph(graph, plan, BUCKET_BYTES if overlap and how.overlaps else inf)
+    bucket_bytes = BUCKET_BYTES if overlap and how.overlaps else inf
+    return rank_graph(graph, workload.plan.data, bucket_bytes)
 
 
 def predict_replicas(

@@ -294,23 +294,17 @@ def sweep(found: Sequence[Case], combinations: Sequence[Sequence[Change]]) -> li
     return rows
 
 
-def upgrades(
-    found: Sequence[Case], changes: Sequence[Change], cost: Mapping[str, float] | None = None
-) -> list[dict[str, Any]]:
+def upgrades(found: Sequence[Case], changes: Sequence[Change]) -> list[dict[str, Any]]:
     """Return a row for each single change, the one that pays most first.
 
-    `gain` is how much faster all networks become (`grown_speedup` - 1). With the `cost` of changes
-    by key, in any unit, the order is that of the gain for each of it.
+    `gain` is how much faster all networks become (`grown_speedup` - 1).
     """
     rows = []
     for change, row in zip(changes, sweep(found, [(one,) for one in changes]), strict=True):
         gain = round((row["grown_speedup"] or 1.0) - 1, 9)
-        spent = (cost or {}).get(change.key)
         told = {name: row[name] for name in ("speedup", "grown_speedup", "newly_possible")}
-        each = {"gain": gain, "cost": spent, "gain_per_cost": gain / spent if spent else None}
-        rows.append({"upgrade": str(change), **told, **each})
-    by = "gain_per_cost" if cost else "gain"
-    return sorted(rows, key=lambda row: -1.0 if row[by] is None else row[by], reverse=True)
+        rows.append({"upgrade": str(change), **told, "gain": gain})
+    return sorted(rows, key=itemgetter("gain"), reverse=True)
 
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -318,5 +312,4 @@ def best_of(rows: Sequence[Mapping[str, Any]]) -> str:
     one = rows[0]
     if one["gain"] <= 0:
         return "No upgrade makes these networks faster."
-    dear = " for its cost" if one["cost"] else ""
-    return f"{one['upgrade']} pays most{dear}: {percent(one['gain'])} faster."
+    return f"{one['upgrade']} pays most: {percent(one['gain'])} faster."

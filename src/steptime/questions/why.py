@@ -12,7 +12,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
-from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.method import stack_option
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Input, Path, ceilings_s
@@ -42,9 +42,10 @@ class Diagnosis:
     """What a step waits for: `bound` by the largest of `shares`; why, and what would help.
 
     `step_s` is measured where `origin` says so, else predicted; `low_s` and `high_s` bound the
-    prediction. `ops` are the most expensive ones, `ceiling_fraction` how near an op comes to what
-    the peaks allow. `help` has what the model says of one change each. `evidence` are numbers of
-    the measurement, {} without one.
+    prediction, which needs `needed_bytes` of the device, `peak_memory_bytes` of them for tensors.
+    `ops` are the most expensive ones, `ceiling_fraction` how near an op comes to what the peaks
+    allow. `help` has what the model says of one change each. `evidence` are numbers of the
+    measurement, {} without one.
     """
 
     model: str
@@ -64,13 +65,15 @@ class Diagnosis:
     evidence: Mapping[str, Any]
     sentences: Sequence[str]
     assumed: Mapping[str, str] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    needed_bytes: int | None = None
 
     def tables(self) -> list[Table]:
         """Return the diagnosis as tables."""
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
         ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
         step = interval("step_s", self.step_s, *ends)
-        rows: list[tuple[str, Any]] = [("assumed", assumed_text(self.assumed))]
+        rows: list[tuple[str, Any]] = assumed_row(self.assumed)
         rows += [("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
         told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
@@ -236,11 +239,11 @@ def _diagnosis(
 ) -> Diagnosis:
     workload, found = asked.workload, asked.path
     bound = max(BOUNDS, key=lambda name: shares[name])
-    ops = _ops(asked.model, found)
+    ops, needs = _ops(asked.model, found), asked.model.needs()
     made = Diagnosis(
         workload.label, asked.device.name, workload.batch_per_replica, replicas,
         workload.dtype, asked.method, origin, step_s, found.low_s, found.high_s, bound, shares,
-        ops, (), evidence, (), assumed_of(asked.model),
+        ops, (), evidence, (), assumed_of(asked.model), needs.peak_bytes, needs.total_bytes,
     )  # fmt: skip
     return replace(made, sentences=[*_of_step(made, found), *_of_evidence(made), _of_ops(made)])
 

@@ -245,7 +245,7 @@ def _fitting(path: Path, folder: Path) -> dict[str, Any] | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         told = _told(known)
         stamps = {name: stamp_of(folder / name) for name in told["parquets"]}
-        if told["format"] != FORMAT or told["parquets"] != stamps:
+        if told["format"] != FORMAT or not stamps or told["parquets"] != stamps:
             return None
         now = stamp_of(path)
         if told["stamp"] == now:

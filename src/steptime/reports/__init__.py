@@ -25,7 +25,6 @@ def write_report(
 
     from steptime.core.errors import unknown
     from steptime.core.files import check_folder, write_whole
-    from steptime.questions.ops import with_ops
     from steptime.records.data import Data
     from steptime.reports.markdown import markdown_page
     from steptime.reports.page import page
@@ -34,7 +33,7 @@ def write_report(
     ending = path.suffix.lower()
     if ending not in written:
         raise unknown("report format", ending or path.name, written, str(path))
-    data = with_ops(Data.load([folder], warn))
+    data = Data.load([folder], warn)
     check_folder(path)
     command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
     text, document = written[ending](data, folder.resolve().name, command)

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from steptime.calibration.cases import Case, op_kernels
-from steptime.calibration.columns import Columns
+from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
 from steptime.hardware import catalog
 from steptime.hardware.device import Device

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from steptime.hardware import catalog
@@ -190,7 +189,6 @@ def test_time_never_falls_with_whole_tiles(architecture: str | None) -> None:
             now = price(kernel(*shape), device).value
             assert now >= before
             before = now
-
 
 
 POWER = {

@@ -59,8 +59,7 @@ def test_a_block_of_threads_makes_32_rows_by_itself() -> None:
         P100, clock_hz=1e9, constants={**P100.constants, "recurrent.block_clocks": 1e6}
     )
     few, block, more = (
-        recurrent(layer(batch=batch), device, device.constants).compute_s
-        for batch in (16, 32, 33)
+        recurrent(layer(batch=batch), device, device.constants).compute_s for batch in (16, 32, 33)
     )
     assert block == pytest.approx(10 * 256 * 1e6 / 1e9)  # steps x contraction x clocks
     assert few < block > more

@@ -130,3 +130,18 @@ def test_what_is_assumed_stands_before_the_step():
     assert lines[3].split()[0] == "step"
     bare = steptime.predict("fc", "a100", method="roofline").assumed
     assert bare == {"tf32": "no"}  # a roofline has no software
+
+
+def test_a_bound_without_software_assumes_nothing_on_the_screen():
+    for words in ("predict fc --device a100", "fit fc --device a100 --dtype float16"):
+        shown = CliRunner().invoke(app, [*words.split(), "--method", "roofline"])
+        assert shown.exit_code == 0, shown.output
+        assert "assumed" not in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["trainium1", "trainium2", "gaudi3", "inferentia2"])
+def test_compilers_of_accelerators_turn_no_images_around(name):
+    """As cuDNN does for tensor cores: TF32, four times the peak, took 1.6 times as long."""
+    device = catalog.device(name)
+    off, on = (_times("resnet50", device, tf32=tf32) for tf32 in ("off", "on"))
+    assert sum(on.values()) < 0.9 * sum(off.values())

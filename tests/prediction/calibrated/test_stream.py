@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from steptime.calibration.cases import op_kernels
@@ -128,7 +127,6 @@ def test_without_a_fused_kernel_attention_is_its_products_at_a_share():
     assert attention(attending(dtype="float32", causal=True), full, full.constants)[
         0
     ] == pytest.approx(price(kernel, full).compute_s / 2)
-
 
 
 def test_a_device_of_few_figures_has_a_price():

@@ -118,3 +118,12 @@ def test_a_number_far_from_one_that_works_is_found() -> None:
     asked = Asked(Plan(data=7919), 1, 9007199254740881)
     with pytest.raises(InputError, match="does not divide 9007199254740881 sequences; nearest: "):
         checked(SHAPES[0], asked)
+
+
+@pytest.mark.parametrize(
+    ("data", "batch", "near"),
+    [(5, 7, 7), (5, 12, 4), (400_000, 2 * 250_007, 2 * 250_007), (8, 10**15, 8)],
+)
+def test_the_nearest_may_be_above_and_far(data: int, batch: int, near: int) -> None:
+    said = refused(SHAPES[0], Asked(Plan(data=data), 1, batch))
+    assert said.partition("; nearest: ")[2] == (f"--data {near}" if near != data else "")

@@ -784,7 +784,9 @@ def test_a_submission_that_was_edited_is_one_line(
 ) -> None:
     """Those alone whose plan means the same go on: a scheduler's name, a limit, an id."""
     capsys.readouterr()
-    for name in ("plan.json", "cells.jsonl"):
+    (sent.folder / "progress" / "a.b.jsonl").write_text("{}\n")  # what no task wrote
+    (out / "slurm" / "wanted").write_bytes(b"\xff\n")
+    for name in ("plan.json", "cells.jsonl", "submitted.jsonl"):
         path = sent.folder / name
         whole = path.read_text()
         lines = [json.loads(line) for line in whole.splitlines()] if "jsonl" in name else [

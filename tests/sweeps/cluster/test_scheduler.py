@@ -303,7 +303,7 @@ def test_every_cause_that_is_given_is_in_the_table() -> None:
 
 def test_only_its_own_file_and_the_rank_reader_know_slurm() -> None:
     root = Path(steptime.__file__).parent
-    own = {root / "cluster" / "slurm.py", root / "measure" / "ranks.py"}
+    own = {root / "sweeps" / "cluster" / "slurm.py", root / "measure" / "ranks.py"}
     words = re.compile(
         r"SLURM_|SLURMD_|#SBATCH|\[\s*[\"']s(?:batch|queue|acct|control|cancel|run)\b"
     )
@@ -337,3 +337,33 @@ def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(
     assert (status["cells"], status["done"], status["status"]) == (2, 2, {"ok": 2})
     records = store.load(out, pytest.fail)
     assert all("fake" in record.env and "slurm" not in record.env for record in records)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "a warning",
+        "n-0|10|\u00b2|RUNNING|k1|why",
+        "n-0|10",
+        "n-0|10|99999999999|RUNNING|k1|why",
+    ],
+)
+def test_what_is_no_line_of_a_task_is_none(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_run", lambda _: f"{line}\nn-0|10|1|RUNNING|k1|a|b\n")
+    assert [*slurm.queued(["n-0"])] == [("n-0", 1)]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "1_0|FAILED", "1_0||0:0", "1_0|FAILED|?", "1_0-|FAILED|1:0", "1_[0-|FAILED|1:0"]
+)
+def test_what_is_no_end_of_a_task_is_none(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm.shutil, "which", lambda _: "sacct")
+    monkeypatch.setattr(slurm, "_run", lambda _: f"{line}\n1_[0-1%2]|TIMEOUT|0:15\n")
+    assert sorted(slurm.ended({("1", 0), ("1", 1)}, "2020")) == [("1", 0), ("1", 1)]
+
+
+def test_bytes_that_are_no_text_are_read(says: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "odd.txt").write_bytes(b"n-0|10|1|RUNNING|k\x9d|why\n")
+    says("squeue", tmp_path / "odd.txt")
+    assert slurm.queued(["n-0"])["n-0", 1].text == "k\ufffd"

@@ -1,8 +1,8 @@
-"""The graph of one rank: a training step spread over replicas, its exchanges as ops.
+"""The graph of one rank: a training step spread over fully sharded replicas, exchanges as ops.
 
-Data parallel, every replica adds up its gradients with the others'. With ZeRO (Rajbhandari and
-others 2020) each keeps 1/n of the optimizer's states and updates 1/n of the weights: gradients are
-scattered, and weights gathered, after the update (stages 1 and 2) or before they are used (3).
+With ZeRO's third stage (Rajbhandari and others 2020) each of n replicas keeps 1/n of the weights,
+gradients and optimizer's states: weights are gathered before they are used, sums of gradients
+scattered, and each updates its own shard.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,27 +11,21 @@ from dataclasses import replace
 from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec
-from steptime.core.workload import Plan
 from steptime.network.ops import output_names, outputs_of
 
 
-def rank_graph(graph: Graph, plan: Plan, bucket_bytes: float = BUCKET_BYTES) -> Graph:
-    """Return the graph of one rank of a training step `graph`, whose batch is one replica's.
+def rank_graph(graph: Graph, ranks: int, bucket_bytes: float = BUCKET_BYTES) -> Graph:
+    """Return the graph of one of `ranks` of a training step `graph`, whose batch is one replica's.
 
     What is exchanged at once are buckets of at least `bucket_bytes` of gradients, in the order of
     the backward pass, or of weights, in the order of the forward pass; the weights of a bucket are
     gathered while the one before is used, and again for the backward pass where there are several.
-    Without a limit (`inf`) there is one bucket. A weight is sharded along its first axis. Raises
-    `InputError` for a plan of other than data-parallel replicas.
+    Without a limit (`inf`) there is one bucket. A weight is sharded along its first axis; raises
+    `InputError` for one without an axis.
     """
-    if plan != Plan(data=plan.data, zero=plan.zero):
-        raise InputError("only data-parallel plans, with zero, have a graph of one rank yet")
-    if plan.data == 1:
-        return graph
-    rank = _Rank(graph, plan)
+    rank = _Rank(graph, ranks)
     buckets = rank.buckets(bucket_bytes)
-    if plan.zero == 3:
-        rank.gather_before_use(buckets)
+    rank.gather_before_use(buckets)
     for number, bucket in enumerate(reversed(buckets)):
         rank.exchange_gradients(bucket, number)
     return rank.graph()
@@ -40,9 +34,8 @@ def rank_graph(graph: Graph, plan: Plan, bucket_bytes: float = BUCKET_BYTES) -> 
 class _Rank:
     """The graph while exchanges are put between its ops, by the op that they stand before."""
 
-    def __init__(self, graph: Graph, plan: Plan) -> None:
-        self.group: Mapping[str, Attr] = {"ranks": plan.data, "stride": 1}
-        self.zero = plan.zero
+    def __init__(self, graph: Graph, ranks: int) -> None:
+        self.ranks = ranks
         self.whole = graph
         self.tensors = dict(graph.tensors)
         self.ops = list(graph.ops)
@@ -75,27 +68,21 @@ class _Rank:
         return found[::-1]
 
     def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
-        """Add up the gradients of a bucket when its last row has them; update with the sums."""
+        """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         grads = [self.updates[weight].inputs[-1] for weight in bucket]
         rows = {self.updates[weight].of for weight in bucket}
         ends = [self.backward[row] for row in rows if row in self.backward]
         ready = 1 + max([*ends, *(self.made[grad] for grad in grads)])
         row = self.updates[bucket[0]].of
-        kind = "reduce_scatter" if self.zero else "all_reduce"
-        name = f"gradients{number}/{kind}"
-        sums = self.add(ready, name, kind, grads, {}, "backward", row)
+        kind = "reduce_scatter"
+        sums = self.add(ready, f"gradients{number}/{kind}", kind, grads, {}, "backward", row)
         for weight, total in zip(bucket, sums, strict=True):
             self.update(weight, total)
-        if self.zero in {1, 2}:
-            shards = [self.shards[weight] for weight in bucket]
-            updated = 1 + max(self.place[self.updates[weight].name] for weight in bucket)
-            name = f"weights{number}/all_gather"
-            self.add(updated, name, "all_gather", shards, self.lengths(bucket), "update", row)
 
     def update(self, weight: str, grad: str) -> None:
-        """Let the update of a weight, or of its shard, read the sum of its gradients."""
+        """Let the update of a weight's shard read the sum of its gradients."""
         op = self.updates[weight]
-        shard = self.shard(weight) if self.zero else weight
+        shard = self.shard(weight)
         inputs = (shard, *op.inputs[1:-1], grad)
         for state in op.inputs[1:-1]:
             self.tensors[state] = self.tensors[shard]
@@ -109,7 +96,7 @@ class _Rank:
             spec = self.whole.tensors[weight]
             if not spec.shape:
                 raise InputError(f"{self.whole.name}: weight '{weight}' has no axis to shard")
-            rows = -(-spec.shape[0] // int(str(self.group["ranks"])))
+            rows = -(-spec.shape[0] // self.ranks)
             self.shards[weight] = f"{weight}/shard"
             self.tensors[self.shards[weight]] = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         return self.shards[weight]
@@ -154,7 +141,7 @@ class _Rank:
         row: str,
     ) -> tuple[str, ...]:
         """Put an exchange before the op at a place and return the names of what it makes."""
-        every = {**self.group, **attrs}
+        every = {"ranks": self.ranks, "stride": 1, **attrs}
         op = Op(name, kind, tuple(inputs), (), every, part, "" if part == "forward" else row)
         made = outputs_of(kind, tuple(self.tensors[n] for n in inputs), op.settings)
         outputs = output_names(name, len(made))
@@ -164,12 +151,7 @@ class _Rank:
 
     def graph(self) -> Graph:
         """Return the graph of the rank."""
-        weights, buffers = self.whole.weights, self.whole.buffers
-        if self.zero == 3:
-            weights = tuple(self.shards.get(weight, weight) for weight in weights)
-        else:
-            buffers = (*buffers, *self.shards.values())
+        weights = tuple(self.shards.get(weight, weight) for weight in self.whole.weights)
         places = range(len(self.ops) + 1)
         ops = [op for i in places for op in (*self.before.get(i, ()), *self.ops[i : i + 1])]
-        found = replace(self.whole, tensors=self.tensors, ops=tuple(ops))
-        return replace(found, weights=weights, buffers=buffers)
+        return replace(self.whole, tensors=self.tensors, ops=tuple(ops), weights=weights)

@@ -166,7 +166,12 @@ def _turning_s(layer: Layer, size: float, device: Device, constants: Constants) 
 
 
 def _turning_byte_s(device: Device, constants: Constants) -> Any:
-    """Return the seconds in which a byte that is read and written comes into another layout."""
+    """Return the seconds in which a byte that is read and written comes into another layout.
+
+    None do where a compiler lays out images for the whole of a step, as those of accelerators.
+    """
+    if device.kind != "gpu":
+        return 0.0
     units = device.multiprocessors or MULTIPROCESSORS
     own_s = 1 / (units * constants["convolution.turned_bytes_per_s"])
     return own_s + 1 / memory_rate(device, constants)

@@ -95,13 +95,8 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
 def products_s(
     kernels: Rows, cores: Any, device: Device, constants: Constants, share: float
 ) -> Any:
-    """Return the seconds of products, whose share of the peak falls with short sides.
-
-    Those of a network of which only sums are known count as large ones.
-    """
+    """Return the seconds of products, whose share of the peak falls with short sides."""
     rate = core_flop_per_s(kernels, device) * share * cores
-    if not kernels.products:
-        return kernels.flop / rate
     side = constants["product.side"]
     return sum(
         2.0 * batch * (m + side) * (n + side) * (k + side) / rate

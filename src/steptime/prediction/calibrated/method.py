@@ -12,7 +12,6 @@ from steptime.hardware.device import Device
 from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
 from steptime.prediction.calibrated.convolution import convolution
-from steptime.prediction.calibrated.described import described, unnamed
 from steptime.prediction.calibrated.form import (
     OLD,
     Form,
@@ -27,7 +26,6 @@ from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
 from steptime.prediction.calibrated.stream import stream
 from steptime.prediction.calibrated.systolic import systolic
-from steptime.prediction.described import KINDS, UNNAMED
 from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Rows
 from steptime.prediction.method import (
@@ -42,17 +40,15 @@ from steptime.prediction.method import (
 )
 from steptime.prediction.price import peak_flop_per_s, seen
 
-DESCRIBED: dict[str, Form] = {kind: unnamed if UNNAMED in kind else described for kind in KINDS}
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "matrix": product,
     "vector": stream,
     "attention": attention,
     "attention_grad": attention,
     **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
-    **DESCRIBED,
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }
-TPU: dict[str, Form] = {"matrix": systolic, "vector": stream, **DESCRIBED}
+TPU: dict[str, Form] = {"matrix": systolic, "vector": stream}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
 
 NAMES: dict[Form, str] = {  # under which constants say how far off a form is
@@ -62,8 +58,6 @@ NAMES: dict[Form, str] = {  # under which constants say how far off a form is
     **dict.fromkeys((convolution, cpu.convolution), "convolution"),
     **dict.fromkeys((recurrent, cpu.recurrent), "recurrent"),
     systolic: "systolic",
-    described: "described",
-    unnamed: "unnamed",
 }
 
 

@@ -1,6 +1,6 @@
 """Plans: how long a step of a language model takes that is split over many devices, and where.
 
-One rank's graph (`network.ops.builder`) is priced part by part by a method of prediction (`pieces`); a
-step is arithmetic over the parts (`step`), its pipeline a graph of stages, micro-batches and
-directions (`pipeline`).
+One rank's graph (`network.ops.builder`) is priced part by part by a method of prediction
+(`pieces`); a step is arithmetic over the parts (`step`), its pipeline a graph of stages,
+micro-batches and directions (`pipeline`).
 """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import gcd
+from functools import lru_cache, partial
+from math import gcd, isqrt
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, one_of
@@ -12,7 +13,7 @@ from steptime.core.workload import Plan
 from steptime.questions.plan.planner import Shape
 from steptime.questions.plan.stages import ORDERS, USUAL, layers_of
 
-FAR = 100_000  # how far from what is given a number that works is looked for
+MOST_ROOT = 100_000  # up to which divisors are counted: all of what is below its square
 MOST_CHANGES = 20  # that one plan needs until it can be
 
 
@@ -90,19 +91,25 @@ def fault(shape: Shape, asked: Asked) -> Fault | None:
     return next((found for rule in RULES for found in rule(shape, asked)), None)
 
 
-def _near(given: int, most: int, works: Callable[[int], bool]) -> int:
-    """Return the number that works and is nearest to what is given, 1 if none is near."""
-    start = min(given, most)
-    every = (one for far in range(FAR) for one in (start - far, start + far))
-    return next((one for one in every if 1 <= one <= most and works(one)), 1)
+@lru_cache(maxsize=64)
+def _divisors(whole: int) -> tuple[int, ...]:
+    """Return what divides a whole, the least first: of 12 that is 1, 2, 3, 4, 6, 12."""
+    low = [one for one in range(1, min(isqrt(whole), MOST_ROOT) + 1) if not whole % one]
+    return tuple(sorted({*low, *(whole // one for one in low)}))
 
 
-def _divides(option: str, given: int, wholes: Mapping[str, int], near: int | None = None) -> Found:
+def _near(given: int, whole: int, works: Callable[[int], bool] = bool) -> int:
+    """Return the divisor of a whole that works, as 1 does, and is nearest to what is given."""
+    return min(filter(works, _divisors(whole)), key=lambda one: abs(one - given))
+
+
+def _divides(
+    option: str, given: int, wholes: Mapping[str, int], near: Callable[[], int] | None = None
+) -> Found:
     """Yield what a number does not divide; the nearest is usually what divides all of that."""
-    every = gcd(*wholes.values())
     for what, whole in wholes.items():
         if whole % given:
-            works = _near(given, every, lambda n: every % n == 0) if near is None else near
+            works = near() if near else _near(given, gcd(*wholes.values()))
             says = f"{option_of(option)} {given} does not divide {whole} {what}"
             yield Fault(says, {option: works})
 
@@ -163,7 +170,7 @@ def _of_tensor(shape: Shape, asked: Asked) -> Found:
     def has_heads(ranks: int) -> bool:
         return keys % ranks == 0 or ranks % keys == 0
 
-    near = _near(tensor, both, lambda t: both % t == 0 and has_heads(t))
+    near = partial(_near, tensor, both, has_heads)
     yield from _divides("tensor", tensor, parts, near)
     if not has_heads(tensor):
         yield from _divides("tensor", tensor, {"heads of keys and values": keys}, near)
@@ -179,14 +186,10 @@ def _of_context(shape: Shape, asked: Asked) -> Found:
         yield from _divides("context", ranks, {"tokens": tokens})
         return
     heads, keys = (max(1, int(shape.one[k]) // plan.tensor) for k in ("heads", "kv_heads"))
-    works = [
-        c
-        for c in range(1, heads + 1)
-        if not (heads % c or tokens % c) and (not keys % c or not c % keys)
-    ]
-    if ranks not in works:
+    near = _near(ranks, gcd(heads, tokens), lambda c: not (keys % c and c % keys))
+    if ranks != near:
         says = f"--context {ranks} does not divide {heads} heads and {tokens} tokens of a rank"
-        yield Fault(says, {"context": min(works, key=lambda c: abs(c - ranks))})
+        yield Fault(says, {"context": near})
 
 
 def _of_stages(shape: Shape, asked: Asked) -> Found:
@@ -242,12 +245,14 @@ def _of_shards(shape: Shape, asked: Asked) -> Found:
         whole = not plan.replicas % one
         return whole and (not one % plan.expert or not plan.expert % one)
 
-    near = _near(plan.shard, plan.replicas, works)
-    near = 0 if near == 1 else near  # shards of one share nothing
+    def near() -> int:
+        found = _near(plan.shard, plan.replicas, works)
+        return 0 if found == 1 else found  # shards of one share nothing
+
     yield from _divides("shard", plan.shard, _replicas(plan), near)
     if not works(plan.shard):
         says = f"--shard {plan.shard} and --expert {plan.expert}: one must divide the other"
-        yield Fault(says, {"shard": near})
+        yield Fault(says, {"shard": near()})
 
 
 RULES = (_of_network, _of_tensor, _of_context, _of_stages, _of_batch, _of_experts, _of_shards)

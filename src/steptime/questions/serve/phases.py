@@ -202,7 +202,7 @@ class Phases:
             newer = (self.planner.device.architecture or "").startswith(NEWER)
             if newer and group.tokens > 1:
                 took *= self.constant("attention")
-            joules = spent_j(Kernels(kernels[:1]), self.device)
+            joules = float(spent_j(Kernels(kernels[:1]), self.device))
             self._attended[head, group] = Attended(took, joules, kernels[0])
         return self._attended[head, group]
 
@@ -265,7 +265,7 @@ class Phases:
         other += sum(s * slower + gap_s * one.launches for one, s in timed if one.unit == "vector")
         host = host_of(calls_of(mine), self.device.constants)
         issued = 0.0 if host is None else host.issued_s[0] - host.base_s
-        joules = spent_j(Kernels(mine), self.device)
+        joules = float(spent_j(Kernels(mine), self.device))
         return Part(Spent(products, 0.0, other, exchange, 0.0, joules), issued)
 
     def _stored(self, graph: Graph, kernel: Kernel, rows: int) -> Kernel:

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from steptime.core.errors import InputError, shorten
@@ -21,6 +21,7 @@ from steptime.sweeps.cluster import scheduler as contract
 from steptime.sweeps.resource_request import ResourceRequest
 
 LIMIT_S = 120.0
+RANGES = r"[0-9]{1,7}(?:-[0-9]{1,7})?(?:,[0-9]{1,7}(?:-[0-9]{1,7})?)*"  # of tasks of an array
 MOST_NAMES = 500  # arrays that one squeue is asked for
 DEFAULT_LARGEST = 1001  # Slurm's MaxArraySize where the site does not say
 _WORDS = packaged("slurm.toml")
@@ -58,9 +59,8 @@ def queued(names: Collection[str]) -> dict[contract.TaskName, contract.Queued]:
     for some in (wanted[i : i + MOST_NAMES] for i in range(0, len(wanted), MOST_NAMES)):
         which = f"--name={','.join(some)}"
         text = _run(["squeue", "--noheader", "--array", which, "--format=%j|%F|%K|%T|%N|%r"])
-        for line in filter(None, text.splitlines()):
-            name, job, index, state, nodes, reason = (x.strip() for x in line.split("|", 5))
-            if state not in OVER and index.isdigit():
+        for name, job, index, state, nodes, reason in _rows(text, 6):
+            if state not in OVER and re.fullmatch(r"[0-9]{1,9}", index):
                 runs = state not in WAITING
                 where = nodes if nodes and runs else reason
                 tasks[name, int(index)] = contract.Queued(f"{job}_{index}", job, state, where, runs)
@@ -79,12 +79,12 @@ def ended(
         jobs = ",".join(sorted({job for job, _ in tasks}))
         wanted = ["--format=JobID,State,ExitCode", f"--starttime={since}", f"--jobs={jobs}"]
         told = _tried(["sacct", "--noheader", "--allocations", "--parsable2", *wanted])
-        for name, state, code in (line.split("|") for line in told.splitlines()):
-            exits |= _exits(name, state.split()[0], code)
+        for name, state, code in _rows(told, 3):
+            exits |= _exits(name, state.partition(" ")[0], code)
     for job in sorted({job for job, index in tasks if (job, index) not in exits}):
         for line in _tried(["scontrol", "show", "job", "--oneliner", job]).splitlines():
             fields = dict(re.findall(r"(\w+)=(\S*)", line))
-            if "ArrayTaskId" in fields and "JobState" in fields:
+            if {"ArrayJobId", "ArrayTaskId", "JobState"} <= fields.keys():
                 name = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
                 exits = _exits(name, fields["JobState"], fields.get("ExitCode", "0:0")) | exits
     return exits
@@ -92,10 +92,11 @@ def ended(
 
 def _exits(name: str, state: str, code: str) -> dict[contract.TaskJob, contract.JobExit]:
     """Return the tasks of `12_3` or of a range that never ran, `12_[3-5,7%2]`."""
-    parts = re.fullmatch(r"(\d+)_\[?([\d,-]+)(?:%\d+)?\]?", name)
-    if not parts or state not in OVER:
+    parts = re.fullmatch(rf"([0-9]+)_\[?({RANGES})(?:%[0-9]+)?\]?", name)
+    ended = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", code)
+    if not parts or not ended or state not in OVER:
         return {}
-    exit_code, number = (int(part) for part in code.split(":"))
+    exit_code, number = map(int, ended.groups())
     said = state, exit_code, number, cause_of_exit(state, exit_code, number)
     return {
         (parts[1], i): contract.JobExit(f"{parts[1]}_{i}", *said) for i in number_list(parts[2])
@@ -176,7 +177,7 @@ def nodes(request: ResourceRequest) -> list[contract.Node]:
     where = {"partition": request.partition, "nodes": request.nodelist}
     flags = [f"--{name}={value}" for name, value in where.items() if value]
     text = _run(["sinfo", "--noheader", "--Node", *flags, "--format=%N|%P|%T|%G|%f|%E"])
-    lines = [[x.strip() for x in line.split("|", 5)] for line in text.splitlines() if line]
+    lines = [*_rows(text, 6)]
     default = [one for one in lines if one[1].endswith("*")]
     found = {}
     for name, _, state, gpus, features, reason in (not request.partition and default) or lines:
@@ -220,6 +221,14 @@ def cpus_of(details: str, node: str) -> set[int]:
     return set()
 
 
+def _rows(text: str, fields: int) -> Iterator[list[str]]:
+    """Yield the lines of an answer that have so many fields; others are no line of a task."""
+    for line in text.splitlines():
+        row = [field.strip() for field in line.split("|", fields - 1)]
+        if len(row) == fields:
+            yield row
+
+
 def _tried(command: Sequence[str]) -> str:
     """Return what a command says, "" where Slurm has forgotten or keeps no accounts."""
     with suppress(InputError, contract.SchedulerError):
@@ -229,7 +238,9 @@ def _tried(command: Sequence[str]) -> str:
 
 def _run(command: Sequence[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
+        )
     except FileNotFoundError:
         where = "Slurm's commands must be on the PATH"
         raise InputError(f"{command[0]} is not here: {where}") from None

@@ -43,6 +43,7 @@ PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", 
 VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
 Made = TypeVar("Made", How, Options)
 _NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
+_START = re.compile(r"(?P<task>\d{1,9})\.(?P<restart>\d{1,9})\.jsonl", re.ASCII)
 
 
 class _Job(msgspec.Struct):
@@ -71,6 +72,15 @@ class _Visit(msgspec.Struct):
     backend: str
     options: dict[str, Any]
     round: int
+
+
+class _Sent(msgspec.Struct):
+    """A line of `submitted.jsonl`; `job` is a word that is no option of a scheduler's command."""
+
+    first: int
+    tasks: int
+    job: Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]*$")]
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -163,20 +173,28 @@ class Submission:
         """How the scheduler knows each task: its array, by name, and its place in it."""
         return {one.first + i: (one.name, i) for one in self.arrays for i in range(one.tasks)}
 
+    @property
+    def _taken(self) -> list[_Sent]:
+        """The arrays that the scheduler took; raises `InputError` for lines of other types."""
+        path = self.folder / SUBMITTED
+        try:
+            return msgspec.convert(read_lines(path), list[_Sent])
+        except msgspec.ValidationError as error:
+            raise InputError(f"{path}: is no list of what was sent: {error}") from None
+
     @cached_property
     def sent(self) -> Mapping[int, TaskJob]:
         """Tasks of arrays that the scheduler is known to have taken: the job, the place in it."""
         return {
-            line["first"] + i: (line["job"], i)
-            for line in read_lines(self.folder / SUBMITTED)
-            for i in range(line["tasks"])
+            one.first + i: (one.job, i)
+            for one in self._taken
+            for i in range(min(one.tasks, len(self.tasks)))
         }
 
     @property
     def sent_at(self) -> datetime:
         """When the first array was sent."""
-        times = (line["at"] for line in read_lines(self.folder / SUBMITTED))
-        return datetime.fromisoformat(min(times))
+        return min((one.at for one in self._taken), key=datetime.timestamp)
 
     def script(self, need: Need) -> str:
         """Return the batch script of the job with a need."""
@@ -190,9 +208,10 @@ class Submission:
     @cached_property
     def restarts(self) -> Mapping[int, list[int]]:
         """Which starts of each task wrote of themselves, in their order."""
-        names = [path.name.split(".") for path in (self.folder / "progress").glob("*.*.jsonl")]
+        paths = (self.folder / "progress").glob("*.*.jsonl")
+        names = filter(None, (_START.fullmatch(path.name) for path in paths))
         starts: dict[int, list[int]] = {}
-        for task, restart in sorted((int(task), int(restart)) for task, restart, _ in names):
+        for task, restart in sorted((int(one["task"]), int(one["restart"])) for one in names):
             starts.setdefault(task, []).append(restart)
         return starts
 
@@ -336,7 +355,7 @@ def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:
 def wanted(out: Path) -> Collection[str] | None:
     """Return the ids of the cells that were asked for last; None where nobody wrote them down."""
     try:
-        return set((out / FOLDER / WANTED).read_text(encoding="ascii").split())
+        return set((out / FOLDER / WANTED).read_text(encoding="ascii", errors="replace").split())
     except FileNotFoundError:
         return None
 
