@@ -11,11 +11,12 @@ from fitting import neusight, neusight_models
 from fitting.hierarchy import hierarchical
 from fitting.stages import STAGES, by_device, even
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.device import chosen
 from steptime.calibration.fit import fitted, logs
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
+from steptime.prediction.kernels import Floats
 
 PER_KIND = 120  # op rows of a kind of a device
 POINTS, DRAWS = 60, 5

@@ -14,11 +14,12 @@ from fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm
 from fitting.hierarchy import hierarchical
 from fitting.write import write, write_lines
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
+from steptime.prediction.kernels import Floats
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
 STACKS = PRIORS.with_name("stacks")

@@ -61,10 +61,10 @@ class Columns:
         """
         passes = self._running(constants)
         value = passes.sum(axis=0)
-        which, count = self._kernels.alike
-        of_alike = np.zeros(count, dtype=np.intp)
-        of_alike[which] = self._case
-        sums = self._priced(constants).alike(which, count).sums(of_alike, len(self.cases))
+        which, of_alike = self._kernels.alike
+        cases: Ints = np.zeros(of_alike, dtype=np.intp)
+        cases[which] = self._case
+        sums = self._priced(constants).alike(which, of_alike).sums(cases, len(self.cases))
         middle = self._timed(passes, constants)
         ends = []
         for end, (device_s, sign) in enumerate(((sums.low, -1), (sums.high, 1))):
@@ -76,8 +76,8 @@ class Columns:
             shares = [(device_s / value)[self._steps] for device_s in (sums.low, sums.high)]
             of_steps = list(passes[:, self._steps])
             found = [finish(of_steps, shares, host)[1:] for host in hosts]
-            for end, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
-                end[self._steps] = np.where(self._awaited, waiting, ahead)
+            for one, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
+                one[self._steps] = np.where(self._awaited, waiting, ahead)
         return middle, ends[0], ends[1]
 
     def _priced(self, constants: Constants) -> Prices:
@@ -92,7 +92,8 @@ class Columns:
             known = products.get(f"{rows.kind} {rows.dtype}")
             if known and len(rows.products) == 1:
                 factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]
-                found = Interval(*(factor * one for one in found[:3]), *found[3:])
+                value, low, high = (factor * one for one in found[:3])
+                found = found._replace(value=value, low=low, high=high)
             return found
 
         return self._kernels.priced(ask).times(self._kernels.often)

@@ -14,7 +14,6 @@ import numpy as np
 
 from steptime.calibration import device
 from steptime.calibration.asking import KINDS
-from steptime.calibration.columns import Floats
 from steptime.calibration.device import moved, spread
 from steptime.calibration.evaluate import DRAWS, errors, score
 from steptime.calibration.evaluation import WORST, percent, shown
@@ -29,6 +28,7 @@ from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import calibrated_device
 from steptime.prediction.kernel import Interval
+from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from steptime.records.record import now
 

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from steptime.core.graph import Part
 from steptime.hardware import catalog
-from steptime.hardware.device import Device
 from steptime.network.ops.table import Products, Window
 
 Unit = Literal["matrix", "vector"]
@@ -87,12 +86,6 @@ class Kernel(NamedTuple):
     fresh: float = 0.0
     channels_last: bool = False
     tf32: bool = False
-
-
-def computed_as(kernel: Kernel, device: Device) -> str:
-    """Return the type that a kernel is computed in: TF32 where it may be and the device has it."""
-    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
-    return "tf32" if as_tf32 else kernel.dtype
 
 
 class Interval(NamedTuple):

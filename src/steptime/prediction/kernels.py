@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.core.graph import PLACE, Part
-from steptime.prediction.kernel import Interval, Kernel, Unit
+from steptime.hardware.device import Device
+from steptime.prediction.kernel import Interval, Kernel, Unit, interval_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -43,6 +44,12 @@ class Rows(NamedTuple):
     window: tuple[Any, ...] | None
     products: tuple[tuple[Any, Any, Any, Any], ...]
     tensors: tuple[Any, ...]
+
+
+def computed_as(kernel: Kernel | Rows, device: Device) -> str:
+    """Return the type that kernels are computed in: TF32 where they may and it has it."""
+    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
+    return "tf32" if as_tf32 else kernel.dtype
 
 
 _ALIKE = 6  # fields of `Rows` that are no numbers
@@ -77,17 +84,17 @@ class Prices(NamedTuple):
     @classmethod
     def of(cls, times: Sequence[Interval]) -> Prices:
         """Return the seconds of kernels, one after the other."""
-        return cls(*np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
+        return cls._make(np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
 
     def at(self, places: Any) -> Prices:
         """Return the seconds of kernels at places, as often as these are named."""
-        return Prices(*(column[places] for column in self))
+        return Prices._make(column[places] for column in self)
 
     def times(self, factor: Any) -> Prices:
         """Return so many times as many seconds."""
         value, low, high, extrapolates, compute_s, memory_s, shared = self
-        seconds = (one * factor for one in (value, low, high))
-        return Prices(*seconds, extrapolates, compute_s * factor, memory_s * factor, shared)
+        seconds = [one * factor for one in (value, low, high, compute_s, memory_s)]
+        return Prices._make((*seconds[:3], extrapolates, *seconds[3:], shared))
 
     def intervals(self) -> list[Interval]:
         """Return the seconds of each kernel."""
@@ -109,7 +116,7 @@ class Prices(NamedTuple):
         found = [added(column, which, count) for column in self]
         first = np.zeros(count, dtype=np.intp)
         first[which[::-1]] = np.arange(len(which))[::-1]
-        return Prices(*found[:-1], self.shared[first])
+        return Prices._make((*found[:-1], self.shared[first]))
 
     def sums(self, index: Ints, count: int) -> Prices:
         """Return the sums of kernels by index, which have a bound where all of them have one.
@@ -154,8 +161,9 @@ class Prices(NamedTuple):
 def added(column: Floats, index: Ints, count: int) -> Floats:
     """Return the sums of a column's rows by index, in their order."""
     if column.ndim == 1:
-        return np.bincount(index, column, count)
-    found = np.zeros((count, *column.shape[1:]))
+        one: Floats = np.bincount(index, column, count).astype(float)
+        return one
+    found: Floats = np.zeros((count, *column.shape[1:]))
     if len(index):
         order = np.argsort(index, kind="stable")
         places, starts = np.unique(index[order], return_index=True)
@@ -168,8 +176,8 @@ class Kernels:
 
     `which` says which of them each kernel is, `groups` are their rows side by side with their
     places; exchanges are in none. `alike` says which of them differ in new pages alone, and how
-    many do not. Where `last` are the same kernels at another batch, their numbers are columns between
-    the two, at each of `shares` of the way. Kernels whose `owners` differ are kept apart.
+    many do not. Where `last` are the same kernels at another batch, their numbers are columns
+    between the two, at each of `shares` of the way. Kernels whose `owners` differ are kept apart.
     """
 
     def __init__(
@@ -222,13 +230,13 @@ class Kernels:
         """The place of the pass of each kernel of those that differ."""
         return np.array([PLACE[one.pass_] for one in self.distinct], dtype=np.intp)
 
-    def priced(self, ask: Callable[[Rows, Ints], Interval]) -> Prices:
+    def priced(self, ask: Callable[[Rows, Ints], Interval | float]) -> Prices:
         """Return the prices of those that differ: `ask` says those of rows and their places."""
         block: Floats = np.zeros((len(Prices._fields), len(self.distinct), *self.width))
         for rows, places in self.groups:
-            for column, one in zip(block, ask(rows, places), strict=True):
+            for column, one in zip(block, interval_of(ask(rows, places)), strict=True):
                 column[places] = np.nan if one is None else one
-        return Prices(*block)
+        return Prices._make(block)
 
 
 def _side_by_side(
@@ -243,7 +251,7 @@ def _side_by_side(
     window = None if one.window is None else tuple(columns[6:12])
     sides = i + 4 * len(one.products)
     products: Any = tuple([tuple(columns[at : at + 4]) for at in range(i, sides, 4)])
-    return Rows(*_kind_of(one), *own, window, products, tuple(columns[sides:]))
+    return Rows._make((*_kind_of(one), *own, window, products, tuple(columns[sides:])))
 
 
 def _between(first: Floats, last: Floats, shares: Floats) -> Floats:

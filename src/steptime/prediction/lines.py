@@ -18,7 +18,7 @@ from steptime.core.progress import tell
 from steptime.network.count import live_bytes
 from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import finish
-from steptime.prediction.kernels import Floats, Kernels, Numbers, Prices, numbers_of
+from steptime.prediction.kernels import Floats, Ints, Kernels, Numbers, Prices, numbers_of
 from steptime.prediction.lower import Lowered
 from steptime.prediction.memory import blocks_bytes
 from steptime.prediction.schedule import overlapped
@@ -64,15 +64,15 @@ class Lines:
             return None
         kernels = _without_pages(model.lowered(self.low)).kernels
         update = tuple(one for one in kernels if one.pass_ == "update")
-        ends = (
-            Lowered((), (*(one for one in end.kernels if one.pass_ != "update"), *update))
-            for end in (self.first, self.last)
+        begin, end = (
+            Lowered((), (*(one for one in step.kernels if one.pass_ != "update"), *update))
+            for step in (self.first, self.last)
         )
         memory = [
             (float(live), last + live - first)
             for live, (first, last) in zip(lives, self.memory, strict=True)
         ]
-        return Lines(self.low, self.high, *ends, memory, (first, high + first - low))
+        return Lines(self.low, self.high, begin, end, memory, (first, high + first - low))
 
     def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
         """Return the highest of lines at each batch."""
@@ -151,8 +151,8 @@ class _Beside:
             (alone,) = lines
             self.of_rows = self._often(alone.first.cells, 3 * len(alone.first.rows) + 3)
 
-    def _often(self, cells: Sequence[int], count: int) -> Floats:
-        found = np.zeros((count, len(self.kernels.distinct)))
+    def _often(self, cells: Ints, count: int) -> Floats:
+        found: Floats = np.zeros((count, len(self.kernels.distinct)))
         np.add.at(found, (cells, self.kernels.which), 1.0)
         return found
 

@@ -7,7 +7,7 @@ import numpy as np
 from steptime.core.dtypes import PRECISIONS, precision
 from steptime.core.errors import InputError
 from steptime.hardware.device import Device
-from steptime.prediction.kernel import Interval, Settings
+from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Rows
 
 FLOATS = tuple(dict.fromkeys(one.compute for one in PRECISIONS.values()))
@@ -23,7 +23,7 @@ def roofline(kernels: Rows, device: Device) -> Interval:
     return Interval(value, value, None, False, compute_s, memory_s)
 
 
-def at_peak(kernels: Rows, device: Device) -> tuple[float, float]:
+def at_peak(kernels: Kernel | Rows, device: Device) -> tuple[float, float]:
     """Return the seconds of arithmetic and of traffic at a device's rates."""
     return (
         kernels.flop / device.peak_flop_per_s[kernels.dtype],

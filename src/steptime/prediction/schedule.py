@@ -116,7 +116,7 @@ def schedule(
         parts = Prices(*map(np.append, parts.at(slice(2)), whole))
     kernels = parts.total() if pipelined else together(lowered.columns, prices).total()
     taken, *ends = finish(parts.value.tolist(), kernels.shares, host)
-    passes = [float(one) for one in taken]
+    forward, backward, update = passes = [float(one) for one in taken]
     low, high = (None if end is None else float(end) for end in ends)
     exchange_s = exposed_s = 0.0
     if not known.all():
@@ -134,7 +134,9 @@ def schedule(
         exposed_s = max(0.0, end - sum(passes))
     return Timeline(
         _rows(lowered, times, cells),
-        *passes,
+        forward,
+        backward,
+        update,
         None if host is None else host.issued_s[-1],
         None if low is None else low + exposed_s,
         None if high is None else high + exposed_s,
@@ -152,7 +154,7 @@ def _rows(lowered: Lowered, times: Prices, cells: Ints) -> tuple[RowTime, ...]:
     steps = times.sums(np.arange(3 * count) // 3, count).intervals()
     each = times.intervals()
     return tuple(
-        RowTime(row, *each[i : i + 3], step, tuple(launches[i : i + 3]))
+        RowTime(row, each[i], each[i + 1], each[i + 2], step, tuple(launches[i : i + 3]))
         for i, row, step in zip(range(0, 3 * count, 3), lowered.rows, steps, strict=True)
     )
 

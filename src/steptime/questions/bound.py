@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from steptime.core.graph import PASSES, PLACE
 from steptime.prediction.host import Host
-from steptime.prediction.kernel import Interval, Kernel, computed_as
-from steptime.prediction.kernels import Kernels
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.price import at_peak
 from steptime.prediction.step_model import StepModel
 from steptime.questions.scaling import Exchange, data_parallel

@@ -21,8 +21,7 @@ from steptime.prediction.calibrated.form import (
     streamed_s,
 )
 from steptime.prediction.calibrated.product import Shape, product_s
-from steptime.prediction.kernel import computed_as
-from steptime.prediction.kernels import Rows
+from steptime.prediction.kernels import Rows, computed_as
 
 PLACES = 128  # of the result that a block of threads makes
 FILTERS = (128, 64, 32)  # that it may make of each

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.hardware.device import Device
-from steptime.prediction.kernel import computed_as
-from steptime.prediction.kernels import Rows
+from steptime.prediction.kernels import Rows, computed_as
 
 
 class Parts(NamedTuple):

@@ -21,8 +21,8 @@ from steptime.prediction.calibrated.form import (
     missed,
     streamed_s,
 )
-from steptime.prediction.kernel import computed_as
-from steptime.prediction.kernels import Rows
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernels import Rows, computed_as
 
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
@@ -85,7 +85,7 @@ def _at_hand(kernels: Rows, device: Device) -> Any:
     return sum(own * (1 - missed(own, device)) for own in parts)
 
 
-def weights_at_hand(kernels: Rows, device: Device, copies: int) -> Any:
+def weights_at_hand(kernels: Kernel | Rows, device: Device, copies: int) -> Any:
     """Return the bytes of weights in the last cache where a kernel goes round `copies` of them."""
     size = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
     parts = [(size * b * n * k, size * b * m * (n + k)) for b, m, n, k in kernels.products]

@@ -9,8 +9,7 @@ from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import CLOCK_HZ, OLD, Constants, Parts, memory_rate
 from steptime.prediction.calibrated.product import tiled_s
-from steptime.prediction.kernel import computed_as
-from steptime.prediction.kernels import Rows
+from steptime.prediction.kernels import Rows, computed_as
 
 FEW = 16  # rows up to which a product of the state is split over the device
 BY_LANES = (*OLD, "Volta", "Turing")  # whose float32 cuDNN multiplies so; later it is TF32

@@ -294,7 +294,8 @@ class Planner:
         """Return the seconds of each kernel on the device as the method sees it, or on another."""
         columns = Kernels(kernels)
         found = self.method.prices(columns, self.seen if device is None else device)
-        return found.value[columns.which].tolist()
+        seconds: list[float] = found.value[columns.which].tolist()
+        return seconds
 
     @cached_property
     def room_bytes(self) -> float:

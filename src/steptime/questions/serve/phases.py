@@ -164,8 +164,8 @@ class Phases:
             head = self.layers[name].head
             if head is not None:
                 for group in groups:
-                    one = self.attended(head, group)
-                    spent = Spent(attention_s=one.seconds, joules=one.joules)
+                    seconds, joules, _ = self.attended(head, group)
+                    spent = Spent(attention_s=seconds, joules=joules)
                     found = found.plus(spent, times)
         stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         pair = range(0, min(stages, 2) * apart, apart)
