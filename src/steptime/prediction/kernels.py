@@ -7,6 +7,7 @@ only arithmetic: a price is asked for a group of kernels at once, whatever they 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -124,38 +125,40 @@ class Prices(NamedTuple):
         What prices share adds up, and what is their own as squares: each is another kernel. Two of
         1 s, 0.5 s shared and 0.1 s own, are off by 1 s shared and 0.14 s own.
         """
-        return self._summed(*[lambda column: added(column, index, count)] * 2)
+        return sums_of(self.parts(*[lambda column: added(column, index, count)] * 2))
 
-    def weighted(self, often: Floats) -> Prices:
-        """Return sums of kernels, of which each row of `often` says how often they come.
-
-        Each is off alike whenever it comes.
-        """
-        return self._summed(lambda column: often @ column, lambda column: often**2 @ column)
-
-    def _summed(
-        self, add: Callable[[Floats], Floats], add_squares: Callable[[Floats], Floats]
-    ) -> Prices:
-        value, low, high, extrapolates, compute_s, memory_s = (add(one) for one in self[:-1])
+    def parts(self, add: Adding, add_squares: Adding) -> list[Floats]:
+        """Return what sums are made of (`sums_of`), as two functions add up columns."""
         shared, apart = self.shared, 1 - self.shared**2
         down, up = self.value - self.low, self.high - self.value
-        below, above = add(shared * down), add(shared * up)
-        below2, above2 = add_squares(apart * down**2), add_squares(apart * up**2)
-        squares = below2 + above2 > 0  # not so of NaN
-        off_low, off_high = np.sqrt(below**2 + below2), np.sqrt(above**2 + above2)
-        return Prices(
-            value,
-            np.where(squares, value - off_low, low),
-            np.where(squares, value + off_high, high),
-            extrapolates,
-            compute_s,
-            memory_s,
-            np.divide(above, off_high, out=np.ones_like(above), where=squares & (off_high > 0)),
-        )
+        return [
+            *map(add, self[:-1]),
+            *map(add, (shared * down, shared * up)),
+            *map(add_squares, (apart * down**2, apart * up**2)),
+        ]
 
     def total(self) -> Interval:
         """Return the sum of all kernels, as `sums` has it."""
         return self.sums(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
+
+
+Adding = Callable[[Floats], Floats]
+
+
+def sums_of(parts: Sequence[Floats]) -> Prices:
+    """Return sums of which parts are known: those of a price, both ends off, squares of those."""
+    value, low, high, extrapolates, compute_s, memory_s, below, above, below2, above2 = parts
+    squares = below2 + above2 > 0  # not so of NaN
+    off_low, off_high = np.sqrt(below**2 + below2), np.sqrt(above**2 + above2)
+    return Prices(
+        value,
+        np.where(squares, value - off_low, low),
+        np.where(squares, value + off_high, high),
+        extrapolates,
+        compute_s,
+        memory_s,
+        np.divide(above, off_high, out=np.ones_like(off_high), where=squares & (off_high > 0)),
+    )
 
 
 def added(column: Floats, index: Ints, count: int) -> Floats:
@@ -176,15 +179,14 @@ class Kernels:
 
     `which` says which of them each kernel is, `groups` are their rows side by side with their
     places; exchanges are in none. `alike` says which of them differ in new pages alone, and how
-    many do not. Where `last` are the same kernels at another batch, their numbers are columns
-    between the two, at each of `shares` of the way. Kernels whose `owners` differ are kept apart.
+    many do not. `last` are the same kernels at another batch (`between`). Kernels whose `owners`
+    differ are kept apart.
     """
 
     def __init__(
         self,
         kernels: Sequence[Kernel],
         last: Sequence[Kernel] = (),
-        shares: Any = None,
         owners: Sequence[int] = (),
     ) -> None:
         places: dict[object, int] = {}
@@ -214,11 +216,23 @@ class Kernels:
         self.owner: Ints = np.array(owner, dtype=np.intp)
         self.alike: tuple[Ints, int] = np.array(same, dtype=np.intp), len(alike)
         self.which: Ints = np.array(which, dtype=np.intp)
-        self.width = () if shares is None else (len(shares),)
-        self.groups: list[tuple[Rows, Ints]] = [
-            (_side_by_side(self.distinct[own[0]], first, end, shares), np.array(own))
-            for own, first, end in rows.values()
+        self._numbers = [
+            (self.distinct[own[0]], np.array(own), *(np.array(end, dtype=float) for end in ends))
+            for own, *ends in rows.values()
         ]
+        self.groups: list[tuple[Rows, Ints]] = [
+            (_side_by_side(one, [*first.T]), own) for one, own, first, _ in self._numbers
+        ]
+
+    def between(self, shares: Floats) -> Kernels:
+        """Return the kernels at batches so far on the way to the `last` ones: a column each."""
+        found = copy(self)
+        found.groups = [
+            (_side_by_side(one, [_between(*both, shares) for both in zip(*ends, strict=True)]), own)
+            for one, own, *sides in self._numbers
+            for ends in [[side.T for side in sides]]
+        ]
+        return found
 
     @cached_property
     def often(self) -> Floats:
@@ -230,23 +244,39 @@ class Kernels:
         """The place of the pass of each kernel of those that differ."""
         return np.array([PLACE[one.pass_] for one in self.distinct], dtype=np.intp)
 
-    def priced(self, ask: Callable[[Rows, Ints], Interval | float]) -> Prices:
+    def priced(self, ask: Ask) -> Prices:
         """Return the prices of those that differ: `ask` says those of rows and their places."""
-        block: Floats = np.zeros((len(Prices._fields), len(self.distinct), *self.width))
+        block: Floats = np.zeros((len(Prices._fields), len(self.distinct)))
         for rows, places in self.groups:
             for column, one in zip(block, interval_of(ask(rows, places)), strict=True):
                 column[places] = np.nan if one is None else one
         return Prices._make(block)
 
+    def weighted(self, ask: Ask, often: Floats) -> list[Floats]:
+        """Return the parts of sums, of which each row of `often` says how often kernels come.
 
-def _side_by_side(
-    one: Kernel, first: Sequence[Numbers], last: Sequence[Numbers], shares: Any
-) -> Rows:
+        Each is off alike whenever it comes.
+        """
+        found: list[Any] = [np.zeros((len(often), 1))] * 10
+        for rows, places in self.groups:
+            count = often[:, places]
+            said = interval_of(ask(rows, places))
+            each = Prices._make(
+                np.full((len(places), 1), np.nan if one is None else one)
+                if np.ndim(one) == 0
+                else one
+                for one in said
+            )
+            parts = each.parts(count.__matmul__, (count**2).__matmul__)
+            found = list(map(np.add, found, parts))
+        return found
+
+
+Ask = Callable[[Rows, Ints], Interval | float]
+
+
+def _side_by_side(one: Kernel, columns: Sequence[Floats]) -> Rows:
     """Return kernels as rows of arrays, all as `one` in what is no number."""
-    columns: list[Floats] = [*np.array(first, dtype=float).T]
-    if shares is not None:
-        ends = np.array(last, dtype=float).T
-        columns = [_between(*both, shares) for both in zip(columns, ends, strict=True)]
     own, i = columns[:6], 6 if one.window is None else 12
     window = None if one.window is None else tuple(columns[6:12])
     sides = i + 4 * len(one.products)

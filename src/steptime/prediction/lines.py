@@ -16,15 +16,14 @@ import numpy as np
 from steptime.core.graph import PLACE
 from steptime.core.progress import tell
 from steptime.network.count import live_bytes
-from steptime.prediction.calibrated.power import joules_of
+from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import finish
-from steptime.prediction.kernels import Floats, Ints, Kernels, Numbers, Prices, numbers_of
+from steptime.prediction.kernels import Floats, Kernels, Numbers, numbers_of, sums_of
 from steptime.prediction.lower import Lowered
 from steptime.prediction.memory import blocks_bytes
-from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel
 
-CHUNK = 1 << 17  # numbers of a column at once
+CHUNK = 1 << 15  # numbers of a column at once
 
 
 class Span(NamedTuple):
@@ -118,12 +117,12 @@ def spans(
     Kernels of all networks are priced side by side, once where they are the same. All models are of
     one method and type, those of a place of one device; all lines have the same ends.
     """
-    size = sum(len(one.first.columns.distinct) for one in lines)
-    step = max(1, CHUNK // size)
+    beside = _Beside(lines, places[0][0])
+    step = max(1, CHUNK // len(beside.kernels.distinct))
     pieces = []
     for i in range(0, len(batches), step):
-        beside = _Beside(lines, lines[0].share(batches[i : i + step]), places[0][0])
-        pieces.append([beside.rows(models) for models in places])
+        kernels = beside.kernels.between(lines[0].share(batches[i : i + step]))
+        pieces.append([beside.rows(kernels, models) for models in places])
         if step < len(batches):  # of one piece somebody else says how far it is
             tell("batches", i, len(batches))
     return [
@@ -138,49 +137,41 @@ def spans(
 class _Beside:
     """The kernels of networks at some batches, and how often each comes in what is summed."""
 
-    def __init__(self, lines: Sequence[Lines], shares: Floats, model: StepModel) -> None:
+    def __init__(self, lines: Sequence[Lines], model: StepModel) -> None:
         self.lines = lines
         first = [kernel for one in lines for kernel in one.first.kernels]
         last = [kernel for one in lines for kernel in one.last.kernels]
-        self.kernels = Kernels(first, last, shares)
+        self.kernels = Kernels(first, last)
         jobs = [i for i, one in enumerate(lines) for _ in one.first.kernels]
-        cells = np.array([3 * job + PLACE[one.pass_] for job, one in zip(jobs, first, strict=True)])
-        self.often = self._often(cells, 3 * len(lines))
-        self.of_rows = None
+        cells = [3 * job + PLACE[one.pass_] for job, one in zip(jobs, first, strict=True)]
         if model.settings.pipelined:  # of one network: arithmetic and traffic of a row overlap
             (alone,) = lines
-            self.of_rows = self._often(alone.first.cells, 3 * len(alone.first.rows) + 3)
+            cells = alone.first.cells.tolist()
+        self.often: Floats = np.zeros((max(cells) // 3 * 3 + 3, len(self.kernels.distinct)))
+        np.add.at(self.often, (np.array(cells), self.kernels.which), 1.0)
 
-    def _often(self, cells: Ints, count: int) -> Floats:
-        found: Floats = np.zeros((count, len(self.kernels.distinct)))
-        np.add.at(found, (cells, self.kernels.which), 1.0)
-        return found
-
-    def rows(self, models: Sequence[StepModel]) -> list[Floats]:
+    def rows(self, kernels: Kernels, models: Sequence[StepModel]) -> list[Floats]:
         """Return rows of numbers of each network: passes, then ends and joules where known."""
-        on = models[0]
-        prices = on.priced(self.kernels)
-        passes = self._passes(prices).reshape(len(models), 3, -1)
-        often = self.often.reshape(len(models), 3, -1).sum(axis=1)
-        whole = prices.weighted(often)
-        joules = often @ joules_of(self.kernels, on.seen)
+        on, size = models[0], (len(models), -1, 3)
+        ask = on.method.ask(on.seen, on.seen_in_update)
+        parts = kernels.weighted(ask, self.often)
+        if on.settings.pipelined:
+            parts[0] = parts[1] = np.maximum(parts[4], parts[5])
+        # of each network pass by pass, then whole
+        by_pass = parts[0].reshape(*size, parts[0].shape[-1]).sum(axis=1)
+        whole = sums_of([one.reshape(len(models), -1, one.shape[-1]).sum(axis=1) for one in parts])
+        often = self.often.reshape(len(models), -1, self.often.shape[-1]).sum(axis=1)
+        joules = spent_j(kernels, on.seen, often)
         found = []
         for i, (model, one) in enumerate(zip(models, self.lines, strict=True)):
             low, high = (
                 None if np.isnan(end).any() else end[i] / whole.value[i]
                 for end in (whole.low, whole.high)
             )
-            shown, *ends = finish(passes[i], (low, high), model.host(one.first))
+            shown, *ends = finish(by_pass[i], (low, high), model.host(one.first))
             rows = [*shown, *(end for end in ends if end is not None)]
             found.append(np.array([*rows, joules[i]] if len(rows) > 4 else rows))
         return found
-
-    def _passes(self, prices: Prices) -> Floats:
-        if self.of_rows is None:
-            return self.often @ prices.value
-        compute_s, memory_s = (self.of_rows @ one for one in (prices.compute_s, prices.memory_s))
-        value = overlapped(prices._replace(compute_s=compute_s, memory_s=memory_s))
-        return np.array([value[place::3].sum(axis=0) for place in range(3)])
 
 
 def _without_pages(step: Lowered) -> Lowered:

@@ -101,10 +101,10 @@ def grid(
 def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
     label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
-    assumed = assumed_text(assumed_of(on)) or ""
+    assumed, usable = assumed_text(assumed_of(on)) or "", on.device.usable_bytes
     for batch, times, low, high, needed in rows:
         alone = sum(times)
-        status = "ok" if needed.fit(on.device) else "oom"
+        status = "ok" if needed.within(usable) else "oom"
         for count, comm in comm_s:
             step = alone + comm
             speed = count * batch / step if step else None

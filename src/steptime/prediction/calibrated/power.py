@@ -110,15 +110,22 @@ def joules_of(kernels: Kernels, device: Device) -> Floats:
 
     They are 0 where not known.
     """
-    found: Floats = np.zeros((len(kernels.distinct), *kernels.width))
+    found: Floats = np.zeros(len(kernels.distinct))
     for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
         found[places] = dynamic_j(rows, rows.flop, device, device.constants)
     return found
 
 
-def spent_j(kernels: Kernels, device: Device) -> Any:
-    """Return the joules of all kernels beyond those of a device that waits, 0 where not known."""
-    return kernels.often @ joules_of(kernels, device)
+def spent_j(kernels: Kernels, device: Device, often: Floats | None = None) -> Any:
+    """Return the joules of all kernels beyond those of a device that waits, 0 where not known.
+
+    Each row of `often` says how often they come, if that is not as often as there are.
+    """
+    found: Any = 0.0
+    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
+        joules = dynamic_j(rows, rows.flop, device, device.constants)
+        found = found + (kernels.often if often is None else often)[..., places] @ joules
+    return found
 
 
 def drawn_of(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.device import Device
@@ -249,19 +250,30 @@ def _fastest(shape: Shape, units: _Units, in_batch: bool, again_s: Any) -> tuple
     area, high = rows * columns, ceil(m, rows)
     blocks, long = batch * high * ceil(n, columns), units.step * ceil(k, units.step)
     waves = ceil(blocks, count)
-    found = np.maximum(waves * each, units.turn_s) * long + waves * each * waits
+    busy = waves * each
+    found = np.maximum(busy, units.turn_s) * long + busy * waits
     if not in_batch:
         parts = np.maximum(np.floor(count / blocks), 1.0)
-        waves, length = ceil(blocks * parts, count), ceil(long, parts)
+        busy = ceil(blocks * parts, count) * each
         summed = 4.0 * (m * n + area * count) / units.rate + units.sum_s
-        turn = np.maximum(waves * each, units.turn_s)
-        found = np.minimum(found, turn * length + waves * each * waits + summed)
+        split = np.maximum(busy, units.turn_s) * ceil(long, parts) + busy * waits + summed
+        found = np.minimum(found, split)
     if again_s is not None:
         found = np.maximum(found, again_s * high)
+    elements = area * blocks
     taken_by = found
     if units.padded and not in_batch:
-        taken_by = np.array(units.padded).reshape(-1, *dims) * area * blocks
-    least = taken_by == taken_by.min(axis=0)
-    after = least[::-1].cumsum(axis=0)[::-1] - least
-    share = least * 0.5 ** (after + (least.cumsum(axis=0) > 1))
-    return (share * found).sum(axis=0), (share * 2.0 * area * blocks * k).sum(axis=0)
+        taken_by = np.array(units.padded).reshape(-1, *dims) * elements
+    share = _shares(taken_by == taken_by.min(axis=0))
+    return (share * found).sum(axis=0), 2.0 * k * (share * elements).sum(axis=0)
+
+
+def _shares(least: NDArray[np.bool_]) -> Any:
+    """Return how much of each tile is taken where some are the least: half of the last of them."""
+    several = least.sum(axis=0) > 1
+    if not several.any():
+        return least
+    found, some = least.astype(float), least[:, several]
+    after = some[::-1].cumsum(axis=0)[::-1] - some
+    found[:, several] = some * 0.5 ** (after + (some.cumsum(axis=0) > 1))
+    return found
