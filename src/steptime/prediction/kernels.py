@@ -143,6 +143,7 @@ class Prices(NamedTuple):
 
 
 Adding = Callable[[Floats], Floats]
+PARTS = 10  # of a sum
 
 
 def sums_of(parts: Sequence[Floats]) -> Prices:
@@ -216,22 +217,29 @@ class Kernels:
         self.owner: Ints = np.array(owner, dtype=np.intp)
         self.alike: tuple[Ints, int] = np.array(same, dtype=np.intp), len(alike)
         self.which: Ints = np.array(which, dtype=np.intp)
-        self._numbers = [
-            (self.distinct[own[0]], np.array(own), *(np.array(end, dtype=float) for end in ends))
-            for own, *ends in rows.values()
-        ]
-        self.groups: list[tuple[Rows, Ints]] = [
-            (_side_by_side(one, [*first.T]), own) for one, own, first, _ in self._numbers
-        ]
+        self.width = 1
+        self.groups: list[tuple[Rows, Ints]] = []
+        self._ends = []
+        for own, *ends in rows.values():
+            one, place = self.distinct[own[0]], np.array(own, dtype=np.intp)
+            first, *others = (np.array(end, dtype=float).T for end in ends if end)
+            self.groups.append((_side_by_side(one, [*first]), place))
+            self._ends.append((one, place, first, *others))
 
     def between(self, shares: Floats) -> Kernels:
         """Return the kernels at batches so far on the way to the `last` ones: a column each."""
         found = copy(self)
-        found.groups = [
-            (_side_by_side(one, [_between(*both, shares) for both in zip(*ends, strict=True)]), own)
-            for one, own, *sides in self._numbers
-            for ends in [[side.T for side in sides]]
-        ]
+        found.width = len(shares)
+        found.groups = []
+        for one, places, first, last in self._ends:
+            columns: list[Any] = [*first[:, :, None]]
+            change = last - first
+            moved = np.flatnonzero(change.any(axis=1))
+            for i, column in zip(
+                moved, first[moved, :, None] + change[moved, :, None] * shares, strict=True
+            ):
+                columns[i] = column
+            found.groups.append((_side_by_side(one, columns), places))
         return found
 
     @cached_property
@@ -257,19 +265,21 @@ class Kernels:
 
         Each is off alike whenever it comes.
         """
-        found: list[Any] = [np.zeros((len(often), 1))] * 10
+        found: Floats = np.zeros((PARTS, len(often), self.width))
         for rows, places in self.groups:
             count = often[:, places]
+            own = count.any(axis=1)  # sums of its pass
+            count = count[own]
             said = interval_of(ask(rows, places))
+            whole = np.ones((len(places), 1))
             each = Prices._make(
-                np.full((len(places), 1), np.nan if one is None else one)
-                if np.ndim(one) == 0
-                else one
+                whole * (np.nan if one is None else one) if np.ndim(one) == 0 else one
                 for one in said
             )
             parts = each.parts(count.__matmul__, (count**2).__matmul__)
-            found = list(map(np.add, found, parts))
-        return found
+            for into, part in zip(found, parts, strict=True):
+                into[own] += part
+        return [*found]
 
 
 Ask = Callable[[Rows, Ints], Interval | float]
@@ -282,9 +292,3 @@ def _side_by_side(one: Kernel, columns: Sequence[Floats]) -> Rows:
     sides = i + 4 * len(one.products)
     products: Any = tuple([tuple(columns[at : at + 4]) for at in range(i, sides, 4)])
     return Rows._make((*_kind_of(one), *own, window, products, tuple(columns[sides:])))
-
-
-def _between(first: Floats, last: Floats, shares: Floats) -> Floats:
-    """Return a column of numbers on the way from first to last, where they change along it."""
-    change = last - first
-    return first[:, None] + change[:, None] * shares if change.any() else first[:, None]

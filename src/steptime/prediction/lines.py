@@ -23,7 +23,7 @@ from steptime.prediction.lower import Lowered
 from steptime.prediction.memory import blocks_bytes
 from steptime.prediction.step_model import StepModel
 
-CHUNK = 1 << 15  # numbers of a column at once
+CHUNK = 1 << 17  # numbers of a column at once
 
 
 class Span(NamedTuple):
