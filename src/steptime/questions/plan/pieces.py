@@ -125,7 +125,7 @@ def pieces(
             trade = Trade(kernel.pass_, kernel.kind, group, kernel.bytes)
             trades.setdefault(name, []).append(trade)
     mine = [kernel for some in by.values() for kernel in some]
-    columns, factors = Kernels(mine), dict(zip(("attention", ""), factors_of(device), strict=True))
+    columns, factors = Kernels(mine), dict(zip(("", "attention"), factors_of(device), strict=True))
     slower = [
         1.0 if one.unit == "vector" else factors.get(kinds[one.op], factors[""]) for one in mine
     ]
