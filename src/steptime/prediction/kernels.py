@@ -142,6 +142,7 @@ class Prices(NamedTuple):
         return self.sums(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
 
 
+Ask = Callable[[Rows, Ints], Interval | float]
 Adding = Callable[[Floats], Floats]
 PARTS = 10  # of a sum
 
@@ -280,9 +281,6 @@ class Kernels:
             for into, part in zip(found, parts, strict=True):
                 into[own] += part
         return [*found]
-
-
-Ask = Callable[[Rows, Ints], Interval | float]
 
 
 def _side_by_side(one: Kernel, columns: Sequence[Floats]) -> Rows:

@@ -14,7 +14,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
 from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
-from steptime.prediction.kernels import Ask, Kernels, Prices
+from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, lower
 from steptime.prediction.price import roofline, seen
 
@@ -75,15 +75,15 @@ class Method:
         in_update = in_update or device
         if self.arrays:
             return kernels.priced(self.ask(device, in_update))
-        every = (
-            Interval(0.0) if one.exchange else interval_of(self.price(one, in_update if one.pass_ == "update" else device))
-            for one in kernels.distinct
-        )
-        return Prices.of([*every])
+        ask = self.ask(device, in_update)
+        every = (Interval(0.0) if one.exchange else ask(one) for one in kernels.distinct)
+        return Prices.of([interval_of(one) for one in every])
 
-    def ask(self, device: Device, in_update: Device) -> Ask:
-        """Return what says the seconds of rows, where the price takes `arrays`."""
-        return lambda rows, _: self.price(rows, in_update if rows.pass_ == "update" else device)
+    def ask(self, device: Device, in_update: Device) -> Callable[..., Interval | float]:
+        """Return what says the seconds of rows where the price takes `arrays`, else of a kernel."""
+        return lambda one, _places=None: self.price(
+            one, in_update if one.pass_ == "update" else device
+        )
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
