@@ -196,51 +196,47 @@ class Kernels:
         which, same, owner = [], [], []
         self.distinct: list[Kernel] = []
         rows: dict[object, tuple[list[int], list[Numbers], list[Numbers]]] = {}
-        for i, kernel in enumerate(kernels):
-            key: tuple[object, ...] = _same_of(kernel), owners[i] if owners else 0
-            fresh = kernel.fresh, 0.0
-            if last:
-                key, fresh = (*key, _same_of(last[i])), (kernel.fresh, last[i].fresh)
-            place = places.setdefault((key, fresh), len(places))
+        for i, (kernel, end) in enumerate(zip(kernels, last or kernels, strict=True)):
+            owned_by = owners[i] if owners else 0
+            key = _same_of(kernel), _same_of(end) if last else (), owned_by
+            place = places.setdefault((key, kernel.fresh), len(places))
             which.append(place)
             if place < len(self.distinct):
                 continue
             self.distinct.append(kernel)
-            owner.append(owners[i] if owners else 0)
+            owner.append(owned_by)
             same.append(alike.setdefault(key, len(alike)))
             if kernel.exchange is None:
                 counts = len(kernel.products), len(kernel.tensors), kernel.window is None
                 found = rows.setdefault((_kind_of(kernel), counts), ([], [], []))
                 found[0].append(place)
                 found[1].append(numbers_of(kernel))
-                if last:
-                    found[2].append(numbers_of(last[i]))
+                found[2].append(numbers_of(end) if last else ())
         self.owner: Ints = np.array(owner, dtype=np.intp)
         self.alike: tuple[Ints, int] = np.array(same, dtype=np.intp), len(alike)
         self.which: Ints = np.array(which, dtype=np.intp)
         self.width = 1
-        self.groups: list[tuple[Rows, Ints]] = []
-        self._ends = []
-        for own, *ends in rows.values():
-            one, place = self.distinct[own[0]], np.array(own, dtype=np.intp)
-            first, *others = (np.array(end, dtype=float).T for end in ends if end)
-            self.groups.append((_side_by_side(one, [*first]), place))
-            self._ends.append((one, place, first, *others))
+        self._ends = [
+            (self.distinct[own[0]], np.array(own), _columns(first), _columns(end))
+            for own, first, end in rows.values()
+        ]
+        self.groups: list[tuple[Rows, Ints]] = [
+            (_side_by_side(one, [*first]), own) for one, own, first, _ in self._ends
+        ]
 
     def between(self, shares: Floats) -> Kernels:
         """Return the kernels at batches so far on the way to the `last` ones: a column each."""
         found = copy(self)
         found.width = len(shares)
         found.groups = []
-        for one, places, first, last in self._ends:
-            columns: list[Any] = [*first[:, :, None]]
+        for one, own, first, last in self._ends:
             change = last - first
             moved = np.flatnonzero(change.any(axis=1))
-            for i, column in zip(
-                moved, first[moved, :, None] + change[moved, :, None] * shares, strict=True
-            ):
-                columns[i] = column
-            found.groups.append((_side_by_side(one, columns), places))
+            along = first[moved, :, None] + change[moved, :, None] * shares
+            columns = dict(zip(moved.tolist(), along, strict=True))
+            still = first[:, :, None]
+            every = [columns.get(i, still[i]) for i in range(len(first))]
+            found.groups.append((_side_by_side(one, every), own))
         return found
 
     @cached_property
@@ -272,15 +268,18 @@ class Kernels:
             own = count.any(axis=1)  # sums of its pass
             count = count[own]
             said = interval_of(ask(rows, places))
-            whole = np.ones((len(places), 1))
-            each = Prices._make(
-                whole * (np.nan if one is None else one) if np.ndim(one) == 0 else one
-                for one in said
-            )
+            one_each = np.ones((len(places), 1))
+            columns: list[Any] = [np.nan if one is None else one for one in said]
+            each = Prices._make(one if np.ndim(one) else one * one_each for one in columns)
             parts = each.parts(count.__matmul__, (count**2).__matmul__)
             for into, part in zip(found, parts, strict=True):
                 into[own] += part
         return [*found]
+
+
+def _columns(rows: Sequence[Numbers]) -> Floats:
+    found: Floats = np.array(rows, dtype=float).T
+    return found
 
 
 def _side_by_side(one: Kernel, columns: Sequence[Floats]) -> Rows:
