@@ -22,18 +22,19 @@ HEAVY = ("scipy", "pandas", "torch", "duckdb")
 def once() -> dict[str, float]:
     """Return what a search takes in this process, which has made none."""
     from steptime.questions.plan.request import Request, Site
-    from steptime.questions.plan.search import plans, search
+    from steptime.questions.plan.search import search
+    from steptime.questions.plan.space import Space
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()
     request = Request(MODEL, site, BATCH, length=LENGTH, devices=(DEVICES,))
     planner = request.planner(request.shape, DEVICES)
-    found = search(planner, plans(request.shape, DEVICES, BATCH, 8, {}))
+    found = search(planner, Space(planner, DEVICES, BATCH, 8, {}).ways(), BATCH)
     cold = process_time() - start
     rates = {}
     for name, batch in (("other_batch", 2 * BATCH), ("same_batch", BATCH)):
         start = process_time()
-        again = search(planner, plans(request.shape, DEVICES, batch, 8, {}))
+        again = search(planner, Space(planner, DEVICES, batch, 8, {}).ways(), batch)
         rates[f"{name}_plans_per_s"] = again.considered / (process_time() - start)
     return {
         "plans": found.considered,

@@ -431,7 +431,7 @@ _IMPORT = [
     ("timings.csv --out file", "file: is a file, not a folder of records"),
     ("file --out o --mapping absent.toml", "mapping 'absent.toml': no such file"),
     ("file --out o --mapping junk.toml", "mapping 'junk.toml': is no TOML"),
-    ("file --out o --mapping empty.toml", "empty.toml: rows are one of kind, ops, parts, model or"),
+    ("file --out o --mapping empty.toml", "empty.toml: rows are one of kind, ops, parts or model"),
     ("file --out o --mapping deep.toml", "mapping 'deep.toml': is no TOML"),
     ("file --out o --mappin m.toml", "did you mean '--mapping'?"),
 ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from places import ROOT
 from steptime.core.errors import InputError
+from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
 from steptime.measure import machine
 from steptime.records.readers import sources
@@ -504,7 +505,7 @@ def test_what_was_measured_comes_back(measured):
 
 
 def test_every_file_of_the_data_is_read():
-    files = {path.stem for path in (Path(catalog.__file__).parent / "data/devices").iterdir()}
+    files = {path.stem for path in (DATA / "devices").iterdir()}
     assert files == {*(device.name.lower() for device in DEVICES), "aliases"}
 
 

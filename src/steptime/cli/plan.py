@@ -221,7 +221,8 @@ def _searched(told: dict[str, Any]) -> list[Table]:
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
     heads = columns(*_FOUND, "total_bytes=memory", "least=least")
-    below = [f"~ {told['alike']:,} plans are not told apart from the fastest by this prediction"]
+    same = f"~ {told['alike']:,} plans are not told apart from the fastest by this prediction"
+    below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
     if len(told["by_devices"]) == 1:
         return [every]

@@ -17,9 +17,11 @@ from steptime.prediction.lower import Row
 from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.answer import answered, timed
 from steptime.questions.plan.best import searched
+from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.network import balanced, cut
 from steptime.questions.plan.request import Request, Site, cluster_of, planner_of, shape_of
-from steptime.questions.plan.search import plans, search
+from steptime.questions.plan.search import search
+from steptime.questions.plan.space import Space
 from steptime.questions.plan.step import plan_time, quick
 from steptime.questions.scaling import Exchange, data_parallel
 
@@ -120,11 +122,11 @@ def test_a_pipeline_has_all_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
-def test_the_search_is_that_of_brute_force(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steptime.questions.plan.step.MOST_EVENTS", -1)  # closed forms
+def test_the_search_is_that_of_brute_force(model: str) -> None:
     request = Request(model, SITE, 24, devices=(4,), optimizer="adam")
     planner = request.planner(request.shape, 4)
-    space = list(plans(request.shape, 4, 24, 8, {}))
+    ways = [*Space(planner, 4, 24, 8, {}).ways()]
+    space = [Asked(plan, b, 24) for plan, sizes in ways for b in sizes]
     assert {asked.plan.zero for asked in space} == {0, 1, 3}
     assert {asked.plan.pipeline for asked in space} == {1, 2, 4}
     assert {asked.micro_batch for asked in space} >= {1, 2, 3, 6}
@@ -135,7 +137,7 @@ def test_the_search_is_that_of_brute_force(model: str, monkeypatch: pytest.Monke
         assert told[1:3] == pytest.approx((max(m.total for m in whole.memory), whole.energy_j))
         assert told.step_s == pytest.approx(whole.step_s)
         fastest.append(whole.step_s)
-    assert search(planner, space).front[0].step_s == pytest.approx(min(fastest))
+    assert search(planner, ways, 24).front[0].step_s == pytest.approx(min(fastest))
     best_of = searched(request)["best"]
     assert best_of["unit"] == "examples"
     assert best_of["mfu"]["6N"] is None

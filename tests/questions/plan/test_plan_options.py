@@ -292,9 +292,7 @@ def test_405b_has_126_layers_on_16_stages() -> None:
     assert same.step_s == found.step_s
 
 
-@pytest.mark.parametrize("simulated", [400_000, -1])
-def test_one_stage_has_no_bubble(simulated: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steptime.questions.plan.step.MOST_EVENTS", simulated)
+def test_one_stage_has_no_bubble() -> None:
     found = plan_time(planner(8), Asked(Plan(tensor=8), 1, 7))
     assert (found.bubble, found.bubble_s) == (0.0, 0.0)
 

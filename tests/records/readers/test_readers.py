@@ -309,6 +309,14 @@ def test_the_options_that_tables_and_plots_read(tmp_path: Path) -> None:
     assert "2 of them work" in json.dumps(draw("devices", [record]))
 
 
+def test_who_measured_is_no_template(tmp_path: Path) -> None:
+    text = MAPPING.replace('source = "measured by a friend"', 'source = "{"')
+    (tmp_path / "m.toml").write_text(text, encoding="utf-8")
+    mapping = read_mapping(tmp_path / "m.toml")
+    assert mapping.SOURCE == "{"
+    assert "bs" in mapping.columns
+
+
 def test_every_fault_of_a_mapping_is_named_at_once(tmp_path: Path) -> None:
     text = MAPPING.replace('name = "mine"', "").replace("1e9", "-1").replace("{bs}", "{")
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")

@@ -19,17 +19,17 @@ from steptime.questions.plan.search import (
     MEMORY,
     Cap,
     Search,
-    plans,
     search,
     unbeaten,
     with_fewer_again,
 )
+from steptime.questions.plan.space import Space
 from steptime.questions.plan.step import Quick, plan_time
 
 AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
 SPLIT = (
     "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
-    "recompute_layers",
+    "recompute_layers", "schedule", "shard", "offload",
 )  # fmt: skip
 SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 REFUSED = {  # limit: (what refused plans do, unit)
@@ -50,6 +50,7 @@ class _Group(NamedTuple):
     offer: Offer | None
     caps: Sequence[Cap]
     found: Search
+    said: str
 
 
 def answer(request: Request) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def answer(request: Request) -> dict[str, Any]:
     if request.others and not request.devices:
         raise InputError("plan: several devices go with --devices or --max-devices")
     told = searched(request) if request.devices else answered(request)
-    stays = request.split.get("offload", "none") == "none"
+    stays = request.split.get("offload", None if request.devices else "none") == "none"
     if request.site.host_link and stays and told.get("fits", True):
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return told
@@ -104,6 +105,7 @@ def searched(request: Request) -> dict[str, Any]:
         "fitting": considered - refused[MEMORY],
         "refused": dict(refused),
         "alike": alike,
+        "space": groups[-1].said,
         "bound_by": bound(best),
         "best": best,
         "best_by": _least(front),
@@ -121,11 +123,14 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
             caps = _caps(request, count, batch * shape.length, offer)
-            every = plans(shape, count, batch, site.per_node, fixed)
-            found = search(planner, every, caps)
+            space = Space(planner, count, batch, site.per_node, fixed)
+            alike = told_apart(planner)
+            if request.others:
+                alike = max(alike, planner.bounds.high / planner.bounds.low) ** 2
+            found = search(planner, space.ways(), batch, caps, alike)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
                 found = with_fewer_again(planner, found, caps)
-            yield _Group(count, planner, offer, caps, found)
+            yield _Group(count, planner, offer, caps, found, space.said())
 
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from steptime.core.workload import Plan
 from steptime.questions.plan.passes import Step
 from steptime.questions.plan.pieces import FIRST, LAST, LOW_BYTES
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Load
 
 
@@ -98,7 +100,6 @@ def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
 def _standing(one: Step, load: Load) -> Memory:
     """Return what a device holds beside the micro-batches in flight."""
     plan, constant = one.plan, one.planner.constant
-    weights, gradients, states = (shared_of(one, load, least) for least in (3, 2, 1))
     layers = [part for part, _ in load if not part.is_end]
     helds = {part: one.found[part.name].held for part in layers}
     working = float(max((held.working for held in helds.values()), default=0))
@@ -107,7 +108,6 @@ def _standing(one: Step, load: Load) -> Memory:
         working += max((held.kept for held in again), default=0)
     elif plan.recompute == "selective":
         working += max((held.core for held in again), default=0)
-    offloaded = plan.offload in ("optimizer", "both")
     if plan.offload in ("activations", "both"):  # of a layer, while that before is on its way
         working += 2 * max((one.kept(part) for part in layers), default=0)
     gathered = 0.0
@@ -119,13 +119,8 @@ def _standing(one: Step, load: Load) -> Memory:
         head, shape = one.found[LAST].held, one.planner.shape
         words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
         logits = head.kept + head.working + words * constant("logit_bytes")
-    in_weights = one.planner.weight_bytes + LOW_BYTES.get(one.planner.low, 0.0)
-    if plan.zero == 3:  # the states' own, cast when they are gathered
-        in_weights = one.planner.weight_bytes if offloaded else 0.0
     return Memory(
-        weights * in_weights,
-        gradients * constant("gradient_bytes"),
-        0.0 if offloaded else states * constant("state_bytes"),
+        *of_parameters(one.planner, plan, parameters_of(one, load)),
         working * (1 + constant("fragmented")),
         gathered,
         logits,
@@ -146,8 +141,45 @@ def parameters_of(one: Step, load: Load) -> tuple[int, int]:
 
 def shared_of(one: Step, load: Load, least: int) -> float:
     """Return the parameters of which a device has something that ZeRO shares from `least` on."""
-    dense, routed = parameters_of(one, load)
-    if one.plan.zero < least:
+    return shared(one.plan, parameters_of(one, load), least)
+
+
+def shared(plan: Plan, parameters: tuple[float, float], least: int) -> float:
+    """Return the parameters, of all and of routed experts, that ZeRO leaves from `least` on."""
+    dense, routed = parameters
+    if plan.zero < least:
         return dense + routed
-    groups = one.groups
-    return dense / len(groups["shard"]) + routed / len(groups["expert_shard"])
+    return dense / plan.shards + routed / max(1, plan.shards // plan.expert)
+
+
+def of_parameters(
+    planner: Planner, plan: Plan, parameters: tuple[float, float]
+) -> tuple[float, float, float]:
+    """Return the bytes of weights, gradients and states of a device with so many parameters."""
+    weights, gradients, states = (shared(plan, parameters, least) for least in (3, 2, 1))
+    offloaded = plan.offload in ("optimizer", "both")
+    in_weights = planner.weight_bytes + LOW_BYTES.get(planner.low, 0.0)
+    if plan.zero == 3:  # the states' own, cast when they are gathered
+        in_weights = planner.weight_bytes if offloaded else 0.0
+    return (
+        weights * in_weights,
+        gradients * planner.constant("gradient_bytes"),
+        0.0 if offloaded else states * planner.constant("state_bytes"),
+    )
+
+
+def least_bytes(planner: Planner, plan: Plan) -> float:
+    """Return bytes that the fullest device of a plan has at least, before its layers are priced.
+
+    They are those of its parameters: tensor and expert ranks share no more than all of them.
+    """
+    if planner.shape.batch is not None:
+        return 0.0
+    whole, most = planner.whole, 0.0
+    layout = planner.layout(plan, 1)
+    for load in {*layout.devices}:
+        every = sum([whole[part.name].parameters * count for part, count in load])
+        routed = sum([whole[part.name].routed * count for part, count in load])
+        counts = ((every - routed) / plan.tensor, routed / plan.tensor / plan.expert)
+        most = max(most, sum(of_parameters(planner, plan, counts)))
+    return most + planner.constant("buffer_bytes") + planner.constant("context_bytes")

@@ -48,6 +48,20 @@ class Step:
         """Who has which layers."""
         return self.planner.layout(self.plan, self.micro_batch)
 
+    @property
+    def of_layers(self) -> tuple[object, ...]:
+        """What tells apart who has which layers, and what they do again, of the same pieces."""
+        plan = self.plan
+        again = (plan.recompute, plan.recompute_layers)
+        return id(self.found), plan.pipeline, plan.virtual, plan.stages, *again
+
+    @property
+    def as_stages(self) -> tuple[object, ...]:
+        """What tells apart the seconds of the stages."""
+        plan = self.plan
+        shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
+        return *self.of_layers, plan.offload, self.order, *shards
+
     @cached_property
     def send(self) -> Wait:
         """What a stage hands to the next for a micro-batch, and how long it computes nothing."""

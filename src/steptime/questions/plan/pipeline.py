@@ -187,35 +187,3 @@ def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
     """Return the seconds in which each device computes a micro-batch."""
     both = [forward + backward for forward, backward, _ in stages]
     return [sum(both[d::devices]) for d in range(devices)]
-
-
-class Pace(NamedTuple):
-    """Seconds of a pipeline: once, for each micro-batch, and for each that lacks to fill it."""
-
-    first_s: float
-    each_s: float
-    lacking_s: float
-    devices: int
-
-    def length_s(self, micro_batches: int) -> float:
-        """Return the seconds of so many micro-batches."""
-        lacking = max(0, self.devices - micro_batches)
-        return self.first_s + micro_batches * self.each_s + lacking * self.lacking_s
-
-
-def pace(schedule: str, stages: Sequence[Stage], devices: int, send_s: float = 0.0) -> Pace:
-    """Return what a pipeline takes by the number of its micro-batches, without simulating it.
-
-    Filling and draining take each stage's time once, the rest waits for the slowest device: exact
-    for equal stages, but for what a send of micro-batches that p does not divide can hide. Fewer
-    of them than devices: interleaved, each of the later stages of a device waits as if there
-    were enough, and with zero bubble fewer gradients of weights fill the time of draining.
-    """
-    both = [forward + backward for forward, backward, _ in stages]
-    sums, sends = busy_s(stages, devices), 2 * (len(stages) - 1)
-    slowest = sums.index(max(sums))
-    others, spare = sum(both[:devices]) - both[slowest], 0.0
-    if schedule == "zero-bubble":
-        spare = sum(stage.weight_s for stage in stages) - stages[slowest].weight_s
-    later = (sum(both) - sums[slowest] - others + spare) / max(1, devices - 1)
-    return Pace(others - 2 * spare + sends * send_s, sums[slowest], later, devices)

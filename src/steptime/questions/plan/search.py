@@ -2,27 +2,26 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from math import inf
 from operator import le
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.questions.plan.faults import Asked, fault
-from steptime.questions.plan.network import Network
-from steptime.questions.plan.planner import Planner, Shape
-from steptime.questions.plan.step import Quick, quick
+from steptime.questions.plan.ends import most_held
+from steptime.questions.plan.faults import Asked
+from steptime.questions.plan.memory import in_flight, least_bytes
+from steptime.questions.plan.passes import Step
+from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.space import Way
+from steptime.questions.plan.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quick
 
 Kind = TypeVar("Kind")
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-MOST_VIRTUAL = 8
-LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
 MOST_PLANS = 1_000_000
-MOST_EXAMPLES = 1 << 16  # of a micro-batch
 MEMORY = "memory"
-PLAIN = {"schedule", "offload"}  # what a user may choose that fits every split
+GROWS = 1 - 1e-9  # of what micro-batches keep, beside their size: whole bytes are rounded
 
 
 class Cap(NamedTuple):
@@ -49,8 +48,9 @@ class Near(NamedTuple):
 class Search(NamedTuple):
     """What a search found: plans that none beats in time, memory and energy, the fastest first.
 
-    `steps_s` are the seconds of all plans that fit and stay within the limits; `refused` counts the
-    others by limit, `nearest` of them is least beyond one, where all are.
+    `steps_s` are the seconds of those plans that fit, stay within the limits and are not told apart
+    from the fastest; `refused` counts the others by limit, `nearest` of them is least beyond one,
+    where all are. `full` compute all layers again.
     """
 
     front: list[Quick]
@@ -58,104 +58,144 @@ class Search(NamedTuple):
     considered: int
     refused: Counter[str]
     nearest: Near | None
+    full: Sequence[Asked] = ()
 
 
-def plans(
-    shape: Shape, devices: int, batch: int, per_node: int, fixed: Mapping[str, Any]
-) -> Iterator[Asked]:
-    """Yield the plans of so many devices under which a network divides.
-
-    `fixed` are choices that a user made: fields of `Plan`, and `micro_batch`. Tensor ranks do not
-    leave a node; ZeRO 2 is left out, which differs from 1 by little.
-    """
-    one, layers = shape.one, len(shape.kinds)
-    tokens, heads = shape.length, int(one["heads"])
-    tensors = [t for t in _powers(min(devices, per_node)) if not heads % t and not one["ffn"] % t]
-    contexts = [c for c in _powers(devices) if not tokens % c and tokens // c >= LEAST_TOKENS]
-    pipelines = [p for p in range(1, min(devices, layers) + 1) if not devices % p]
-    experts = [e for e in _powers(devices) if shape.experts and not shape.experts % e] or [1]
-    virtual = range(1, MOST_VIRTUAL + 1)
-    choices: dict[str, Iterable[Any]] = {
-        "tensor": tensors, "context": contexts or [1], "pipeline": pipelines, "virtual": virtual,
-        "expert": experts, "zero": (0, 1, 3), "recompute": ("none", "selective", "full"),
-        "micro_batch": MICRO_BATCHES,
-    }  # fmt: skip
-    if isinstance(shape, Network):  # one stage a device, any share of the batch
-        sizes = [b for b in range(1, min(batch, MOST_EXAMPLES) + 1) if not batch % b]
-        choices |= {"virtual": (1,), "recompute": ("none", "full"), "micro_batch": sizes}
-    more = {name: value for name, value in fixed.items() if name not in choices}
-    choices |= {name: [fixed[name]] for name in fixed.keys() - more.keys()}
-    asks, plain = more.pop("sequence", None), more.keys() <= PLAIN
-    *widths, zeros, recomputes, each = choices.values()
-    for t, c, p, v, e in product(*widths):
-        data, left = divmod(devices, t * c * p)
-        if left or data < 1 or (data * c) % e or p * v > layers:
-            continue
-        if v > 1 and (p == 1 or layers % (p * v) or more.get("schedule") == "zero-bubble"):
-            continue
-        if v == 1 and more.get("schedule") == "interleaved":
-            continue
-        sequence = t > 1 and asks is not False and not tokens // c % t
-        shares = [b for b in each if not batch % (data * b)]
-        some = zeros if data * c > 1 else {0}.intersection(zeros)
-        for zero, recompute in product(some if shares else (), recomputes):
-            plan = Plan(
-                data=data, tensor=t, context=c, pipeline=p, virtual=v, expert=e, zero=zero,
-                recompute=recompute, sequence=sequence, **more,
-            )  # fmt: skip
-            for b in shares:
-                asked = Asked(plan, b, batch)
-                if plain or fault(shape, asked) is None:
-                    yield asked
-
-
-def _powers(most: int) -> list[int]:
-    return [2**k for k in range(most.bit_length())]
-
-
-def search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap] = ()) -> Search:
+def search(
+    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap] = (), alike: float = 1.0
+) -> Search:
     """Return the plans within the caps that no other one beats in time, memory and energy.
 
+    Beside them are the seconds of those that take at most `alike` times as long as the fastest.
     Raises `InputError` for more plans than can be tried.
     """
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
     try:
-        return _search(planner, every, caps)
+        return _search(planner, ways, batch, caps, alike)
     finally:
         if collects:
             gc.enable()
 
 
-def _search(planner: Planner, every: Iterable[Asked], caps: Sequence[Cap]) -> Search:
+def _search(
+    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap], alike: float
+) -> Search:
     kept: list[Quick] = []
     refused: Counter[str] = Counter()
+    large: list[tuple[float, Asked]] = []  # by their parameters alone
     least, near = inf, Near(inf, "", inf, inf)
     considered = 0
-    for asked in every:
-        considered += 1
+    for way in ways:
+        considered += len(way.sizes)
         if considered > MOST_PLANS:
             raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --micro-batch")
-        try:
-            found = quick(planner, asked)
-        except InputError:
-            considered -= 1
-            continue  # a rank's graph that the plan does not divide
-        if found.step_s == inf:
-            refused[MEMORY] += 1
-            least = min(least, found.bytes)
+        if (floor := _floor(planner, way.plan)) > planner.room_bytes:
+            refused[MEMORY] += len(way.sizes)
+            large.append((floor, Asked(way.plan, way.sizes[0], batch)))
             continue
-        values = [(one.value(found), one) for one in caps]
-        beyond = [Near(value / m, name, value, m) for value, (name, _, m) in values if value > m]
-        if beyond:
-            refused.update(one.name for one in beyond)
-            near = min(near, max(beyond))
-        else:
-            kept.append(found)
+        try:
+            sizes = [*_sizes(planner, way, batch)]
+        except InputError:
+            considered -= len(way.sizes)
+            continue  # a rank's graph that the plan does not divide
+        refused[MEMORY] += len(way.sizes) - len(sizes)
+        for asked in sizes:
+            found = quick(planner, asked, WHOLE if caps else BUSY)
+            if found.step_s == inf:
+                refused[MEMORY] += 1
+                least = min(least, found.bytes)
+                continue
+            values = [(one.value(found), one) for one in caps]
+            beyond = [
+                Near(value / m, name, value, m) for value, (name, _, m) in values if value > m
+            ]
+            if beyond:
+                refused.update(one.name for one in beyond)
+                near = min(near, max(beyond))
+            else:
+                kept.append(found)
     if considered and refused[MEMORY] == considered:
+        least = _least_held(planner, large, least)
         near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
-    known = None if kept or near.ratio == inf else near
-    return Search(unbeaten(kept, _spent), [one.step_s for one in kept], considered, refused, known)
+    nearest = None if kept or near.ratio == inf else near
+    front, steps_s = _front(planner, kept, WHOLE if caps else BUSY, alike)
+    full = [one.asked for one in kept if one.asked.plan.recompute == "full"]
+    return Search(front, steps_s, considered, refused, nearest, full)
+
+
+def _floor(planner: Planner, plan: Plan) -> float:
+    split = (plan.tensor, plan.expert, plan.pipeline, plan.virtual, plan.stages)
+    key = ("floor", *split, plan.zero, plan.shards, plan.offload)
+    return planner.once(key, lambda: least_bytes(planner, plan))
+
+
+def _sizes(planner: Planner, way: Way, batch: int) -> Iterable[Asked]:
+    """Yield the plans of a way but for those whose layers need not be priced to know their memory.
+
+    What the micro-batches in flight keep grows with them, but where more than a round of them, of
+    interleaved stages, are no whole rounds: the last one is longer.
+    """
+    plan, known = way.plan, None
+    grows = planner.shape.batch is None  # others have other stages
+    for b in way.sizes:
+        asked = Asked(plan, b, batch)
+        if known is not None:
+            m = asked.rounds
+            most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
+            holds, times = known[0], b / known[1] * GROWS
+            held = max([still + times * in_flight(kept, most, m) for still, kept in holds])
+            if held > planner.room_bytes:
+                if plan.virtual == 1 or m <= plan.pipeline or not m % plan.pipeline:
+                    return
+                continue
+        if grows:
+            known = holds_of(planner, asked), b
+        yield asked
+
+
+def _least_held(planner: Planner, large: Sequence[tuple[float, Asked]], least: float) -> float:
+    """Return the least bytes of a fullest device, where none has room."""
+    for floor, asked in sorted(large, key=lambda one: one[0]):
+        if floor >= least:
+            break
+        try:
+            least = min(least, quick(planner, asked).bytes)
+        except InputError:
+            continue  # a rank's graph that the plan does not divide
+    return least
+
+
+def _front(
+    planner: Planner, kept: Sequence[Quick], known: int, alike: float
+) -> tuple[list[Quick], list[float]]:
+    """Return the plans that none beats, of some whose seconds and joules are `known` so nearly.
+
+    Beside them are the seconds of those that are at most `alike` times as long as the fastest. They
+    come in the order of what they take at least; who is not beaten by those before is priced
+    more nearly, and comes again.
+    """
+    heap = [(_spent(one), at, known, one) for at, one in enumerate(kept)]
+    heapify(heap)
+    front: list[tuple[tuple[float, ...], Quick]] = []
+    steps_s: list[float] = []
+    while heap:
+        mine, at, near, one = heappop(heap)
+        is_alike = not front or mine[0] <= alike * front[0][0][0]
+        if any(all(map(le, other, mine)) for other, _ in front):
+            if not is_alike:
+                continue
+            if near != BUSY:
+                steps_s.append(one.step_s)
+                continue
+        elif near == WHOLE:
+            front.append((mine, one))
+            if is_alike:
+                steps_s.append(one.step_s)
+            continue
+        nearer = quick(planner, one.asked, near + 1)
+        heappush(heap, (_spent(nearer), at, near + 1, nearer))
+    return [one for _, one in front], steps_s
 
 
 def _spent(one: Quick) -> tuple[float, ...]:
@@ -165,26 +205,43 @@ def _spent(one: Quick) -> tuple[float, ...]:
 def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Search:
     """Return a search with the fewest layers computed again that fit, of plans that do so with all.
 
-    The fewer there are, the less time a plan takes and the more memory: they are found by halving.
+    The fewer there are, the less time a plan takes and the more memory: they are found by halving,
+    for plans that none beats, and for those that would be the fastest with none.
     """
-    more = []
-    for one in found.front:
-        plan, least = one.asked.plan, None
-        if plan.recompute != "full" or plan.recompute_layers:
+    more: list[Quick] = []
+    best_s = found.front[0].step_s if found.front else inf
+    unbeaten_ = {one.asked for one in found.front}
+    for least_s, asked in sorted(
+        [(_without_s(planner, one), one) for one in found.full], key=lambda one: one[0]
+    ):
+        if least_s >= best_s and asked not in unbeaten_:
             continue
-        low, high = 1, len(planner.shape.kinds) // (plan.pipeline * plan.virtual) - 1
-        while low <= high:
-            n = (low + high) // 2
-            at = quick(planner, one.asked.but({"recompute_layers": n}))
-            low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
-            least = at if at.step_s < inf else least
-        if least is not None and all(cap.holds(least) for cap in caps):
-            more.append(least)
+        fewest = _with_fewest(planner, asked)
+        if fewest is not None and all(cap.holds(fewest) for cap in caps):
+            more.append(fewest)
+            best_s = min(best_s, fewest.step_s)
     return found._replace(
         front=unbeaten([*found.front, *more], _spent),
         steps_s=[*found.steps_s, *(one.step_s for one in more)],
         considered=found.considered + len(more),
     )
+
+
+def _without_s(planner: Planner, asked: Asked) -> float:
+    """Return the seconds below which a plan is not that computes nothing again."""
+    none = asked.but({"recompute": "none"})
+    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.devices)
+
+
+def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
+    plan, least = asked.plan, None
+    low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
+    while low <= high:
+        n = (low + high) // 2
+        at = quick(planner, asked.but({"recompute_layers": n}), BUSY)
+        low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
+        least = at if at.step_s < inf else least
+    return None if least is None else quick(planner, least.asked)
 
 
 def unbeaten(found: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:

@@ -90,7 +90,8 @@ Load = tuple[tuple[Part, int], ...]  # parts, and how many of each
 class Layout(NamedTuple):
     """Which layers a pipeline's stages have: their number, and the parts of stages and devices.
 
-    `unlike` are the first devices of each load, which hold most of those that have it.
+    `unlike` are the first devices of each load, and of each of its stages: they hold most of those
+    that have these.
     """
 
     layers: tuple[int, ...]
@@ -122,7 +123,8 @@ def layout(
     found[-1][Part(LAST)] += 1
     sums = [sum(found[d::pipeline], Counter()) for d in range(pipeline)]
     stages, devices = (tuple(tuple(one.items()) for one in some) for some in (found, sums))
-    unlike = {load: d for d, load in reversed(list(enumerate(devices)))}
+    each = [(load, stages[d::pipeline]) for d, load in enumerate(devices)]
+    unlike = {own: d for d, own in reversed(list(enumerate(each)))}
     return Layout(counts, stages, devices, tuple(unlike.values()))
 
 

@@ -1,13 +1,14 @@
 """One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from math import inf
 from operator import add
 from typing import NamedTuple
 
-from steptime.prediction.calibrated.power import drawn_of
+from steptime.questions.plan.ends import Least, ends_of, least, most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
     Kept,
@@ -21,9 +22,22 @@ from steptime.questions.plan.memory import (
 )
 from steptime.questions.plan.passes import Step, Wait
 from steptime.questions.plan.pieces import FIRST
-from steptime.questions.plan.pipeline import MOST_EVENTS, Flow, Pace, busy_s, pace, simulate
+from steptime.questions.plan.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
 from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.questions.plan.stages import Group, Load
+
+
+class Pipeline(NamedTuple):
+    """A pipeline: its schedule, stages and devices, and the seconds from a stage to the next."""
+
+    schedule: str
+    stages: tuple[Stage, ...]
+    devices: int
+    send_s: float
+
+    def of(self, micro_batches: int) -> tuple[str, tuple[Stage, ...], int, int, float]:
+        """Return what `simulate` and `ends_of` ask for."""
+        return *self[:3], micro_batches, self.send_s
 
 
 @dataclass(frozen=True)
@@ -54,8 +68,14 @@ class PlanTime:
     host_bytes: float
     layers: tuple[int, ...]
     energy_j: float | None
-    flow: Flow | None
+    pipeline: Pipeline
     tails_s: tuple[tuple[float, float], ...]
+
+    @cached_property
+    def flow(self) -> Flow | None:
+        """The pipeline's run part by part; None for one of very many parts."""
+        many = 2 * len(self.pipeline.stages) * self.asked.rounds > MOST_EVENTS
+        return None if many else simulate(*self.pipeline.of(self.asked.rounds))
 
     @property
     def fullest(self) -> int:
@@ -69,16 +89,15 @@ class PlanTime:
 
 
 def plan_time(planner: Planner, asked: Asked) -> PlanTime:
-    """Return time and memory of a step, whose pipeline is simulated unless it is very large."""
-    one, plan, m, flow = Step(planner, asked), asked.plan, asked.rounds, None
+    """Return time and memory of a step."""
+    one, plan, m = Step(planner, asked), asked.plan, asked.rounds
     times, send, devices = one.stages, one.send, plan.pipeline
-    if len(times) * m * 2 <= MOST_EVENTS:
-        flow = simulate(plan.schedule, times, devices, m, send.total_s)
-        ends, idle, most = flow.ends_s, flow.idle_s, flow.most_held
-    else:
-        whole = pace(plan.schedule, times, devices, send.total_s).length_s(m)
-        ends, most = (whole,) * devices, most_held(plan.schedule, devices, plan.virtual, m)
-        idle = tuple(whole - m * busy for busy in busy_s(times, devices))
+    runs = pipeline_of(one)
+    ends, idle = ends_of(*runs.of(m)), [0.0]
+    if devices > 1:
+        busy = busy_s(times, devices)
+        idle = [max(0.0, end - m * own) for end, own in zip(ends, busy, strict=True)]
+    most = most_held(plan.schedule, devices, plan.virtual, m)
     tails = [tail_of(one, load) for load in one.shape.devices]
     end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
     step_s = planner.whole_s(end_s, plan.devices)
@@ -106,8 +125,8 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         tuple(memory_of(one, d, most, m) for d in range(devices)),
         max(host_bytes(one, d, most, m) for d in range(devices)),
         one.shape.layers,
-        _energy(one, m, step_s),
-        flow,
+        energy_of(planner, asked, step_s, loads_of(one)),
+        runs,
         tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
     )  # fmt: skip
 
@@ -121,67 +140,113 @@ class Quick(NamedTuple):
     asked: Asked
 
 
-def quick(planner: Planner, asked: Asked) -> Quick:
-    """Return what `plan_time` says inexactly, at a glance.
+class Run(NamedTuple):
+    """What a plan takes whatever the number of its micro-batches.
 
-    What does not depend on the number of micro-batches is kept. Where the device has not room for
-    a plan, its seconds are infinite.
+    `tails_s` follow the pipeline on each of its devices. `loads` are how many of these have the
+    same to do, and the joules of a micro-batch on one.
     """
-    plan = asked.plan
-    m = asked.batch // (asked.micro_batch * plan.data)
-    key = (asked.order, asked.micro_batch, m > 1, *vars(plan).values())
-    holds = planner.once(("holds", *key), lambda: _holds(Step(planner, asked)))
+
+    pipeline: Pipeline
+    tails_s: tuple[float, ...]
+    least: Least
+    loads: list[tuple[int, float]]
+
+
+BUSY, CHAIN, WHOLE = range(3)  # how near to a step its seconds at a glance are
+
+
+def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
+    """Return what `plan_time` says, at a glance.
+
+    Where the device has not room for a plan, its seconds are infinite. Less `near` than `WHOLE`
+    they, and the joules, are those that a step takes at least: what the busiest device does
+    (`BUSY`), or the longest chain of parts that wait for each other (`CHAIN`).
+    """
+    plan, m = asked.plan, asked.rounds
+    key = _key(asked)
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
-    held = max([still + in_flight(kept, most, m) for still, kept in holds])
+    held = max([still + in_flight(kept, most, m) for still, kept in holds_of(planner, asked)])
     if held > planner.room_bytes:
         return Quick(inf, held, None, asked)
-    takes = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
-    runs, last_s, loads = takes
-    step_s = planner.whole_s(runs.length_s(m) + last_s, plan.devices)
+    if near == BUSY:
+        one = Step(planner, asked)
+        end_s, loads = m * busiest_s(one), loads_of(one)
+    else:
+        runs = planner.once(("takes", *key), lambda: _takes(Step(planner, asked)))
+        loads = runs.loads
+        if near == WHOLE:
+            end_s = max(map(add, ends_of(*runs.pipeline.of(m)), runs.tails_s))
+        else:
+            end_s = runs.least.after_s(m)
+    step_s = planner.whole_s(end_s, plan.devices)
+    return Quick(step_s, held, energy_of(planner, asked, step_s, loads), asked)
+
+
+def busiest_s(one: Step) -> float:
+    """Return the seconds of a micro-batch on the device of the pipeline that has most to do."""
+
+    def most() -> float:
+        loads = ([(one.passes(part), count) for part, count in own] for own in {*one.shape.devices})
+        return max(sum([(f.seconds + b.seconds) * n for (f, b), n in own]) for own in loads)
+
+    return one.planner.once(("busiest", *one.as_stages), most)
+
+
+def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
+    """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
+    return planner.once(("holds", *_key(asked)), lambda: _holds(Step(planner, asked)))
+
+
+def _key(asked: Asked) -> tuple[object, ...]:
+    """Return what tells a plan from others, but for the number of its micro-batches."""
+    return asked.order, asked.micro_batch, asked.rounds > 1, *vars(asked.plan).values()
+
+
+def energy_of(
+    planner: Planner, asked: Asked, step_s: float, loads: Iterable[tuple[int, float]]
+) -> float | None:
+    """Return the joules of a step of all devices, None where their power is not known.
+
+    A device draws no more than its limit.
+    """
     if (draws := planner.draws) is None:
-        return Quick(step_s, held, None, asked)
+        return None
     waiting_w, more, most_w = draws
-    least, cap = waiting_w * step_s, most_w * step_s
-    spent = [count * min(least + dynamic_j * m * more, cap) for count, dynamic_j in loads]
-    return Quick(step_s, held, sum(spent) * (plan.devices // plan.pipeline), asked)
+    m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
+    spent = [count * min(waiting_j + each_j * m * more, most_j) for count, each_j in loads]
+    return sum(spent) * (asked.plan.devices // asked.plan.pipeline)
 
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:
-    """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
     parts = [parts_of(one, d) for d in one.shape.unlike]
     return [(sum(still), kept) for still, kept in parts]
 
 
-def _takes(one: Step) -> tuple[Pace, float, list[tuple[int, float]]]:
-    """Return how a pipeline runs, seconds of a step beside it, and joules of a micro-batch.
-
-    The joules are of one device and come with the number of those that have the same to do.
-    """
-    runs = pace(one.plan.schedule, one.stages, one.plan.pipeline, one.send.total_s)
-    loads = Counter(one.shape.devices).items()
-    last_s = max(tail_of(one, load).seconds for load, _ in loads)
-    return runs, last_s, [(count, dynamic_of(one, load)) for load, count in loads]
+def _takes(one: Step) -> Run:
+    runs = pipeline_of(one)
+    tails = {load: tail_of(one, load).seconds for load in {*one.shape.devices}}
+    tails_s = tuple([tails[load] for load in one.shape.devices])
+    return Run(runs, tails_s, least(*runs, tails_s), loads_of(one))
 
 
-@lru_cache(maxsize=1 << 12)
-def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
-    """Return how many micro-batches each stage holds at most, of equal stages."""
-    m = micro_batches
-    if schedule == "gpipe":
-        return (m,) * devices * virtual
-    if schedule == "zero-bubble":
-        return (min(m, devices),) * devices
-    if virtual == 1:
-        return tuple(min(m, devices - d) for d in range(devices))
-    found = []
-    group = min(devices, m)
-    for k in range(devices * virtual):
-        chunk, device = divmod(k, devices)
-        ahead = min(m * virtual, 2 * (devices - 1 - device) + (virtual - 1) * group + 1)
-        round_ = group * virtual
-        full, rest = divmod(ahead, round_)
-        found.append(min(m, full * group + min(group, max(0, rest - chunk * group))))
-    return tuple(found)
+def pipeline_of(one: Step) -> Pipeline:
+    """Return the pipeline of a plan."""
+    way = one.plan.schedule
+    return one.planner.once(
+        ("pipeline", way, *one.as_stages),
+        lambda: Pipeline(way, tuple(one.stages), one.plan.pipeline, one.send.total_s),
+    )
+
+
+def loads_of(one: Step) -> list[tuple[int, float]]:
+    """Return how many devices have the same to do, and the joules of a micro-batch on one."""
+
+    def counted() -> list[tuple[int, float]]:
+        loads = Counter(one.shape.devices).items()
+        return [(count, dynamic_of(one, load)) for load, count in loads]
+
+    return one.planner.once(("loads", one.of_layers), counted)
 
 
 class _Tail(NamedTuple):
@@ -277,18 +342,6 @@ def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[W
             before = found.get(key, (*key, 0.0, 0.0, 0.0))[3:]
             found[key] = Wait(*key, *map(add, before, more))
     return [*found.values(), *tail.exposures]
-
-
-def _energy(one: Step, micro_batches: int, step_s: float) -> float | None:
-    """Return the joules of a step of all devices, None where their power is not known."""
-    whole = 0.0
-    for load in one.shape.devices:
-        dynamic = micro_batches * dynamic_of(one, load)
-        drawn = drawn_of(dynamic, (step_s, step_s, step_s), one.planner.seen)
-        if drawn is None:
-            return None
-        whole += drawn[0]
-    return whole * one.plan.devices / len(one.shape.devices)
 
 
 def dynamic_of(one: Step, load: Load) -> float:

@@ -105,12 +105,13 @@ class Mapped:
     def columns(self) -> Sequence[str]:
         """The columns that the mapping names."""
         keys = self.keys
-        texts = [value for value in keys.__dict__.values() if isinstance(value, str)]
+        plain = {"name", "source", "delimiter"}  # of the mapping itself, not of a row
+        texts = [text for key, text in keys if key not in plain and isinstance(text, str)]
         named = [
             column
             for text in (*texts, *keys.options.values())
             for _, column, _, _ in string.Formatter().parse(text)
-            if column and text not in (keys.name, keys.source, keys.delimiter)
+            if column
         ]
         named += [one.column for one in keys.quantities.values()]
         named += [one.column for one in keys.status]
