@@ -30,7 +30,7 @@ CONSTANTS = (  # of a stack's training
     "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden",
 )  # fmt: skip
 NO_PIECE = Piece(
-    NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), ()
+    NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
 )  # fmt: skip
 
 

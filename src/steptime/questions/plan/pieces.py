@@ -86,7 +86,7 @@ class Piece:
     held: Kept
     flop: tuple[float, float]
     kernels: tuple[Kernel, ...]
-    joules: float = 0.0
+    joules: float
 
 
 def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
@@ -116,14 +116,12 @@ def pieces(
     for kernel in (*_retyped(lowered.kernels, kinds, low), *_extra(graph, device, low)):
         if kernel.pass_ == "update":
             continue
-        name = piece_of(kernel.op)
-        own = by.setdefault(name, [])
+        own = by.setdefault(name := piece_of(kernel.op), [])
         if kernel.exchange is None:
             own.append(kernel)
-        else:
-            group = group_of(kernel.op)
-            trade = Trade(kernel.pass_, kernel.kind, group, kernel.bytes)
-            trades.setdefault(name, []).append(trade)
+            continue
+        trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes)
+        trades.setdefault(name, []).append(trade)
     mine = [kernel for some in by.values() for kernel in some]
     columns, factors = Kernels(mine), dict(zip(("", "attention"), factors_of(device), strict=True))
     slower = [
