@@ -109,6 +109,13 @@ def _imported(tree: ast.AST) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
+def test_the_wheel_holds_the_package_alone_and_validation_goes_with_the_source():
+    targets = PROJECT["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"] == {"packages": ["src/steptime"]}
+    assert "/validation" in targets["sdist"]["include"]
+    assert (ROOT / "validation/__main__.py").is_file()
+
+
 def test_the_package_alone_imports_nothing_but_the_standard_library():
     code = "import sys; before = set(sys.modules); import steptime; print(*set(sys.modules)-before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -188,7 +188,7 @@ def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
     return Question({**NETWORKS, "mine": str(mine)}, folder)
 
 
-def slow(way: Way) -> Any:
+def slow(way: Any) -> Any:
     """Return a way that prices much more than one step as a case of the slow tests."""
     return pytest.param(way, marks=pytest.mark.slow)
 
@@ -255,3 +255,66 @@ def test_what_is_wished_for_is_the_same_every_way(
     found = predict(of)
     assert sum(isinstance(one, str) for one in found.values()) == 2 * ("host" in options)
     same(way(of), found, way)
+
+
+LLAMA = NETWORKS["llama"].replace("length=16,", "")
+DECODERS = {
+    "llama": LLAMA,
+    "gpt": "transformer:kind=decoder,layers=2,width=64,heads=4,vocabulary=90,max_length=1024",
+    "windows": f"{LLAMA.replace('layers=1', 'layers=4')},window=16,windows=wa,sinks=yes",
+    "experts": f"{LLAMA},experts=8,experts_per_token=2,qk_norm=head",
+    "latent": "deepseek_v3:",
+}
+BESIDE = ["weights", "merged", "attention", "last_token", "rows", "host", "server"]
+SERVED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("vllm-2025", {}),
+    ("vllm-2025", {"weights": "int4", "kv": "int8"}),
+    ("trt-llm-2025", {"dtype": "float8"}),
+    ("sglang-2025", {}),
+    ("fastertransformer-2022", {}),
+    ("torch-eager", {}),
+)
+
+
+@pytest.mark.parametrize(("stack", "kept"), SERVED, ids=str)
+@pytest.mark.parametrize("name", ["llama", "gpt", "windows", "experts", slow("latent")])
+def test_a_prefill_takes_what_predict_says_and_what_is_named(
+    name: str, stack: str, kept: Mapping[str, str]
+) -> None:
+    """A server's forward pass is `predict`'s but for parts that an answer names.
+
+    Its interval is not that of its kernels: it holds 80 % of what is published of servers, as wide
+    for each prompt.
+    """
+    how: Any = {"phase": "infer", "options": {"stack": stack}}
+    serving: Any = {"stack": stack, **kept}
+    model, shares = DECODERS[name], set[float]()
+    for device in ("a100-sxm4-80gb", "h100-sxm5")["dtype" in kept :]:  # the first has no float8
+        for length in (8, 200):
+            told = steptime.serve(model.strip(":"), device, 1, length, 1, **serving)
+            beside = told["parts"]["beside_predict"]
+            assert [*beside] == [f"{part}_s" for part in BESIDE]
+            more = f"{model},length={length}".replace(":,", ":")
+            step_s = steptime.predict(more, device, 1, "bfloat16", **how).step_s
+            left_s = told["ttft_s"] - sum(beside.values())
+            assert left_s == pytest.approx(step_s, rel=1e-9), (device, length)
+            shares |= {round(end / told["ttft_s"], 9) for end in told["bounds"]["ttft_s"]}
+    assert len(shares) == 2
+
+
+def test_what_a_server_does_otherwise_is_told_apart() -> None:
+    """One layer on one device: which parts are 0, and what the others are."""
+
+    def beside(model: str, **kept: Any) -> dict[str, float]:
+        told = steptime.serve(model, "h100-sxm5", 1, 200, 1, stack="vllm-2025", **kept)
+        return dict(told["parts"]["beside_predict"])
+
+    plain = beside(DECODERS["llama"])
+    assert plain["server_s"] == pytest.approx(0.002 + 4e-5 + 0.01)
+    assert [plain["weights_s"], plain["rows_s"]] == pytest.approx([0.0, 0.0], abs=1e-7)
+    assert max(plain["merged_s"], plain["attention_s"], plain["last_token_s"]) < 0
+    assert beside(DECODERS["llama"], weights="int4")["weights_s"] < 0
+    assert beside(DECODERS["experts"])["rows_s"] > 2e-5  # a layer chooses experts
+    for more in ({"batch": 2}, {"tensor": 2, "inside": "nvlink-4"}, {"concurrency": 1}):
+        how: Any = {"model": "llama3_8b", "device": "h100", "input": 64, "output": 2, **more}
+        assert steptime.serve(**how)["parts"]["beside_predict"] is None

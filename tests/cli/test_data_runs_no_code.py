@@ -57,8 +57,9 @@ batch = "4"
 """
 BUILD = {"module": "evil", "class_name": "Net", "registered_name": "evil>Net"}
 LAMBDA = {"class_name": "Lambda", "config": {"name": "l", "function": ["evil", None, None]}}
-TRAINED = (  # the columns of a table of published steps
-    "model,device,devices,dp,fsdp,tp,batch_per_device,sequence,precision,sequences_per_s,framework"
+TRAINED = (  # the columns of a table of steps of trainings
+    "set,model,device,devices,length,micro_batch,batch,tensor,pipeline,virtual,recompute,"
+    "sequence_parallel,dtype,stack,step_s"
 )
 INPUT = {"class_name": "InputLayer", "config": {"batch_shape": [None, 8], "name": "i"}}
 MARSHALLED = {  # a function of Keras as its bytes, in base64
@@ -170,8 +171,8 @@ WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the
         "calibrate --device T4 --from t.csv",
         "",
     ),
-    "table of published steps": (
-        {"t.csv": f"{TRAINED}\n{CODE},h100-80gb,8,8,1,1,2,2048,bf16,10,jax\n"},
+    "table of steps of trainings": (
+        {"t.csv": f"{TRAINED}\ns,{CODE},H100,8,2048,1,8,1,1,1,none,no,bfloat16,jax,1\n"},
         "evaluate t.csv",
         SAYS,
     ),

@@ -729,7 +729,7 @@ def test_links_and_paths(page: Path) -> None:
         if anchor:
             assert anchor in _anchors(to), target
     for path in re.findall(
-        r"`((?:src|docs|tests|examples|scripts|benchmarks|\.ci)/[^`\s]*)`", text
+        r"`((?:src|docs|tests|examples|scripts|validation|benchmarks|\.ci)/[^`\s]*)`", text
     ):
         assert (ROOT / path).exists(), path
 
@@ -749,7 +749,7 @@ def test_the_types_of_the_design_are_those_of_the_code() -> None:
 def test_the_cookbook_names_tables_that_exist() -> None:
     text = _text("docs/cookbook.md")
     for row in _rows(text):
-        files = re.findall(r"`((?:src|scripts)/[^`]+\.py)`", " ".join(row))
+        files = re.findall(r"`((?:src|validation)/[^`]+\.py)`", " ".join(row))
         for table in re.findall(r"`([A-Z]{4,})`", " ".join(row)):
             defined = any(re.search(rf"^{table}\b", _text(file), re.MULTILINE) for file in files)
             assert defined or table in ("FAMILY", "METHOD", "KINDS", "RUNS", "ANALYSIS"), table

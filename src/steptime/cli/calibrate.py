@@ -42,7 +42,7 @@ def calibrate(
     points: int = whole("N", "At most so many.", POINTS),
     records: File = optional(
         "--from DIR|FILE",
-        "Take records, cases, or a table of published steps, in place of measuring.",
+        "Take records, cases, or a table of steps of trainings, in place of measuring.",
     ),
     mapping: File = optional(
         "--map --mapping MAP.toml", "With --from: what the columns of a table mean."
@@ -147,7 +147,7 @@ def points_s(limit_s: float, spent_s: float) -> float:
 def _from_records(path: Path, mapping: Path | None, of: str | None, points: int) -> Answer:
     from steptime.calibration.device import calibrate as calibrated
     from steptime.calibration.mapped import cases as cases_in
-    from steptime.calibration.published_errors import calibration
+    from steptime.calibration.plan_errors import calibration
 
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -195,16 +195,16 @@ def _from_records(path: Path, mapping: Path | None, of: str | None, points: int)
 
 
 def _rows(path: Path) -> list[Any]:
-    """Return the rows of a table of published steps and what is predicted of each, or none."""
-    from steptime.calibration.published import lacking, tables_in
-    from steptime.calibration.published_errors import told_of
+    """Return the rows of a table of trainings and what is predicted of each, or none."""
+    from steptime.calibration.plan_errors import replies
+    from steptime.calibration.plan_rows import lacking, questions, tables_in
 
-    tables, _ = tables_in([path]) if path.is_file() else ({}, [])
+    tables, _ = tables_in([path]) if path.is_file() else ([], [])
     if not tables:
         if path.is_file() and (said := lacking(path)):
             raise InputError(said)
         return []
-    every = [told for *_, told in told_of(path, tables[path], "calibrated")]
+    every = [one for *_, one in replies(questions(path), "calibrated")]
     for reason, count in Counter(str(one) for one in every if isinstance(one, InputError)).items():
         note(f"{count:,} rows left out: {reason}")
     return [one for one in every if not isinstance(one, InputError)]

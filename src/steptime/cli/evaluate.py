@@ -31,7 +31,7 @@ def evaluate(
         argument(
             "DIR|FILE",
             "A folder of records, or a .csv, .tsv, .jsonl or .json (.gz) of cases; or tables of "
-            "published steps.",
+            "steps of trainings.",
         ),
     ],
     method: str = option(
@@ -44,7 +44,7 @@ def evaluate(
     draws: int = whole("K", "With --calibrate-with: draws of the N cases.", 5),
     by: Text = optional(
         "NAMES",
-        "Groups: kind, device, family, condition, regime; of published steps model, device, "
+        "Groups: kind, device, family, condition, regime; of trainings model, device, "
         "block, stack, dtype, devices.",
     ),
     rows: int | None = whole("N", "With --map: score N rows of each kind on each device."),
@@ -60,28 +60,28 @@ def evaluate(
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
     from steptime.calibration.mapped import cases
-    from steptime.calibration.published import lacking, tables_in
+    from steptime.calibration.plan_rows import lacking, tables_in
 
     name, price = method, price_of(method)
     chosen = price or cost_model(method)
     names = [word.strip() for word in by.split(",")] if by else []
-    tables, others = ({}, []) if mapping else tables_in(paths)
+    tables, others = ([], []) if mapping else tables_in(paths)
     if tables:
         refuse(
             {"--rows": rows, "--strict": strict},
-            "published steps are scored as they are: leave out {}",
+            "steps of trainings are scored as they are: leave out {}",
         )
         if calibrate_with and name != "calibrated":
-            raise InputError("--calibrate-with: published steps calibrate --method calibrated")
+            raise InputError("--calibrate-with: steps of trainings calibrate --method calibrated")
         how = {"worst": worst, "points": calibrate_with, "draws": draws}
-        answer = _published(tables, name, names, how, out)
+        answer = _trainings(tables, name, names, how, out)
         read = {"path": str(paths[0]) if len(paths) == 1 else ""}
-        unread = [
-            f"note: {one}: columns of no table of published steps that is known" for one in others
-        ]
+        unread = [f"note: {one}: no table of steps of trainings" for one in others]
         return replace(answer, document=read | answer.document, notes=[*unread, *answer.notes])
     if len(paths) > 1:
-        raise InputError(f"{len(paths)} paths: {shorten(paths[-1])} is no table of published steps")
+        raise InputError(
+            f"{len(paths)} paths: {shorten(paths[-1])} is no table of steps of trainings"
+        )
     path = paths[0]
     grouped([], names)  # refuses unknown groups before anything is read
     if not mapping and (said := lacking(path)):
@@ -121,20 +121,14 @@ def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
     return f"picture: {out}"
 
 
-def _published(tables: Any, method: str, by: list[str], how: Any, out: Path | None) -> Answer:
-    from steptime.calibration.published_errors import evaluate_tables
+def _trainings(
+    tables: list[Path], method: str, by: list[str], options: Any, out: Path | None
+) -> Answer:
+    from steptime.calibration.plan_errors import evaluate_tables
 
     if ".py:" in method:
-        raise InputError(f"--method {shorten(method)}: published steps need a method of the house")
-    found = evaluate_tables(tables, method, by or ("block",), **how)
-    if out is None:
-        return Answer(found.document, found.tables)
-    times = [
-        {**one, "kind": one["set"], "regime": one["quantity"].removesuffix("_s")}
-        | {"measured_s": one["measured"], "predicted_s": one["predicted"]}
-        for one in found.document["cases"]
-        if one["quantity"].endswith("_s") and not one["quantity"].endswith("per_s")
-    ]
-    if not times:
-        raise InputError("--out: none of these rows says a time")
-    return Answer(found.document, found.tables, [_drawn(times, method, out)])
+        where = f"--method {shorten(method)}"
+        raise InputError(f"{where}: steps of trainings need a method of the house")
+    found = evaluate_tables(tables, method, by=by or ("block",), **options)
+    notes = [] if out is None else [_drawn(found.times, method, out)]
+    return Answer(found.document, found.tables, notes)

@@ -10,9 +10,10 @@ from places import ROOT
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.network.ops.sequence import experts_read
+from steptime.prediction.kernel import Kernel
 from steptime.questions.plan.request import Site
 from steptime.questions.serve.answer import Request, answered, largest_batch, paged
-from steptime.questions.serve.kernels import Group
+from steptime.questions.serve.kernels import Group, attention
 from steptime.questions.serve.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
@@ -162,7 +163,7 @@ def test_a_share_of_what_weights_leave() -> None:
     """TensorRT-LLM's cache has 0.9 of the rest; vLLM's all but weights of 0.9 of the whole."""
     for stack, of in (("trt-llm-2025", 1.0), ("vllm-2025", 0.0)):
         one = phases(stack=stack)
-        fixed = one.weight_bytes + 2e9 + one.reserved_bytes
+        fixed = one.weight_bytes + 2e9 + one.fixed["activations_bytes"]
         whole = one.planner.room_bytes
         assert one.room_bytes == pytest.approx(0.9 * whole - fixed * (1 - of * 0.1))
     assert phases("llama3_70b", stack="trt-llm-2025").room_bytes < -60e9
@@ -174,17 +175,19 @@ def test_the_cache_of_8_bit_checkpoints() -> None:
     assert phases(dtype="float8").kv == "bfloat16"
 
 
+def core(one: Phases, name: str, group: Group) -> Kernel:
+    return attention(one.planner, one.heads[name], group, one.kv)[0]
+
+
 def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
-    """Prompts of 8,192 tokens in windows of 128: 64 parts, each of which sees 256 keys."""
+    """Of 8,192 tokens all but the first 127 see 128 places, the last of 1,024 that follow too."""
     one = phases("gpt_oss_20b")
-    wide, narrow = (one.layers[name].head for name in ("block2", "block1"))
-    assert wide is not None
-    assert narrow is not None
-    assert (wide.window, narrow.window) == (0, 128)
-    flop = one.attended(narrow, Group(1, 8192, 0)).kernel.flop
-    assert flop == 4 * 64 * 64 * 64 * 128 * 256 * 0.75
+    assert [one.heads[name].window for name in ("block2", "block1")] == [0, 128]
+    seen = 128 * 129 // 2 + (8192 - 128) * 128
+    assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * seen
+    assert core(one, "block1", Group(1, 1024, 9000)).flop == 4 * 64 * 64 * 1024 * 128
     keys = 128 * 2 * 8 * 64 * 2
-    assert one.attended(narrow, Group(1, 1, 8192)).kernel.bytes == pytest.approx(keys, rel=0.1)
+    assert core(one, "block1", Group(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
 
 
 def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_path: Path) -> None:
@@ -192,22 +195,17 @@ def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_pa
     text = (ROOT / "src/steptime/data" / "stacks/vllm-2025.toml").read_text()
     own.write_text(text.replace("skips_window = true", "skips_window = false"))
     one = phases("gpt_oss_20b", stack=str(own))
-    narrow = one.layers["block1"].head
-    assert narrow is not None
-    assert one.attended(narrow, Group(1, 8192, 0)).kernel.flop == 4 * 64 * 64 * 8192 * 4096
+    assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * 8192 * 4096
     keys = 128 * 2 * 8 * 64 * 2  # the cache keeps no more than the window
-    assert one.attended(narrow, Group(1, 1, 8192)).kernel.bytes == pytest.approx(keys, rel=0.1)
+    assert core(one, "block1", Group(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
 
 
 def test_a_part_of_a_prompt_sees_what_is_before_it() -> None:
     """A square of 1,024 queries and keys is half seen, the 3,072 keys before it all."""
     one = phases()
-    head = one.layers["block1"].head
-    assert head is not None
-    flop = one.attended(head, Group(1, 1024, 3072)).kernel.flop
+    flop = core(one, "block1", Group(1, 1024, 3072)).flop
     assert flop == 4 * 32 * 128 * 1024 * (3072 + 512)
-    whole = one.attended(head, Group(1, 4096, 0)).kernel.flop
-    assert whole == 4 * 32 * 128 * 4096 * 2048
+    assert core(one, "block1", Group(1, 4096, 0)).flop == 4 * 32 * 128 * 4096 * 2048
 
 
 def test_energy_of_a_token() -> None:

@@ -124,29 +124,27 @@ def largest_batch(phases: Phases, length: int, prompt: int) -> int:
 
     Where a step has no budget of tokens, the prompts of all are read at once.
     """
-    each = phases.kv_bytes(paged(length))
-    each += 0.0 if phases.reserved_bytes else phases.activation_bytes(prompt)
+    is_fixed = phases.fixed["activations_bytes"]
+    each = phases.kv_bytes(paged(length)) + (0 if is_fixed else phases.activation_bytes(prompt))
     room = phases.room_bytes
     return 0 if room < each else phases.plan.data * int(min(room / each, 1e9))
 
 
 def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str, Any]:
     """Return the bytes of a device by part, with so many sequences at their end."""
-    own = -(-batch // phases.plan.data)
-    parts = {
-        "weights_bytes": phases.weight_bytes,
-        "cache_bytes": own * phases.kv_bytes(paged(length)),
-        "activations_bytes": phases.reserved_bytes or phases.activation_bytes(own * prompt),
-        "buffers_bytes": phases.constant("buffer_bytes"),
-        "context_bytes": phases.constant("context_bytes"),
-    }
+    each = -(-batch // phases.plan.data)
+    weights, *rest = phases.fixed
+    parts = {weights: phases.weight_bytes, "cache_bytes": each * phases.kv_bytes(paged(length))}
+    parts |= {name: phases.fixed[name] for name in rest}
+    parts["activations_bytes"] = parts["activations_bytes"] or phases.activation_bytes(
+        each * prompt
+    )
     total, room = sum(parts.values()), phases.planner.room_bytes
     known = room < inf
-    usable = phases.usable_bytes
     return {
         "total_bytes": total,
         "device_bytes": room if known else None,
-        "over_bytes": max(0.0, total - usable) if known else None,
+        "over_bytes": max(0.0, total - phases.usable_bytes) if known else None,
         "by_part": parts,
         "cache_bytes_per_token": phases.kv_token_bytes,
         "largest_batch": largest_batch(phases, length, prompt) if known else None,
@@ -175,7 +173,7 @@ def answered(asked: Request) -> dict[str, Any]:
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
-    fits = not memory["over_bytes"]
+    fits, alone = not memory["over_bytes"], load is None and batch == asked.devices == 1
     rate = made / times["request_s"]
     if load is not None:
         devices, rate = load["devices"], load["tokens_per_s"]
@@ -199,6 +197,7 @@ def answered(asked: Request) -> dict[str, Any]:
         "parts": {
             "prefill": first.parts | {"prompt_s": phases.constant("prompt_s")},
             "decode": each.parts,
+            "beside_predict": phases.beside_predict(asked.input) if alone else None,
         },
         "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
         "fits": fits,

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.hardware.stack import Execution
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
-from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import stack_of
 from steptime.questions.plan.pieces import FIRST, LAST, piece_of
 from steptime.questions.plan.planner import Planner
@@ -39,33 +38,34 @@ class Head(NamedTuple):
 
 
 def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kernel]:
-    """Return the kernels of a layer's attention for a group, whose cache has the format `kv`."""
-    sequences, tokens, past = group.sequences, group.tokens, int(group.past)
+    """Return the kernels of a layer's attention for a group, whose cache has the format `kv`.
+
+    Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
+    section 2.1.2): all heads share one key, of which a part is the value.
+    """
+    sequences, tokens, past = group.sequences, group.tokens, round(group.past)
     latent, turned = (int(planner.shape.one[name]) for name in ("latent_kv", "rotary_width"))
     shared = bool(latent) and tokens == 1
     if shared:
         head = Head(head.heads, 1, latent + turned, latent, head.window)
+    past = min(past, head.window) if head.window else past
     b = Builder("attention", precision(planner.in_memory), training=False)
     keys = past + tokens
     q = b.input("q", (sequences, tokens, head.heads * head.width))
     k = b.input("k", (sequences, keys, head.kv_heads * head.width))
     v = b.input("v", (sequences, keys, head.kv_heads * head.values))
     how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
+    how |= {"window": head.window} if head.window and tokens > 1 else {}
     y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
     settings = planner.method.settings
     cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
     saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
     first, *rest = planner.method.lower(b.graph(y), planner.in_memory, settings).kernels
-    flop = first.flop
-    if tokens > 1:  # a mask skips keys among the new ones alone
-        skips = 1 - attention_of(settings).causal_flop
+    runs, flop = stack_of(settings).kinds.get("attention", PLAIN), first.flop
+    if tokens > 1 and not (head.window and runs.skips_window):
+        skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
         flop *= (1 - skips * tokens / keys) / (1 - skips)
     return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
-
-
-def attention_of(settings: Settings) -> Execution:
-    """Return how a stack runs attention."""
-    return stack_of(settings).kinds.get("attention", PLAIN)
 
 
 def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:

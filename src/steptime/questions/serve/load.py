@@ -101,7 +101,6 @@ def _summary(
         "ttft_s": _spread(ttft),
         "tpot_s": _spread(tpot),
         "request_s": _spread([a + b for a, b in zip(ttft, rest, strict=True)]),
-        "settled_ttft_s": _spread(ttft[load.concurrency :]),
         "requests_per_s": rate,
         "tokens_per_s": rate * sum(load.outputs) / count,
         "in_time": in_time,

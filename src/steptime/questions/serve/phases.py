@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import NamedTuple
@@ -28,7 +28,6 @@ from steptime.questions.serve.kernels import (
     Group,
     Head,
     attention,
-    attention_of,
     merged,
 )
 
@@ -38,7 +37,7 @@ NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
 class Spent(NamedTuple):
     """Seconds of a step: products, attention, what moves bytes, exchanges, waiting for the host.
 
-    `joules` are those of a rank beyond waiting.
+    `joules` are those of a rank beyond waiting; the host issues it all in `issue_s`.
     """
 
     products_s: float = 0.0
@@ -47,47 +46,21 @@ class Spent(NamedTuple):
     exchange_s: float = 0.0
     host_s: float = 0.0
     joules: float = 0.0
+    issue_s: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
         """Seconds by what they are spent on."""
-        return dict(zip(self._fields[:-1], self[:-1], strict=True))
+        return dict(zip(self._fields[:5], self[:5], strict=True))
 
     @property
     def seconds(self) -> float:
         """Seconds in all."""
-        return sum(self[:-1])
+        return sum(self[:5])
 
     def plus(self, other: Spent, times: float = 1.0) -> Spent:
         """Return the sum with another, that so many times."""
         return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
-
-
-class Part(NamedTuple):
-    """A layer, or an end of the network, without attention, and what the host takes to issue it."""
-
-    spent: Spent
-    host_s: float
-
-
-class Attended(NamedTuple):
-    """The attention of a layer for a group: its seconds, and its first kernel with its joules."""
-
-    seconds: float
-    joules: float
-    kernel: Kernel
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What a layer, or an end, is made of, whatever a step asks: parameters by how they are kept.
-
-    `products` are those of matrices that may be kept in fewer bits, `head` is its attention.
-    """
-
-    plain: int
-    products: int
-    head: Head | None
 
 
 class Phases:
@@ -110,8 +83,8 @@ class Phases:
             peaks = {**planner.seen.peak_flop_per_s}
             peaks[planner.low] *= planner.constant("low_share")
             self.device = replace(planner.seen, peak_flop_per_s=peaks)
-        self._parts: dict[int, dict[str, Part]] = {}
-        self._attended: dict[tuple[Head, Group], Attended] = {}
+        self._parts: dict[int, dict[str, Spent]] = {}
+        self._attended: dict[tuple[str, Group], Spent] = {}
 
     @property
     def form(self) -> str:
@@ -156,71 +129,94 @@ class Phases:
         """Return what a step of some groups takes: products of all tokens, attention of each."""
         rows = sum(one.sequences * one.tokens for one in groups)
         ends = sum(one.sequences for one in groups)
-        parts, found, host_s = self._part(rows), Spent(), 0.0
-        last = self._part(ends)[LAST]
+        parts, found = {**self._part(rows), LAST: self._part(ends)[LAST]}, Spent()
         for name, times in self._times.items():
-            one = last if name == LAST else parts[name]
-            found, host_s = found.plus(one.spent, times), host_s + times * one.host_s
-            head = self.layers[name].head
-            if head is not None:
-                for group in groups:
-                    seconds, joules, _ = self.attended(head, group)
-                    spent = Spent(attention_s=seconds, joules=joules)
-                    found = found.plus(spent, times)
+            found = found.plus(parts[name], times)
+            for group in groups if name in self.heads else ():
+                found = found.plus(self.attended(name, group), times)
         stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
         pair = range(0, min(stages, 2) * apart, apart)
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
         sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
         found = found.plus(Spent(exchange_s=sent_s))
-        host_s += self.device.constants.get("host.step_s", 0.0)
         replayed = self.planner.flag("graphs") and all(one.tokens == 1 for one in groups)
-        late = 0.0 if replayed else max(0.0, host_s - found.seconds)
-        late += self.constant("step_s") + self.constant("sequence_s") * ends
-        return found._replace(host_s=late)
+        late_s = 0.0 if replayed else max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
+        return found._replace(host_s=late_s + self._server_s(ends))
+
+    def beside_predict(self, tokens: int) -> dict[str, float]:
+        """Return by what a prompt's prefill on one device is more than `predict`'s step [s].
+
+        Weights as they are stored; products of one input as one; attention as newer devices have
+        it, and the cache's format; the head for the last token alone; rows sorted by experts,
+        casts, gaps between kernels; waiting for the host; what the server adds.
+        """
+        graph, plain = self._lowered(tokens)
+        stored = [self._stored(graph, one) for one in plain]
+        joined = [*merged(graph, stored)]
+        cores = {op.name for op in graph.ops if op.kind == "attention"}
+
+        def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
+            both = zip(kernels, seconds, strict=True)
+            return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
+
+        plain_s, stored_s, joined_s, core_s = (
+            summed(some, self.planner.seconds(some, self.device))
+            for some in (plain, stored, joined, [one for one in joined if one.op in cores])
+        )
+        begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
+        issue_s = begin_s + summed(plain, [self._issued_s([one]) - begin_s for one in plain])
+        one_s, all_s = (self._part(rows)[LAST].seconds for rows in (1, tokens))
+        return {
+            "weights_s": stored_s - plain_s,
+            "merged_s": joined_s - stored_s,
+            "attention_s": whole.attention_s - core_s,
+            "last_token_s": one_s - all_s,
+            "rows_s": whole.products_s + whole.other_s - one_s + all_s - joined_s + core_s,
+            "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
+            "server_s": self._server_s(1) + self.constant("prompt_s"),
+        }
 
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)
 
-    @cached_property
-    def _skips_window(self) -> bool:
-        return attention_of(self.planner.method.settings).skips_window
+    def _server_s(self, sequences: int) -> float:
+        return self.constant("step_s") + self.constant("sequence_s") * sequences
 
-    def attended(self, head: Head, group: Group) -> Attended:
-        """Return a layer's attention for a group.
+    def _issued_s(self, kernels: Sequence[Kernel]) -> float:
+        """Return when the host has issued a step of some kernels."""
+        host = host_of(calls_of(kernels), self.device.constants)
+        return 0.0 if host is None else host.issued_s[0]
 
-        Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
-        section 2.1.2): all heads share one key, of which a part is the value.
-        """
-        if head.window:  # parts of a prompt as long as the window see that before them
-            parts = -(-group.tokens // head.window) if self._skips_window else 1
-            tokens, past = -(-group.tokens // parts), head.window if parts > 1 else group.past
-            group = Group(group.sequences * parts, tokens, min(past, head.window))
-        group = group._replace(past=round(group.past))
-        if (head, group) not in self._attended:
-            kernels = attention(self.planner, head, group, self.kv)
+    def attended(self, name: str, group: Group) -> Spent:
+        """Return what a layer's attention takes for a group."""
+        key = name, group._replace(past=round(group.past))
+        if key not in self._attended:
+            kernels = attention(self.planner, self.heads[name], key[1], self.kv)
             took = sum(self.planner.seconds(kernels, self.device))
             newer = (self.planner.device.architecture or "").startswith(NEWER)
-            if newer and group.tokens > 1:
-                took *= self.constant("attention")
+            took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
             joules = float(spent_j(Kernels(kernels[:1]), self.device))
-            self._attended[head, group] = Attended(took, joules, kernels[0])
-        return self._attended[head, group]
+            self._attended[key] = Spent(attention_s=took, joules=joules)
+        return self._attended[key]
 
-    def _part(self, rows: int) -> dict[str, Part]:
+    def _part(self, rows: int) -> dict[str, Spent]:
+        """Return what each piece takes but for attention, and the host to issue it."""
         if rows not in self._parts:
-            graph = self._graph(rows)
-            planner, method = self.planner, self.planner.method
-            lowered = method.lower(graph, planner.in_memory, method.settings)
+            graph, kernels = self._lowered(rows)
             by: dict[str, list[Kernel]] = {}
-            stored = [self._stored(graph, one, rows) for one in lowered.kernels]
-            for kernel in merged(graph, stored):
+            for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
-            found = {n: self._priced(graph, some) for n, some in by.items()}
-            size = float(HALF * rows * planner.shape.vocabulary)  # of logits, that ranks share out
-            took = planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
-            gathered = found[LAST].spent.plus(Spent(exchange_s=took))
-            self._parts[rows] = found | {LAST: found[LAST]._replace(spent=gathered)}
+            found = {name: self._priced(graph, some) for name, some in by.items()}
+            size = float(
+                HALF * rows * self.planner.shape.vocabulary
+            )  # of logits, that ranks share out
+            took = self.planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
+            self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
         return self._parts[rows]
+
+    def _lowered(self, rows: int) -> tuple[Graph, Sequence[Kernel]]:
+        graph, method = self._graph(rows), self.planner.method
+        return graph, method.lower(graph, self.planner.in_memory, method.settings).kernels
 
     def _graph(self, rows: int) -> Graph:
         """Return a rank's graph for so many tokens, as if of one sequence."""
@@ -236,14 +232,13 @@ class Phases:
         except ShapeError as error:
             raise InputError(f"serve: {error}") from None
 
-    def _priced(self, graph: Graph, kernels: Sequence[Kernel]) -> Part:
+    def _priced(self, graph: Graph, kernels: Sequence[Kernel]) -> Spent:
         ops = {op.name: op for op in graph.ops}
         other = exchange = 0.0
         mine, casts = [], []
-        for kernel in kernels:
+        for kernel in (one for one in kernels if ops[one.op].kind != "attention"):
             op = ops[kernel.op]
-            if op.kind == "attention":
-                continue
+            size = float(graph.tensors[op.inputs[0]].size)
             if kernel.exchange is not None:
                 _, ranks, stride = kernel.exchange
                 group = range(0, ranks * stride, stride)
@@ -251,42 +246,34 @@ class Phases:
                 continue
             mine.append(kernel)
             if op.kind == "experts":  # each row of a token and expert is written, and summed
-                copies = float(str(op.attrs["per_token"])) * graph.tensors[op.inputs[0]].size
+                copies = float(str(op.attrs["per_token"])) * size
                 other += self.constant("routed_s")
                 other += self.planner.traffic_s("gather", 2 * HALF * copies)
             if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
-                size = 3.0 * graph.tensors[op.inputs[0]].size
-                casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, size))
-        times = self.planner.seconds([*mine, *casts], self.device)
-        other += sum(times[len(mine) :])
+                casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
         gap_s, slower = self.constant("kernel_s"), self.constant("vectors")
-        timed = list(zip(mine, times, strict=False))
-        products = sum(s + gap_s * one.launches for one, s in timed if one.unit == "matrix")
-        other += sum(s * slower + gap_s * one.launches for one, s in timed if one.unit == "vector")
-        host = host_of(calls_of(mine), self.device.constants)
-        issued = 0.0 if host is None else host.issued_s[0] - host.base_s
+        times = self.planner.seconds([*mine, *casts], self.device)
+        products, other = 0.0, other + sum(times[len(mine) :])
+        for kernel, took in zip(mine, times, strict=False):
+            if kernel.unit == "matrix":
+                products += took + gap_s * kernel.launches
+            else:
+                other += took * slower + gap_s * kernel.launches
+        issue_s = self._issued_s(kernels) - self._issued_s([])
         joules = float(spent_j(Kernels(mine), self.device))
-        return Part(Spent(products, 0.0, other, exchange, 0.0, joules), issued)
+        return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)
 
-    def _stored(self, graph: Graph, kernel: Kernel, rows: int) -> Kernel:
+    def _stored(self, graph: Graph, kernel: Kernel) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
         if kernel.kind not in LOWERED or piece_of(kernel.op) in (FIRST, LAST):
             return kernel
-        specs = graph.cases[kernel.op].specs
-        weights = sum(spec.size for spec in specs[1:] if len(spec.shape) >= 2)
-        read, share = float(weights * HALF), 1.0
+        _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
+        weights = float(sum(spec.size for spec in rest if len(spec.shape) > 1))
         if kernel.kind == "experts":
-            weights = sum(spec.size for spec in specs[2:4])
-            count, each = (
-                specs[2].shape[0],
-                int(str(dict(graph.cases[kernel.op].attrs)["per_token"])),
-            )
-            here = experts_read(count, each, specs[0].size / specs[0].shape[-1])
-            read = weights * HALF * here / count  # as the op counts its own rows
-            one, tokens = self.planner.shape.one, rows * min(self.plan.expert, self.plan.data)
-            routed = int(one["experts"])
-            share = experts_read(routed, int(one["experts_per_token"]), tokens) / routed
-        moved = kernel.bytes - read + weights * share * FORMATS[self.weights]
+            count, each = rest[1].shape[0], int(str(dict(attrs)["per_token"]))
+            read = experts_read(count, each, x.size / x.shape[-1]) / count
+            weights = read * sum(spec.size for spec in rest[1:3])
+        moved = kernel.bytes + weights * (FORMATS[self.weights] - HALF)
         return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
 
     @cached_property
@@ -296,36 +283,29 @@ class Phases:
         return {FIRST: 1, **{name: kinds.count(name) for name in dict.fromkeys(kinds)}, LAST: 1}
 
     @cached_property
-    def layers(self) -> Mapping[str, Layer]:
-        """The parts of a rank's network, by name."""
-        graph, found = self._graph(1), dict.fromkeys(self._times, (0, 0))
-        stored = {n for op in graph.ops if op.kind in LOWERED for n in op.inputs[1:]}
-        heads: dict[str, Head] = {}
+    def heads(self) -> Mapping[str, Head]:
+        """The attention of a rank's layers, by the name of their kind."""
+        graph, found = self._graph(1), {}
         for op in (one for one in graph.ops if one.kind == "attention"):
             q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
             names = ("heads", "kv_heads", "window")
             n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
-            heads[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
-        for name in graph.weights:
-            piece, spec = piece_of(name), graph.tensors[name]
-            if piece not in found:  # a layer like another
-                continue
-            low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
-            plain, products = found[piece]
-            found[piece] = (plain, products + spec.size) if low else (plain + spec.size, products)
-        return {name: Layer(*sizes, heads.get(name)) for name, sizes in found.items()}
+            found[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
+        return found
 
     @cached_property
     def weight_bytes(self) -> float:
         """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
+        graph, found = self._graph(1), dict.fromkeys(self._times, 0.0)
+        stored = {n for op in graph.ops if op.kind in LOWERED for n in op.inputs[1:]}
+        for name in graph.weights:
+            piece, spec = piece_of(name), graph.tensors[name]
+            if piece in found:  # else a layer like another
+                low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
+                found[piece] += spec.size * (FORMATS[self.weights] if low else HALF)
         stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
-        in_layers = sum(
-            (HALF * self.layers[name].plain + FORMATS[self.weights] * self.layers[name].products)
-            * times
-            for name, times in self._times.items()
-            if name not in (FIRST, LAST)
-        )
-        ends = [HALF * self.layers[name].plain for name in (FIRST, LAST)]
+        ends = [found.pop(name) for name in (FIRST, LAST)]
+        in_layers = sum(self._times[name] * size for name, size in found.items())
         return in_layers * ceil(count / stages) / count + (sum(ends) if stages == 1 else max(ends))
 
     @cached_property
@@ -336,38 +316,40 @@ class Phases:
     def kv_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
         found, one = 0.0, self.planner.shape.one
-        for name, times in self._times.items():
-            head = self.layers[name].head
-            if head is not None:
-                width = head.kv_heads * (head.width + head.values)
-                if one["latent_kv"]:
-                    width = one["latent_kv"] + one["rotary_width"]
-                found += times * width * (min(tokens, head.window) if head.window else tokens)
+        for name, head in self.heads.items():
+            width = head.kv_heads * (head.width + head.values)
+            if one["latent_kv"]:
+                width = one["latent_kv"] + one["rotary_width"]
+            tokens_kept = min(tokens, head.window) if head.window else tokens
+            found += self._times.get(name, 0) * width * tokens_kept
         count = len(self.planner.shape.kinds)
         return found * FORMATS[self.kv] * ceil(count / self.plan.pipeline) / count
+
+    @cached_property
+    def fixed(self) -> dict[str, float]:
+        """Bytes of a device that are no cache, by part; activations of a step of most tokens.
+
+        Where a step may have any number of tokens, activations are 0.
+        """
+        budget = self.constant("step_tokens")
+        return {
+            "weights_bytes": self.weight_bytes,
+            "activations_bytes": self.activation_bytes(budget if budget < NO_BUDGET else 0.0),
+            "buffers_bytes": self.constant("buffer_bytes"),
+            "context_bytes": self.constant("context_bytes"),
+        }
 
     @cached_property
     def usable_bytes(self) -> float:
         """Bytes of a device that are used: a share of all, or all but a share of what is left."""
         whole, share = self.planner.room_bytes, self.constant("memory_share")
-        taken = self._fixed_bytes if self.planner.flag("of_rest") else 0.0
+        taken = sum(self.fixed.values()) if self.planner.flag("of_rest") else 0.0
         return whole if taken > whole else taken + share * (whole - taken)
 
     @cached_property
     def room_bytes(self) -> float:
         """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
-        return self.usable_bytes - self._fixed_bytes
-
-    @property
-    def _fixed_bytes(self) -> float:
-        taken = self.constant("buffer_bytes") + self.constant("context_bytes")
-        return self.weight_bytes + taken + self.reserved_bytes
-
-    @property
-    def reserved_bytes(self) -> float:
-        """Bytes that live while a step reads the most tokens that it may, 0 where it may any."""
-        budget = self.constant("step_tokens")
-        return self.activation_bytes(budget) if 0 < budget < NO_BUDGET else 0.0
+        return self.usable_bytes - sum(self.fixed.values())
 
     def activation_bytes(self, tokens: float) -> float:
         """Return the bytes that live while a step reads so many tokens.
@@ -376,7 +358,7 @@ class Phases:
         read and written, and what each of them has whole.
         """
         one = self.planner.shape.one
-        head = next(layer.head for layer in self.layers.values() if layer.head is not None)
+        head = next(iter(self.heads.values()))
         shared = head.heads * head.width + head.kv_heads * (head.width + head.values)
         inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
         whole = 6.0 * int(one["width"])

@@ -1,0 +1,160 @@
+"""`python -m validation`: tables of others scored, as they are, left out, or under one stack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import pytest
+from published_golden import HELD
+
+from places import ROOT
+from validation.__main__ import main
+from validation.left_out import NEUTRAL, left_out, steps_of
+
+TABLE = HELD[0]
+FSDP = (
+    "model,device,devices,sequence,micro_batch,global_batch,precision,mixed_precision,sharding,"
+    "recompute,step_s\n"
+    "mpt-1b,h100_80gb,8,2048,16,256,amp_bf16,DEFAULT,FULL_SHARD,full,2.5\n"
+    "mpt-7b,h100_80gb,8,2048,8,128,amp_bf16,DEFAULT,FULL_SHARD,full,6.0\n"
+)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert main([*map(str, words), "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_it_runs_as_a_module_and_says_what_it_does() -> None:
+    command = [sys.executable, "-m", "validation", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "vTrain" in done.stdout
+    for option in ("--left-out", "--stack", "--json", "--by", "--calibrate-with", "--out"):
+        assert option in done.stdout
+
+
+def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(TABLE)]) == 0
+    out = capsys.readouterr().out
+    for title in ("Errors of predictions", "By block", "Rows that were not asked"):
+        assert title in out
+
+
+def test_alone_a_table_is_left_out_with_neutral_constants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(FSDP, "utf-8")
+    before, after = (told(capsys, table, *words)["cases"] for words in ([], ["--left-out"]))
+    stacks, name, neutral = NEUTRAL["products, FSDP"]
+    assert (before[0]["stack"], neutral) == ("fsdp-2023", 1.0)
+    assert before[0]["stack"] in stacks
+    for old, new in zip(before, after, strict=True):
+        assert new["predicted"] != pytest.approx(old["predicted"], rel=0.01), name
+        width = old["high"] / old["low"]
+        assert new["high"] / new["low"] == pytest.approx(width)
+        assert {**new, **{key: old[key] for key in ("predicted", "low", "high", "ratio")}} == {
+            **old, "parts": {},
+        }  # fmt: skip
+
+
+def test_a_set_is_left_out_as_its_table_is_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(FSDP, "utf-8")
+    paths = [table, TABLE]
+    sets = {row["set"]: row for row in told(capsys, *paths, "--left-out")["rows"]}
+    page = {one.group: one for one in left_out(steps_of(paths)) if one.by == "table"}
+    assert sets.keys() == page.keys() == {"vTrain", "llm-foundry, H100"}
+    for name, row in sets.items():
+        assert row["mape"] == pytest.approx(page[name].left_out)
+        assert row["median"] == pytest.approx(page[name].median)
+        assert row["coverage"] == pytest.approx(page[name].inside)
+
+
+def test_what_is_no_step_is_not_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "models.csv"
+    table.write_text(
+        "model,layers,hidden,parameters_by_formula,active_by_formula\nllama2_7b,32,4096,6.7e9,6.7e9\n",
+        "utf-8",
+    )
+    assert main([str(table), "--left-out"]) == 2
+    assert "--left-out is of steps of trainings" in capsys.readouterr().err
+    [left] = told(capsys, TABLE, table, "--left-out", "--worst", "0")["unasked"][1:]
+    assert (left["set"], left["rows"]) == ("parameters", 1)
+
+
+def test_all_rows_run_under_one_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, TABLE, "--stack", "megatron-2025")
+    assert {row["stack"] for row in found["cases"]} == {"megatron-2025"}
+    before = told(capsys, TABLE)["cases"]
+    off = [
+        log(new["predicted"] / old["predicted"])
+        for new, old in zip(found["cases"], before, strict=True)
+    ]
+    assert all(exp(one) < 0.99 for one in off)  # software is faster four years later
+
+
+def test_some_rows_calibrate_and_the_others_are_scored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [row] = told(capsys, TABLE, "--calibrate-with", "2", "--draws", "2")["calibrated"]
+    assert (row["set"], row["stack"], row["points"], row["cases"]) == (
+        "vTrain",
+        "megatron-2021",
+        2,
+        1,
+    )
+
+
+@pytest.mark.slow
+def test_steps_are_drawn(tmp_path: Path) -> None:
+    out = tmp_path / "steps.svg"
+    assert main([str(TABLE), "--out", str(out)]) == 0
+    drawn = out.read_text("utf-8")
+    assert "3 cases by calibrated" in drawn
+    assert "vTrain" in drawn
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["absent.csv"], "absent.csv: No such file or directory"),
+        (["--worst", "-1"], "--worst: must be at least 0, not -1"),
+        (["--draws", "0"], "--draws: must be at least 1, not 0"),
+        (["--calibrate-with", "0"], "--calibrate-with: must be at least 1, not 0"),
+        (["--calibrate-with", "2", "--left-out"], "not with --left-out"),
+        (["--calibrate-with", "2", "--method", "roofline"], "not with --method roofline"),
+        (["--calibrate-with", "3"], "no row is left to check beside 3 of each device"),
+        (["--by", "kinds"], "unknown group 'kinds'"),
+        (["--method", "peleo"], "unknown method 'peleo'; did you mean 'paleo'?"),
+        (["--stack", "megatron-2052"], "unknown stack 'megatron-2052'"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = [] if words[0].endswith(".csv") else [str(TABLE)]
+    assert main([*tables, *words]) == 2
+    err = capsys.readouterr().err
+    assert line in err
+    assert err.count("\n") == 1
+
+
+def test_a_table_that_no_layout_knows_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("model,seconds\nx,1\n", "utf-8")
+    assert main([str(table)]) == 2
+    assert "rows.csv: no table that is known" in capsys.readouterr().err
+    assert main([str(table), str(TABLE)]) == 0
+    assert "note: " in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""Published tables: known by their columns, asked row by row, and how near predictions come."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from steptime.calibration.plan_errors import PlanErrors
+from steptime.core.errors import InputError
+from steptime.core.workload import Plan
+from steptime.questions.plan.faults import Asked
+from steptime.questions.plan.passes import Step
+from steptime.questions.plan.request import Request, Site, shape_of
+from steptime.questions.plan.stages import Part
+from validation.layouts import layout_of, layouts, stack_at, tables_in
+from validation.score import evaluate_tables
+
+HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"
+ROW = "3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n"
+
+
+@cache
+def scored(folder: Path) -> PlanErrors:
+    """Return the score of the first parts of the tables, which the limits below are of."""
+    parts = [*sorted(folder.glob("*_dev.csv")), folder / "models.csv"]
+    return evaluate_tables(tables_in(parts)[0], "calibrated")
+
+
+def test_a_table_is_known_by_its_columns_not_by_its_name(tmp_path: Path) -> None:
+    table = tmp_path / "anything.csv"
+    table.write_text(HEAD + ROW, "utf-8")
+    found = layout_of(table)
+    assert found is not None
+    assert found.name == "vTrain"
+    table.write_text("model,seconds\nx,1\n", "utf-8")
+    assert layout_of(table) is None
+
+
+def test_a_layout_is_told_from_all_others() -> None:
+    for one in layouts():
+        wider = [two.name for two in layouts() if {*two.columns} >= {*one.columns}]
+        assert wider == [one.name]
+
+
+def test_the_stack_is_that_of_the_date() -> None:
+    assert stack_at("megatron", "2021-12") == "megatron-2021"
+    assert stack_at("megatron", "24.07") == "megatron-2024"
+    assert stack_at("megatron", "25.09") == "megatron-2025"
+    assert stack_at("megatron", "26.06.01") == "megatron-2026"
+    with pytest.raises(InputError, match="unknown software"):
+        stack_at("megatro", "2024-01")
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity", "mean", "median"),
+    [
+        ("vTrain", "step_s", 0.09, 0.06),
+        ("llm-foundry, A100", "step_s", 0.06, 0.05),
+        ("MLPerf, gpt3-175b", "step_s", 0.05, 0.05),
+        ("NeMo", "step_s", 0.05, 0.05),
+        ("Megatron-Bridge, dense", "step_s", 0.08, 0.06),
+        ("Megatron-Bridge, mixtures", "step_s", 0.2, 0.1),
+        ("torchtitan", "memory_bytes", 0.1, 0.1),
+        ("FasterTransformer", "request_s", 0.06, 0.04),
+        ("TensorRT-LLM, static", "tokens_per_s_per_device", 0.06, 0.05),
+        ("vllm (AIConfigurator)", "tpot_s", 0.04, 0.02),
+        ("sglang (AIConfigurator)", "tpot_s", 0.1, 0.07),
+        ("trt-llm (AIConfigurator)", "tpot_s", 0.1, 0.07),
+        ("parameters", "parameters", 1e-12, 1e-12),
+        ("parameters", "active", 1e-8, 1e-8),
+    ],
+)
+def test_predictions_come_near(
+    name: str, quantity: str, mean: float, median: float, shared: Path
+) -> None:
+    found = {(row["set"], row["quantity"]): row for row in scored(shared / "llm").document["rows"]}
+    row = found[name, quantity]
+    assert row["mape"] < mean
+    assert row["median"] < median
+
+
+@pytest.mark.parametrize(
+    ("sequence", "recompute", "forward_ms", "backward_ms"),  # Korthikanti et al. 2022, table 4
+    [(False, "none", 7.7, 11.9), (False, "full", 7.7, 19.5), (False, "selective", 7.7, 13.2),
+     (True, "none", 7.2, 11.8), (True, "selective", 7.2, 13.1)],
+)  # fmt: skip
+def test_a_layer_takes_what_was_measured_of_it(
+    sequence: bool, recompute: str, forward_ms: float, backward_ms: float
+) -> None:
+    model = "transformer:layers=48,width=6144,heads=64,vocabulary=51200,dropout=0.1"
+    request = Request(
+        model, Site("a100-sxm4-80gb", 8, "nvlink-3"), dtype="float16", stack="megatron-2022"
+    )
+    plan = Plan(tensor=8, sequence=sequence, recompute=recompute)
+    planner = request.planner(shape_of(model, 2048), 8)
+    layer = Step(planner, Asked(plan, 4, 4)).passes(Part("block1", recompute != "none"))
+    forward, backward = (1e3 * one.seconds for one in layer)
+    assert forward == pytest.approx(forward_ms, rel=0.04)
+    assert backward == pytest.approx(backward_ms, rel=0.04)

@@ -1,0 +1,118 @@
+"""What is predicted for the rows of published tables: a function a kind of question."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
+
+from steptime.calibration.plan_rows import (
+    Question,
+    Reply,
+    planned,
+    planner_of,
+    site_of,
+    step_reply,
+    whole,
+)
+from steptime.core.errors import one_of
+from steptime.core.workload import Plan
+from steptime.prediction.collectives import EXCHANGES
+from steptime.prediction.kernel import Interval
+from steptime.prediction.method import Method
+from steptime.questions.plan.answer import fits
+from steptime.questions.plan.request import Site
+from steptime.questions.plan.step import plan_time
+from steptime.questions.serve.answer import Request as Service
+from steptime.questions.serve.answer import loaded, memory_of, times_of
+from steptime.questions.serve.load import ROUNDS, Demand
+from steptime.questions.serve.phases import Phases
+
+PARALLEL = ("tensor", "pipeline", "data", "expert")
+UNDER = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
+COLLECTIVES = ("all_reduce", *EXCHANGES)
+MOST_RUN = 20_000  # requests that an event loop runs for a row
+
+
+def step(question: Question, method: str | Method) -> Reply:
+    """Return the step of a training plan; of what a table does not say (`otherwise`), the fastest.
+
+    That is where the plan does not fit as it stands.
+    """
+    planner, sound = planned(question, method)
+    found = plan_time(planner, sound)
+    if question.texts.get("otherwise") and not fits(planner, found):
+        more = [_changed(sound.plan, words) for words in question.texts["otherwise"].split("|")]
+        tried = [plan_time(planner, replace(sound, plan=one)) for one in more]
+        found = min(
+            (one for one in tried if fits(planner, one)), key=attrgetter("step_s"), default=found
+        )
+    return step_reply(question, planner, found)
+
+
+def _changed(plan: Plan, words: str) -> Plan:
+    changes: Any = dict(part.split("=") for part in words.split())
+    layers = int(changes.get("recompute_layers", 0))
+    return replace(plan, **{**changes, "recompute_layers": layers})
+
+
+def exchange(question: Question, method: str | Method) -> Reply:
+    """Return the seconds of a collective among devices: `exchange_s`."""
+    devices, site = whole(question, "devices"), site_of(question)
+    stack = question.texts["stack"]
+    planner = planner_of("transformer:layers=1", site, "float16", stack, devices, method)
+    kind = question.texts["collective"]
+    one_of("collective", kind, COLLECTIVES)
+    ranks = range(0, devices, devices - 1) if kind == "send" else range(devices)
+    found = planner.exchange(kind, whole(question, "bytes"), ranks)
+    return Reply({"exchange_s": Interval(found.seconds)}, devices, stack)
+
+
+def parameters(question: Question, method: str | Method) -> Reply:
+    """Return a model's parameters, and those that a token reaches: `parameters`, `active`."""
+    site = Site("a100-sxm4-80gb")
+    planner = planner_of(question.texts["model"], site, "bfloat16", "torch-eager", 1, method)
+    found = {"parameters": planner.parameters, "active": planner.active}
+    return Reply({name: Interval(float(value)) for name, value in found.items()}, 1)
+
+
+def serve(question: Question, method: str | Method) -> Reply:
+    """Return what serving takes: `ttft_s`, `tpot_s`, `request_s`, `tokens_per_s_per_device`.
+
+    Of a static `batch`, or of a number of requests at once, the `concurrency`.
+    """
+    texts, numbers = question.texts, question.numbers
+
+    def given(names: Iterable[str]) -> dict[str, Any]:
+        return {n: whole(question, n) for n in names if numbers.get(n) not in (None, "", 0)}
+
+    model, site, split = texts["model"], site_of(question), given(PARALLEL)
+    demand, sizes = Demand(**given(UNDER)), given(("batch", "input", "output"))
+    demand = replace(demand, count=min(ROUNDS * demand.concurrency, MOST_RUN))
+    formats: Any = {name: texts.get(name) or None for name in ("dtype", "weights")}  # may be empty
+    how: Any = {**formats, **split, "stack": texts["stack"], "method": method}
+    sizes = {"input": 1, "output": 1, **sizes, **given(("replicas",))}
+    one = Service(model, site, **sizes, **how, demand=demand)
+    phases = _phases(model, site, one.length, **how)
+    load = loaded(one, demand.load(one.input, one.output), phases) if demand.concurrency else None
+    times = times_of(one, phases, load)
+    devices = one.devices if load is None else load["devices"]
+    rate = (
+        one.batch * one.output / times["request_s"].value if load is None else load["tokens_per_s"]
+    )
+    values = {**times, "tokens_per_s_per_device": phases.within(rate / devices)}
+    is_held = not memory_of(phases, one.batch, one.length, one.input)["over_bytes"]
+    return Reply(values, devices, texts["stack"], is_held, form=phases.form)
+
+
+@lru_cache(maxsize=512)
+def _phases(model: str, site: Site, length: int, **how: Any) -> Phases:
+    return Service(model, site, 1, length - 1, 1, **how).phases()
+
+
+KINDS: Mapping[str, Callable[[Question, str | Method], Reply]] = {
+    "serve": serve,
+    "step": step,
+    "exchange": exchange,
+    "parameters": parameters,
+}

@@ -1,0 +1,342 @@
+"""The tables of docs/validation.md: devices left out, then calibrated with points of theirs."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from time import process_time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steptime.calibration.cases import Case
+from steptime.calibration.columns import Columns
+from steptime.calibration.device import calibrate, chosen
+from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scored_at
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
+from steptime.prediction import cost_model
+from steptime.prediction.calibrated.method import GPU, NAMES
+from validation.fitting import (
+    aiconfigurator,
+    catapult,
+    deepbench,
+    intervals,
+    neusight,
+    neusight_models,
+    paradnn,
+)
+from validation.fitting.hierarchy import hierarchical
+from validation.fitting.intervals import Off
+from validation.fitting.stages import STAGES, by_device, even
+
+PAGE = Path(__file__).parents[2] / "docs/validation.md"
+BEGIN, END = "<!-- python -m validation.page devices writes from here -->", "<!-- to here -->"
+POINTS, DRAWS, PER_KIND, OF_TARGET = 60, 5, 100, 150
+Sets = Mapping[str, Sequence[Case]]
+Constants = Mapping[str, float]
+
+
+class Known(NamedTuple):
+    """What a calibration found, and beside it, and which cases it took, by `id`."""
+
+    constants: Constants
+    of_steps: Mapping[str, Any]
+    taken: set[int]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Cases that the issue names, what it asks for, and how they are read.
+
+    `asked` is the error at least and as a goal, of devices never seen and after calibration; by
+    MAPE, or by the median. `told_by` are the cases that calibrate, if not these themselves.
+    """
+
+    name: str
+    cases: Callable[[Path], Iterable[Case]]
+    asked: tuple[str, str]
+    by: str = "mape"
+    stack: str = catalog.DEFAULT_STACK
+    told_by: str = ""
+
+
+def _whole(data: Path) -> Iterable[Case]:
+    for case, rival in neusight_models.with_rivals(data):
+        told = {"NeuSight": rival.neusight_s, "Habitat": rival.habitat_s}
+        yield replace(case, rivals={name: s for name, s in told.items() if s}, calibrates=False)
+
+
+def _ops(data: Path) -> Iterable[Case]:
+    yield from neusight.products(data)
+    yield from neusight.vectors(data)
+    yield from neusight.convolutions(data)
+
+
+def _layers(data: Path) -> Iterable[Case]:
+    yield from catapult.convolutions(data)
+    yield from catapult.dense(data)
+
+
+TARGETS = (
+    Target("single ops, float32", _ops, ("15 % (10 %)", "10 % (7 %) for products")),
+    Target(
+        "whole transformers, float32", _whole, ("15 % (8 %)", "9 % (7 %)"),
+        told_by="single ops, float32",
+    ),
+    Target("products, bfloat16", aiconfigurator.products, ("15 % (10 %)", "-")),
+    Target(
+        "fully connected training", paradnn.steps, ("-", "T4 8 % (6 %), A100 14 % (12 %)"),
+        stack=paradnn.STACK,
+    ),
+    Target(
+        "layers in TensorFlow 1", _layers, ("30 % (20 %)", "20 % (15 %)"), "median",
+        stack=catapult.STACK,
+    ),
+    Target("products of DeepBench", deepbench.products, ("20 % (15 %)", "-"), "median"),
+    Target("convolutions of DeepBench", deepbench.convolutions, ("30 % (25 %)", "-"), "median"),
+    Target("recurrent layers of DeepBench", deepbench.recurrent, ("25 % (20 %)", "-"), "median"),
+)  # fmt: skip
+
+
+def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
+    """Return the constants of each device and stack as if the device had not been measured.
+
+    What is fitted of a host is of the stack of its rows, and of no other.
+    """
+    devices = sorted({name for some in sets.values() for name in some})
+    columns = {
+        stage: {name: Columns(cases) for name, cases in some.items()}
+        for stage, some in sets.items()
+    }
+    found: dict[tuple[str, str], Constants] = {}
+    for device in devices:
+        own: dict[str, dict[str, float]] = defaultdict(dict)  # by stack; of devices under ""
+        for name, stage in STAGES.items():
+            if device not in columns[name] or len(columns[name]) < 2:
+                continue
+            others = [one for other, one in columns[name].items() if other != device]
+            before = own[""] | own[stage.stack]
+            known = {
+                key: one._replace(value=before.get(key, one.value))
+                for key, one in stage.known().items()
+            }
+            weights = [even(one) for one in others]
+            values, _ = hierarchical(
+                others, known, [*stage.free], weights, stage.shared, stage.held, stage.freedom
+            )
+            for key in stage.free:
+                own[stage.stack if key.startswith("host.") else ""][key] = values[key]
+        kind = catalog.device(device).kind
+        stacks = {*(one.stack for one in STAGES.values()), *(one.stack for one in TARGETS)}
+        for stack in stacks:
+            shipped = {key: one.value for key, one in catalog.priors(kind, stack).items()}
+            told = own[""] | own[stack]
+            found[device, stack] = shipped | {key: v for key, v in told.items() if key in shipped}
+    return found
+
+
+def scored(
+    cases: Sequence[Case], constants: Constants, of_steps: Mapping[str, Any] | None = None
+) -> list[Scored]:
+    """Return what constants, and steps that were measured, say of the cases of one device."""
+    device = replace(cases[0].device, calibration=of_steps or {})
+    calibrated = [replace(case, device=device) for case in cases]
+    before = dict(zip(map(id, calibrated), cases, strict=True))
+    return [replace(one, case=before[id(one.case)]) for one in scored_at(calibrated, constants)]
+
+
+def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack: str) -> Known:
+    """Return what some of its cases tell of a device."""
+    device, kind = told_by[0].device, told_by[0].device.kind
+    priors: dict[str, Constant] = {
+        name: one._replace(value=constants[name])
+        for name, one in catalog.priors(kind, stack).items()
+    }
+    points = chosen(told_by, POINTS, seed)
+    table = calibrate(device, points, None, priors=priors)
+    taken = {id(case) for case in points}
+    ends = {
+        f"interval.{form}_{end}": value
+        for form, pair in table["intervals"].items()
+        for end, value in zip(("low", "high"), pair, strict=True)
+    }
+    beside = ("alone", "products", "steps")
+    of_steps = {name: table[name] for name in beside if name in table}
+    return Known({**constants, **table["constants"], **ends}, of_steps, taken)
+
+
+def line(name: str, scores: Sequence[Scored], more: Sequence[str] = ()) -> str:
+    """Return errors as a row of Markdown."""
+    one: Errors = errors_of(scores)
+    cells = [
+        name, f"{one.cases:,}", f"{one.mape:.1%}", f"{one.median:.1%}", f"{one.p90:.0%}",
+        f"{one.bias:+.2f}", f"{one.factor:.2f}",
+        "-" if one.coverage is None else f"{one.coverage:.0%}",
+        "-" if one.width is None else f"{one.width:.0%}", *more,
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def heading(first: str, more: Sequence[str] = ()) -> str:
+    """Return the head of a table of errors."""
+    cells = (first, "cases", "MAPE", "median", "p90", "bias", "factor", "coverage", "width", *more)
+    return f"| {' | '.join(cells)} |\n|{'---|' * len(cells)}"
+
+
+def say(what: str) -> None:
+    """Say on stderr how far it is."""
+    print(f"{process_time():6.0f} s  {what}", file=sys.stderr, flush=True)
+
+
+def fit_intervals(data: Path) -> dict[str, dict[str, Constant]]:
+    """Return the widths of intervals on devices never seen, from devices left out.
+
+    They are those of the priors, under "", and of stacks that have their own.
+    """
+    offs = _offs(*read(data))
+    return {name: intervals.constants_of(offs, stack=name) for name in ("", *intervals.UNTOLD)}
+
+
+def _widths(offs: Sequence[Off], device: str, stack: str) -> Constants:
+    """Return the widths that other devices tell, `all` for forms of which they tell none."""
+    found = intervals.constants_of(offs, device)
+    if stack in intervals.UNTOLD:
+        found |= intervals.constants_of(offs, device, stack)
+    forms = {NAMES[form] for form in GPU.values()}
+    for form, end in product(sorted(forms), ("own", "shared")):
+        found.setdefault(f"interval.{form}_{end}", found[f"interval.all_{end}"])
+    return {name: one.value for name, one in found.items()}
+
+
+def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]:
+    """Return the cases that are checked, and the constants of each device without itself."""
+    fitted = {}
+    for name, stage in STAGES.items():
+        fitted[name] = by_device(stage.cases(data), PER_KIND)
+        say(f"read {name}")
+    checked: dict[str, Sets] = {}
+    for one in TARGETS:
+        found = by_device(one.cases(data), OF_TARGET)
+        checked[one.name] = {
+            device: [replace(case, stack=one.stack) for case in cases]
+            for device, cases in found.items()
+        }
+        say(f"read {one.name}")
+    constants = folds(fitted)
+    say("devices left out")
+    return checked, _known(constants, checked)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the tables, or write them into the page."""
+    if not arguments or list(arguments[1:]) not in ([], ["--write"]):
+        print("usage: python -m validation.page devices DATA [--write]", file=sys.stderr)
+        return 2
+    checked, known = read(Path(arguments[0]))
+    offs = _offs(checked, known)
+    new: dict[str, dict[str, list[Scored]]] = defaultdict(dict)
+    after: dict[str, dict[str, list[list[Scored]]]] = defaultdict(dict)
+    known_by: dict[int, list[Known]] = {}
+    for one in TARGETS:
+        for device, cases in checked[one.name].items():
+            at = {**known[device, one.stack], **_widths(offs, device, one.stack)}
+            new[one.name][device] = scored(cases, at)
+            told = checked[one.told_by or one.name].get(device)
+            if told and len(told) >= POINTS * (2 if told is cases else 1):
+                made = known_by.setdefault(id(told), [])
+                for seed in range(len(made), DRAWS):
+                    made.append(calibration(told, at, seed, one.stack))
+                after[one.name][device] = [
+                    scored([one for one in cases if id(one) not in found.taken], *found[:2])
+                    for found in made
+                ]
+        say(f"predicted {one.name}")
+    text = "\n".join(tables(new, after, checked)) + "\n"
+    if len(arguments) == 1:
+        print(text, end="")
+        return 0
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+    return 0
+
+
+def _known(
+    constants: Mapping[tuple[str, str], Constants], checked: Mapping[str, Sets]
+) -> dict[tuple[str, str], Constants]:
+    """Return the constants of every device that is checked; those of the file where not fitted."""
+    found = dict(constants)
+    for one in TARGETS:
+        for device in checked[one.name]:
+            kind = catalog.device(device).kind
+            file = {key: c.value for key, c in catalog.priors(kind, one.stack).items()}
+            found.setdefault((device, one.stack), file)
+    return found
+
+
+def _offs(checked: Mapping[str, Sets], known: Mapping[tuple[str, str], Constants]) -> list[Off]:
+    return [
+        off
+        for one in TARGETS
+        for device, cases in checked[one.name].items()
+        for off in intervals.off_of(cases, known[device, one.stack])
+    ]
+
+
+def tables(
+    new: Mapping[str, Mapping[str, list[Scored]]],
+    after: Mapping[str, Mapping[str, list[list[Scored]]]],
+    checked: Mapping[str, Sets],
+) -> Iterator[str]:
+    """Yield the lines of the tables in Markdown."""
+    yield "### Devices never seen\n"
+    yield heading("cases", ("at least (goal)",))
+    for one in TARGETS:
+        every = [s for some in new[one.name].values() for s in some]
+        yield line(one.name, every, (one.asked[0],))
+    yield f"\n### With {POINTS} points of the device, mean of {DRAWS} draws\n"
+    yield heading("cases", ("MAPE or median of draws", "at least (goal)"))
+    for one in TARGETS:
+        if not after[one.name]:
+            continue
+        draws = [[s for d in after[one.name].values() for s in d[i]] for i in range(DRAWS)]
+        each = [getattr(errors_of(some), one.by) for some in draws]
+        spread = f"{min(each):.1%} .. {max(each):.1%}"
+        yield line(one.name, [s for some in draws for s in some], (spread, one.asked[1]))
+    for one in TARGETS:
+        yield f"\n### {one.name}, device by device\n"
+        yield heading("device, kind")
+        for device, scores in sorted(new[one.name].items()):
+            kinds = sorted({s.case.kind for s in scores})
+            for kind in kinds:
+                some = [s for s in scores if s.case.kind == kind]
+                yield line(f"{device}, {kind}", some)
+            if device in after[one.name]:
+                each = [getattr(errors_of(some), one.by) for some in after[one.name][device]]
+                told = f"{device}, calibrated ({min(each):.1%} .. {max(each):.1%})"
+                yield line(told, [s for some in after[one.name][device] for s in some])
+    yield "\n### Others on the same cases\n"
+    yield heading("method")
+    for one in TARGETS:
+        cases = [case for some in checked[one.name].values() for case in some]
+        yield line(f"analytic, {one.name}", score(cases, cost_model("analytic")))
+        for name in sorted({name for case in cases for name in case.rivals}):
+            shared = [case for case in cases if name in case.rivals]
+            rival = [Scored(case, case.rivals[name], None, None) for case in shared]
+            yield line(f"{name}, {one.name}", rival)
+            same = {id(case) for case in shared}
+            ours = [s for d in new[one.name].values() for s in d if id(s.case) in same]
+            yield line(f"calibrated, never seen, cases of {name}", ours)
+    every = [s for some in new.values() for d in some.values() for s in d]
+    devices = defaultdict(list)
+    for s in every:
+        devices[s.case.device.name].append(s)
+    yield "\n### Coverage of 80 % intervals on devices left out\n"
+    yield heading("device")
+    for device, some in sorted(devices.items()):
+        yield line(device, some)
+    yield line("together", every)
+    mean = np.mean([errors_of(some).coverage for some in devices.values()])
+    yield f"\nMean coverage of the devices: {mean:.0%}."
