@@ -16,7 +16,7 @@ from statistics import median
 from time import process_time
 
 MODEL, LENGTH, DEVICES, BATCH = "llama3_70b", 8192, 512, 2048
-HEAVY = ("numpy", "scipy", "pandas", "torch", "duckdb")
+HEAVY = ("scipy", "pandas", "torch", "duckdb")
 
 
 def once() -> dict[str, float]:

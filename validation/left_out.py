@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from steptime.calibration.columns import Floats
 from steptime.calibration.plan_errors import Answered, Predicted, Rows
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
 from steptime.prediction.kernel import Interval
+from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from validation.layouts import tables_in
 from validation.score import predicted

@@ -20,7 +20,7 @@ DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, pea
 
 
 def _times(forward: Interval, backward: Interval, update_s: float) -> Timeline:
-    row = RowTime(Row("op", "matmul"), forward, backward, Interval(update_s), (1, 1, 1))
+    row = RowTime(Row("op", "matmul"), forward, backward, Interval(update_s), NOTHING, (1, 1, 1))
     parts = (forward.value, backward.value, update_s)
     return Timeline((row,), *parts, None, None, None, extrapolates=False)
 

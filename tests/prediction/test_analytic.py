@@ -28,6 +28,7 @@ from steptime.paleo.price import added, longer
 from steptime.prediction import cost_model
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.kernel import Interval, Kernel, Settings
+from steptime.prediction.kernels import Prices
 from steptime.prediction.lower import Lowered, Row, lower_minimal
 from steptime.prediction.price import roofline
 from steptime.prediction.schedule import Timeline, schedule
@@ -75,7 +76,9 @@ def test_kernels_take_the_longer_of_computing_and_moving() -> None:
     step = Lowered((Row("op", "relu"),), (kernel(2e9, 1e9), kernel(1e9, 1e9, 2e9)))
 
     def in_all(price: Any, found: Device = device, pipelined: bool = False) -> Interval:
-        made = schedule(step, [price(one, found) for one in step.kernels], None, pipelined)
+        made = schedule(
+            step, Prices.of([price(one, found) for one in step.kernels]), None, pipelined
+        )
         return made.rows[0].forward
 
     assert three(in_all(roofline)) == (3.0, 4.0, 2.0 + 3.0)

@@ -90,7 +90,7 @@ def test_arrays_wait_as_numbers_do():
     for waits in (False, True):
         parts = [np.array([4.0, 1.0]), np.array([4.0, 2.0]), np.array([1.0, 1.0])]
         host = Host((3.0, 4.0, 5.0), 1.0, waits)
-        together = np.array(behind_host(parts, host, np.maximum))
+        together = np.array(behind_host(parts, host))
         for i in range(2):
             assert tuple(together[:, i]) == behind_host([part[i] for part in parts], host)
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.fit import SIGMA, constants_of, logs
 from steptime.hardware.constants import Constant
+from steptime.prediction.kernels import Floats
 
 ROUNDS = 15
 STEP = 1e-3  # of ln(constant), by which slopes are found

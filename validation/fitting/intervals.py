@@ -16,12 +16,13 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import NAMES, form_of
+from steptime.prediction.kernels import Floats
 from validation.fitting import catapult
 
 FEWEST = 15  # rows of a group on a device that count

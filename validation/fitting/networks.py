@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.device import chosen
 from steptime.calibration.fit import fitted, logs
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
+from steptime.prediction.kernels import Floats
 from validation.fitting import neusight, neusight_models
 from validation.fitting.hierarchy import hierarchical
 from validation.fitting.stages import STAGES, by_device, even

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
+from steptime.prediction.kernels import Floats
 from validation.fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
 from validation.fitting.hierarchy import hierarchical
 from validation.fitting.write import write, write_lines

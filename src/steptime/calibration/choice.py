@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steptime.calibration.columns import Floats
 from steptime.calibration.fit import SIGMA
+from steptime.prediction.kernels import Floats
 
 
 def after(covariance: Floats, rows: Floats) -> Floats:

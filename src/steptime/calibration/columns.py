@@ -1,15 +1,14 @@
 """Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from steptime.calibration.cases import Case
-from steptime.core.graph import PASSES, PLACE
+from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s
 from steptime.prediction.calibrated.interval import bounds, widened
@@ -17,22 +16,7 @@ from steptime.prediction.calibrated.method import form_of, price, reached
 from steptime.prediction.calibrated.product import product, weights_at_hand
 from steptime.prediction.host import Host, behind_host, calls_of, finish, host_of, left_over, spent
 from steptime.prediction.kernel import Interval, Kernel, Settings
-from steptime.prediction.sums import numbers_of, with_numbers
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Kernels that differ in numbers alone: one kernel of arrays, the case of each, how often.
-
-    Those of a case that differ in new pages alone are off alike: `same` says which of all that is.
-    """
-
-    kernel: Kernel
-    case: Any  # indices
-    often: Floats
-    same: Any  # indices
+from steptime.prediction.kernels import Floats, Ints, Kernels, Prices, Rows, added
 
 
 class Columns:
@@ -49,36 +33,17 @@ class Columns:
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
-        blocks: dict[Any, list[tuple[Kernel, int, int]]] = defaultdict(list)
-        for i, case in enumerate(cases):
-            same = Counter(self._found(one, case) for one in case.kernels)
-            for kernel, often in same.items():
-                flat = kernel.window and (0,) * 6
-                alike = kernel._replace(
-                    flop=0, bytes=0, fresh=0, tensors=(), products=(), row=1, window=flat
-                )
-                blocks[alike, len(kernel.products)].append((kernel, i, often))
-        self._blocks = []
-        for rows in blocks.values():
-            ids: dict[tuple[Kernel, int], int] = {}
-            grouped = [(kernel._replace(fresh=0), i) for kernel, i, _ in rows]
-            self._blocks.append(
-                _Block(
-                    _stacked([kernel for kernel, _, _ in rows]),
-                    np.array([i for _, i, _ in rows]),
-                    np.array([float(often) for _, _, often in rows]),
-                    np.array([ids.setdefault(one, len(ids)) for one in grouped]),
-                )
-            )
+        owners = [i for i, case in enumerate(cases) for _ in case.kernels]
+        every = [self._found(one, case) for case in cases for one in case.kernels]
+        self._kernels = Kernels(every, owners=owners)
+        self._case = self._kernels.owner  # of each kernel that differs
 
     def _found(self, kernel: Kernel, case: Case) -> Kernel:
         """Return a kernel as the case finds it: weights in the last cache where it is repeated."""
-        kept = kernel._replace(op="", after=(), views=0)
-        if case.condition == "repeated" and form_of(kernel, self.device) is product:
-            kept = kept._replace(
-                bytes=kernel.bytes - weights_at_hand(kernel, self.device, case.copies)
-            )
-        return kept
+        if case.condition != "repeated" or form_of(kernel, self.device) is not product:
+            return kernel
+        held = weights_at_hand(kernel, self.device, case.copies)
+        return kernel._replace(bytes=kernel.bytes - float(held))
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
@@ -86,60 +51,52 @@ class Columns:
 
     def _running(self, constants: Constants) -> Floats:
         """Return the seconds of the kernels of each case, pass by pass."""
-        total: Floats = np.zeros((len(PASSES), len(self.cases)))
-        for block, one in self._priced(constants):
-            into = total[PLACE[block.kernel.pass_]]
-            into += np.bincount(block.case, block.often * one.value, len(self.cases))
-        return total
+        cells, count = self._kernels.passes * len(self.cases) + self._case, len(self.cases)
+        return added(self._priced(constants).value, cells, len(PASSES) * count).reshape(-1, count)
 
     def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
         """Return the seconds of each case, and between which bounds they lie.
 
-        What kernels share adds up, what is their own adds as squares (`schedule.total`), as do the
-        errors of device and host where an op is measured alone.
+        Errors of device and host add as squares where an op is measured alone.
         """
         passes = self._running(constants)
         value = passes.sum(axis=0)
-        below, above, below2, above2 = sums = np.zeros((4, len(self.cases)))
-        for block, one in self._priced(constants):
-            down = np.bincount(block.same, block.often * (one.value - one.low))
-            up = np.bincount(block.same, block.often * (one.high - one.value))
-            _, first = np.unique(block.same, return_index=True)
-            shared = np.broadcast_to(one.shared, block.case.shape)[first]
-            alone = 1 - shared**2
-            parts = (shared * down, shared * up, alone * down**2, alone * up**2)
-            for i, part in enumerate(parts):
-                sums[i] += np.bincount(block.case[first], part, len(self.cases))
-        low = value - np.sqrt(below**2 + below2)
-        high = value + np.sqrt(above**2 + above2)
+        which, of_alike = self._kernels.alike
+        cases: Ints = np.zeros(of_alike, dtype=np.intp)
+        cases[which] = self._case
+        sums = self._priced(constants).alike(which, of_alike).sums(cases, len(self.cases))
         middle = self._timed(passes, constants)
         ends = []
-        for end, (device_s, sign) in enumerate(((low, -1), (high, 1))):
+        for end, (device_s, sign) in enumerate(((sums.low, -1), (sums.high, 1))):
             moved = widened(constants, end)
             parts = passes * (device_s / value)
             apart = self._timed(parts, constants) - middle, self._timed(passes, moved) - middle
             ends.append(np.where(self._isolated, middle + sign * np.hypot(*apart), device_s))
         if self._steps and (hosts := self._hosts(constants)):
-            shares = [(device_s / value)[self._steps] for device_s in (low, high)]
+            shares = [(device_s / value)[self._steps] for device_s in (sums.low, sums.high)]
             of_steps = list(passes[:, self._steps])
-            found = [finish(of_steps, shares, host, np.maximum)[1:] for host in hosts]
-            for end, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
-                end[self._steps] = np.where(self._awaited, waiting, ahead)
+            found = [finish(of_steps, shares, host)[1:] for host in hosts]
+            for one, (ahead, waiting) in zip(ends, zip(*found, strict=True), strict=True):
+                one[self._steps] = np.where(self._awaited, waiting, ahead)
         return middle, ends[0], ends[1]
 
-    def _priced(self, constants: Constants) -> Iterator[tuple[_Block, Any]]:
-        """Yield the blocks, each with the intervals of its kernels as arrays."""
+    def _priced(self, constants: Constants) -> Prices:
+        """Return the seconds of the kernels that differ, as often as they come."""
         device = replace(self.device, constants=constants)
         products = device.calibration.get("products", {})
-        for block in self._blocks:
-            rests: Any = self._isolated[block.case] * constants.get("isolated.pause_s", 0.0)
-            alone: Any = self._alone[block.case]
-            found: Any = price(block.kernel, device, np.maximum, alone, rests)
-            known = products.get(f"{block.kernel.kind} {block.kernel.dtype}")
-            if known and len(block.kernel.products) == 1:
-                factor = left_over(known, products_alike, *block.kernel.products[0]) ** alone
-                found = Interval(*(factor * one for one in found[:3]), *found[3:])
-            yield block, found
+        alone = self._alone[self._case].astype(float)
+        rests = self._isolated[self._case] * constants.get("isolated.pause_s", 0.0)
+
+        def ask(rows: Rows, places: Ints) -> Interval:
+            found = price(rows, device, alone[places], rests[places])
+            known = products.get(f"{rows.kind} {rows.dtype}")
+            if known and len(rows.products) == 1:
+                factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]
+                value, low, high = (factor * one for one in found[:3])
+                found = found._replace(value=value, low=low, high=high)
+            return found
+
+        return self._kernels.priced(ask).times(self._kernels.often)
 
     def _timed(self, passes: Floats, constants: Constants) -> Floats:
         """Return what is measured of cases whose kernels take these seconds, pass by pass."""
@@ -151,7 +108,7 @@ class Columns:
             total = np.where(self._isolated, between, device_s)
         if self._steps and (hosts := self._hosts(constants)):
             parts = list(passes[:, self._steps])
-            ahead, waiting = (sum(behind_host(parts, host, np.maximum)) for host in hosts)
+            ahead, waiting = (sum(behind_host(parts, host)) for host in hosts)
             total[self._steps] = np.where(self._awaited, waiting, ahead)
         return total
 
@@ -213,12 +170,3 @@ def products_alike(*sizes: Any) -> Any:
 def first_dtype(device: Device) -> str:
     """Return the type that a device is best known by: float32 where it has a peak of that."""
     return "float32" if "float32" in device.peak_flop_per_s else next(iter(device.peak_flop_per_s))
-
-
-def _stacked(kernels: Sequence[Kernel]) -> Kernel:
-    """Return kernels that differ in numbers alone as one kernel of arrays."""
-    beside = [(one.fresh, one.row, *(one.window or ())) for one in kernels]
-    fresh, row, *window = np.array(beside, dtype=float).T
-    found = with_numbers(kernels[0], np.array([numbers_of(one) for one in kernels], dtype=float).T)
-    its: Any = {"fresh": fresh, "row": row, "window": tuple(window) or None}
-    return found._replace(**its)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.fit import SIGMA, fitted, left_out, told_by
 from steptime.calibration.left_over import FEWEST, learnt
 from steptime.core.errors import InputError
@@ -23,6 +23,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import NAMES, form_of
+from steptime.prediction.kernels import Floats
 from steptime.records.record import now
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors

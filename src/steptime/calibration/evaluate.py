@@ -15,7 +15,8 @@ from steptime.core.errors import InputError, one_of
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.form import Constants
-from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernel import Interval, Kernel, interval_of
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
@@ -118,26 +119,18 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
                 continue
             settings = replace(method.under(options).settings, host="no")
             seen = method.sees(case.device, case.kernels[0].dtype, settings)
-            found.append(Scored(case, *_summed(case, seen, method.price)[:3]))
+            columns = Kernels(case.kernels)
+            whole = method.prices(columns, seen).at(columns.which).total()
+            found.append(Scored(case, *whole[:3]))
         except InputError:
             continue
     return found
 
 
-def interval_of(price: Price, kernel: Kernel, device: Device) -> Interval:
-    """Return what a price, or a user's own, says of a kernel."""
-    found = price(kernel, device)
-    return found if isinstance(found, Interval) else Interval(float(found))
-
-
-def _summed(case: Case, device: Device, price: Price) -> Interval:
-    return total([interval_of(price, kernel, device) for kernel in case.kernels])
-
-
 def _own(case: Case, price: Price) -> Interval:
     """Return what a user's price makes of a case; raises `InputError` where that is no time."""
     try:
-        found = _summed(case, case.device, price)
+        found = total([interval_of(price(one, case.device)) for one in case.kernels])
     except Exception as error:  # whatever a user's function raises
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise InputError(f"{case.place}: the price fails: {reason}") from error

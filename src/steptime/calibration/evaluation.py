@@ -14,7 +14,6 @@ from steptime.calibration.evaluate import (
     after_calibration,
     errors_of,
     grouped,
-    interval_of,
     regime,
     score,
 )
@@ -24,7 +23,8 @@ from steptime.core.table import Table, columns, picked
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
-from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernel import Interval, Kernel, interval_of
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 
 BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
@@ -220,12 +220,15 @@ def _rivals(cases: Sequence[Case], name: str, own: Sequence[Scored]) -> list[dic
 
 def _ops(one: Scored, method: Any) -> list[dict[str, Any]]:
     """Return the slowest ops of a case: kind, how often, seconds in all, and what bounds them."""
-    case, price, at = one.case, method, one.case.device
+    case, at = one.case, one.case.device
     if isinstance(method, Method) and case.kernels:
-        price, at = method.price, method.sees(at, case.kernels[0].dtype, method.settings)
+        at = method.sees(at, case.kernels[0].dtype, method.settings)
+        columns = Kernels(case.kernels)
+        times = method.prices(columns, at).at(columns.which).intervals()
+    else:
+        times = [interval_of(method(kernel, at)) for kernel in case.kernels]
     totals: dict[Any, dict[str, Any]] = {}
-    for kernel in case.kernels:
-        found = interval_of(price, kernel, at)
+    for kernel, found in zip(case.kernels, times, strict=True):
         key = kernel.kind, kernel.pass_, kernel.products or (int(kernel.bytes),)
         sizes = [list(size) if isinstance(size, tuple) else size for size in key[2]]
         entry = totals.setdefault(key, {"kind": key[0], "pass": key[1], "sizes": sizes})

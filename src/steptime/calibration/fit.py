@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 from scipy.optimize import least_squares
 
-from steptime.calibration.columns import Floats
 from steptime.hardware.constants import Constant
+from steptime.prediction.kernels import Floats
 
 SIGMA = 0.2  # of the log of one row: what the forms leave unexplained
 NEAR = 1e-4  # a fit ends when a round changes no more than this share

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.columns import Columns, Floats, products_alike
+from steptime.calibration.columns import Columns, products_alike
 from steptime.calibration.fit import logs
 from steptime.prediction.host import alike
+from steptime.prediction.kernels import Floats
 
 FEWEST = 10  # products, or steps, that show how others miss
 SPREAD = 0.2  # of what they miss by together, in ln

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration import device
-from steptime.calibration.columns import Floats
 from steptime.calibration.device import moved, spread
 from steptime.calibration.evaluate import DRAWS, errors
 from steptime.calibration.evaluation import WORST, percent, shown
@@ -27,6 +26,7 @@ from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import calibrated_device
+from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from steptime.records.record import now
 

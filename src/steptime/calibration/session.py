@@ -10,7 +10,7 @@ import numpy as np
 
 from steptime.calibration.cases import Case
 from steptime.calibration.choice import after, best
-from steptime.calibration.columns import Columns, Floats
+from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
 from steptime.calibration.fit import constants_of, fitted, logs, slopes
 from steptime.calibration.points import WHOLE_STEP, Point, candidates
@@ -18,6 +18,7 @@ from steptime.core.graph_json import graph_to_json
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
+from steptime.prediction.kernels import Floats
 
 LONGEST_S = 0.4  # of a predicted step that is worth a point
 MOST_MEMORY = 0.5  # of the device's, that a point may move

@@ -179,7 +179,7 @@ def _of_folder(
 def _predicted(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict[str, Any]:
     workload, found, made = asked.workload, asked.device, asked.predict()
     times = made.times
-    energy = step_energy(times, asked.seen, made.lowered.kernels)
+    energy = step_energy(times, asked.seen, made.lowered.columns)
     bounds = picked(energy, "at_most_j low_j high_j note").items()
     document = {
         "model": workload.label,

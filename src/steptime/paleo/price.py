@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from steptime.hardware.device import GB, GIB, Device
 from steptime.prediction import price
-from steptime.prediction.kernel import Interval, Kernel, Larger, Settings
+from steptime.prediction.kernel import Interval, Settings
+from steptime.prediction.kernels import Rows
 
 
 def seen(device: Device, dtype: str, settings: Settings) -> Device:
@@ -19,28 +22,28 @@ def seen(device: Device, dtype: str, settings: Settings) -> Device:
     return price.seen(told, "float32" if own else dtype, settings)
 
 
-def longer(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+def longer(kernels: Rows, device: Device) -> Interval:
     """Return the longer of arithmetic and traffic, each term of them at least a clock cycle."""
-    compute_s, memory_s = _in_cycles(kernel, device, larger)
-    value = larger(compute_s, memory_s) + price.launching_s(kernel, device)
+    compute_s, memory_s = _in_cycles(kernels, device)
+    value = np.maximum(compute_s, memory_s) + price.launching_s(kernels, device)
     return Interval(value, value, None, False, compute_s, memory_s)
 
 
-def added(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+def added(kernels: Rows, device: Device) -> Interval:
     """Return the sum of arithmetic and traffic, each term of them at least a clock cycle."""
-    compute_s, memory_s = _in_cycles(kernel, device, larger)
-    value = compute_s + memory_s + price.launching_s(kernel, device)
+    compute_s, memory_s = _in_cycles(kernels, device)
+    value = compute_s + memory_s + price.launching_s(kernels, device)
     return Interval(value, value, None, False, compute_s, memory_s)
 
 
-def _in_cycles(kernel: Kernel, device: Device, larger: Larger) -> tuple[float, float]:
+def _in_cycles(kernels: Rows, device: Device) -> tuple[float, float]:
     """Return the seconds of arithmetic, if there is any, and of the traffic of each tensor."""
-    compute_s, memory_s = price.at_peak(kernel, device)
+    compute_s, memory_s = price.at_peak(kernels, device)
     if device.clock_hz is None:
         return compute_s, memory_s
     cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
-    tensors = kernel.tensors or (kernel.bytes,)
+    tensors = kernels.tensors or (kernels.bytes,)
     return (
-        larger(cycle_s, compute_s) * (kernel.flop > 0),
-        sum(larger(cycle_s, size / rate) for size in tensors),
+        np.maximum(cycle_s, compute_s) * (kernels.flop > 0),
+        sum(np.maximum(cycle_s, size / rate) for size in tensors),
     )

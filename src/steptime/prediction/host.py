@@ -8,8 +8,10 @@ from itertools import accumulate
 from math import e
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from steptime.core.graph import PASSES
-from steptime.prediction.kernel import Kernel, Larger
+from steptime.prediction.kernel import Kernel
 
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
@@ -115,23 +117,19 @@ def issuing(launches: Sequence[int], issue_s: float | None) -> Host | None:
     return Host((forward, backward, update))
 
 
-def behind_host(
-    parts_s: Sequence[Any], host: Host | None, larger: Larger = max
-) -> tuple[Any, Any, Any]:
+def behind_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, Any]:
     """Return the parts of a step when the device waits for the host wherever that is slower.
 
     A part ends when the device has done its work and the host has issued it. If the host waits
     after each step, parts of 1 and 4 s that are issued after 2 and 4 s take 2 and 4 s: the first
     waits for the host, the second hides it. A host that runs ahead into the next step hides its
     whole time behind the device's: a step takes the longer of both sums, 5 s here, and what it
-    takes beyond the device's belongs to the passes that wait. `larger` is `max`, also of arrays.
+    takes beyond the device's belongs to the passes that wait.
     """
     forward, backward, update = parts_s
     if host is None:
         return forward, backward, update
-    first, second, third = (_in_turn if host.waits else _ahead)(
-        (forward, backward, update), host, larger
-    )
+    first, second, third = (_in_turn if host.waits else _ahead)((forward, backward, update), host)
     factor = longer(parts_s, host)
     return first * factor, second * factor, third * factor
 
@@ -144,7 +142,7 @@ def longer(parts_s: Sequence[Any], host: Host | None) -> Any:
 
 
 def finish(
-    parts_s: Sequence[Any], shares: Sequence[Any], host: Host | None, larger: Larger = max
+    parts_s: Sequence[Any], shares: Sequence[Any], host: Host | None
 ) -> tuple[tuple[Any, Any, Any], Any, Any]:
     """Return the parts of a step behind its host, and the least and the most seconds of the step.
 
@@ -152,7 +150,7 @@ def finish(
     is the fastest at the one end and the slowest at the other. What constants leave over moves with
     the step as it is, so that the ends enclose it.
     """
-    passes = behind_host(parts_s, host, larger)
+    passes = behind_host(parts_s, host)
     whole: Any = sum(passes)
     factor = longer(parts_s, host)
     ends: list[Any] = []
@@ -162,8 +160,8 @@ def finish(
         if share is None:
             ends.append(None)
             continue
-        moved_s: Any = sum(behind_host([one * share for one in parts_s], moved, larger))
-        ends.append(whole + sign * larger(sign * (factor * moved_s - whole), 0.0))
+        moved_s: Any = sum(behind_host([one * share for one in parts_s], moved))
+        ends.append(whole + sign * np.maximum(sign * (factor * moved_s - whole), 0.0))
     return passes, ends[0], ends[1]
 
 
@@ -185,24 +183,24 @@ def alike(host_s: Any, device_s: Any, as_host_s: Any, as_device_s: Any) -> Any:
     return 2 * longer / (longer**2 + 1) * (2 * ratio / (ratio**2 + 1)) ** 0.5
 
 
-def _in_turn(parts_s: tuple[Any, Any, Any], host: Host, larger: Larger) -> tuple[Any, Any, Any]:
+def _in_turn(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
     """Return the parts of a step at whose end the host waits for the device."""
     found, before, end = [], 0.0, host.base_s
     for part, issued in zip(parts_s, host.issued_s, strict=True):
-        finished: Any = larger(end + part, issued)
+        finished: Any = np.maximum(end + part, issued)
         found.append(finished - before)
         before = end = finished
     return found[0], found[1], found[2]
 
 
-def _ahead(parts_s: tuple[Any, Any, Any], host: Host, larger: Larger) -> tuple[Any, Any, Any]:
+def _ahead(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
     """Return the parts of a step of many, of which the host issues each as soon as it can."""
     forward, backward, update = host.issued_s
     own = (forward, backward - forward, update - backward)
-    late: Any = larger(update - sum(parts_s), 0.0)
+    late: Any = np.maximum(update - sum(parts_s), 0.0)
     longer: list[Any] = [
-        larger(issued - part, 0.0) for issued, part in zip(own, parts_s, strict=True)
+        np.maximum(issued - part, 0.0) for issued, part in zip(own, parts_s, strict=True)
     ]
-    share = late / larger(sum(longer), _LEAST_S)
+    share = late / np.maximum(sum(longer), _LEAST_S)
     first, second, third = (part + share * more for part, more in zip(parts_s, longer, strict=True))
     return first, second, third

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from steptime.core.graph import Part
 from steptime.hardware import catalog
-from steptime.hardware.device import Device
 from steptime.network.ops.table import Products, Window
 
 Unit = Literal["matrix", "vector"]
@@ -90,12 +88,6 @@ class Kernel(NamedTuple):
     tf32: bool = False
 
 
-def computed_as(kernel: Kernel, device: Device) -> str:
-    """Return the type that a kernel is computed in: TF32 where it may be and the device has it."""
-    as_tf32 = kernel.tf32 and kernel.dtype == "float32" and "tf32" in device.peak_flop_per_s
-    return "tf32" if as_tf32 else kernel.dtype
-
-
 class Interval(NamedTuple):
     """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
 
@@ -129,15 +121,8 @@ class Interval(NamedTuple):
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)
-Larger = Callable[[float, float], float]
 
 
-class Price(Protocol):
-    """How long a kernel takes on a device. `larger` is `max`, of arrays, too (`prediction/lines`).
-
-    A price that cannot take arrays of FLOP and bytes leaves `larger` out (`Method.arrays`).
-    """
-
-    def __call__(self, kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
-        """Return the seconds of `kernel` on `device`."""
-        ...
+def interval_of(found: Interval | float) -> Interval:
+    """Return what a price says of a kernel, where it says seconds alone too."""
+    return found if isinstance(found, Interval) else Interval(float(found))

@@ -1,11 +1,12 @@
 """From a graph to kernels: what a step runs. No device and no clock."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
+
+import numpy as np
 
 from steptime.core.dtypes import precision
 from steptime.core.graph import PASSES, PLACE, Graph, Op
@@ -17,9 +18,8 @@ from steptime.network.ops.execution import Launch, executed, one_by_one
 from steptime.network.ops.training import parameters_of
 from steptime.prediction.host import Calls, calls_of
 from steptime.prediction.kernel import Exchange, Kernel, Settings
+from steptime.prediction.kernels import Ints, Kernels
 from steptime.prediction.price import FLOATS
-
-Passes = tuple[int, int, int]  # a number of each
 
 
 class Row(NamedTuple):
@@ -35,23 +35,6 @@ class Row(NamedTuple):
     parents: tuple[str, ...] = ()
     output_bytes: int = 0
     is_input: bool = False
-
-
-class Shape(NamedTuple):
-    """Which kernels add up to what: sums of some of `Lowered.distinct`, each of them made once.
-
-    `rows` are the sums of each row's passes and its launches in them, `parts` those that each pass
-    of the step is made of and how often, `update` is that of no row in particular. `alike` are
-    all of `distinct` and how often each runs, side by side those that differ in new pages alone.
-    `exchanges` says whether there are any.
-    """
-
-    sums: tuple[tuple[int, ...], ...]
-    rows: tuple[tuple[Passes, Passes], ...]
-    parts: tuple[Mapping[int, int], ...]
-    update: int | None
-    alike: tuple[Mapping[int, int], ...]
-    exchanges: bool
 
 
 @dataclass(frozen=True)
@@ -75,51 +58,23 @@ class Lowered:
         return sum(row.parameters for row in self.rows)
 
     @cached_property
-    def distinct(self) -> tuple[tuple[Kernel, ...], tuple[int, ...]]:
-        """The kernels that differ in more than their names, and which of them each kernel is.
-
-        What is repeated in a network is priced once.
-        """
-        places: dict[Kernel, int] = {}
-        which = tuple(
-            [
-                places.setdefault(one._replace(op="", after=(), views=0), len(places))
-                for one in self.kernels
-            ]
-        )
-        return tuple(places), which
+    def columns(self) -> Kernels:
+        """The kernels as columns, which prices are asked for."""
+        return Kernels(self.kernels)
 
     @cached_property
-    def shape(self) -> Shape:
-        """Which kernels each row and each pass of the step are made of."""
-        own: dict[str, list[list[int]]] = {}
-        launches: dict[str, list[int]] = {}
-        for kernel, i in zip(self.kernels, self.distinct[1], strict=True):
-            if kernel.exchange is None:
-                place = PLACE[kernel.pass_]
-                own.setdefault(kernel.op, [[], [], []])[place].append(i)
-                launches.setdefault(kernel.op, [0, 0, 0])[place] += kernel.launches
-        sums: dict[tuple[int, ...], int] = {}
+    def cells(self) -> Ints:
+        """Of each kernel three times the place of its row, and its pass; behind them those of none.
 
-        def summed(of: str) -> Any:
-            return tuple(
-                [sums.setdefault(tuple(some), len(sums)) for some in own.get(of, [()] * 3)]
-            )
-
-        told: Any = [
-            (summed(row.name), tuple(launches.get(row.name, (0,) * 3))) for row in self.rows
+        Exchanges, and kernels whose row is not known, are in no cell.
+        """
+        place = {row.name: i for i, row in enumerate(self.rows)}
+        none = len(self.rows)
+        known = [
+            -1 if one.exchange else 3 * place.get(one.op, -1 if one.op else none) + PLACE[one.pass_]
+            for one in self.kernels
         ]
-        rows: tuple[tuple[Passes, Passes], ...] = tuple(told)
-        update = summed("")[2] if "" in own else None
-        runs = zip(self.kernels, self.distinct[1], strict=True)
-        alike: dict[Kernel, Counter[int]] = {}
-        for kernel, i in runs:
-            if kernel.exchange is None:
-                same = self.distinct[0][i]._replace(fresh=0.0)
-                alike.setdefault(same, Counter())[i] += 1
-        exchanges = any(kernel.exchange for kernel in self.kernels)
-        parts = tuple([Counter([of[place] for of, _ in rows]) for place in range(3)])
-        return Shape(tuple(sums), rows, parts, update, tuple(alike.values()), exchanges)
+        return np.array(known, dtype=np.intp)
 
     @cached_property
     def calls(self) -> Mapping[tuple[str, str], Calls]:

@@ -38,7 +38,11 @@ class Needs(NamedTuple):
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""
-        return device.usable_bytes is None or self.total_bytes <= device.usable_bytes
+        return self.within(device.usable_bytes)
+
+    def within(self, usable_bytes: int | None) -> bool:
+        """Whether so many bytes are enough, True where they are unknown."""
+        return usable_bytes is None or self.total_bytes <= usable_bytes
 
     def too_large(self, device: Device) -> str:
         """Return the remark of a step that does not fit."""

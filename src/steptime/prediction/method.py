@@ -13,7 +13,8 @@ from steptime.core.ranges import number_of
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
-from steptime.prediction.kernel import Interval, Kernel, Larger, Price, Settings
+from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
+from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, lower
 from steptime.prediction.price import roofline, seen
 
@@ -43,13 +44,13 @@ class Method:
     as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
     too: messages without latency, faults and all. `reads` names the fields of a device that the
     price reads beyond those of a roofline; records hash them too (`device_hash`).
-    A price that takes `arrays` of FLOP and bytes has a parameter `larger`, which is `max` of them.
+    A price that takes `arrays` is asked for `Rows`, others for one `Kernel` after the other.
     """
 
     name: str
     version: str
     lower: Callable[[Graph, str, Settings], Lowered] = lower
-    price: Price = roofline
+    price: Callable[[Any, Device], Interval | float] = roofline
     options: Mapping[str, Option] = field(default_factory=dict)
     settings: Settings = ANALYTIC
     sees: Callable[[Device, str, Settings], Device] = seen
@@ -65,6 +66,24 @@ class Method:
         """Return what joins devices as the method finds it: the one rate of a link."""
         share = self.settings.link_efficiency
         return self.links(fabric_of(link, share, memory_bytes_per_s))
+
+    def prices(self, kernels: Kernels, device: Device, in_update: Device | None = None) -> Prices:
+        """Return the seconds of kernels that differ on a device, which updates may find otherwise.
+
+        The device is as the method sees it. Exchanges, which know no device, have none.
+        """
+        in_update = in_update or device
+        if self.arrays:
+            return kernels.priced(self.ask(device, in_update))
+        ask = self.ask(device, in_update)
+        every = (Interval(0.0) if one.exchange else ask(one) for one in kernels.distinct)
+        return Prices.of([interval_of(one) for one in every])
+
+    def ask(self, device: Device, in_update: Device) -> Callable[..., Interval | float]:
+        """Return what says the seconds of rows where the price takes `arrays`, else of a kernel."""
+        return lambda one, _places=None: self.price(
+            one, in_update if one.pass_ == "update" else device
+        )
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
@@ -89,10 +108,9 @@ class Method:
 def priced_by(name: str, price: Callable[[Kernel, Device], Interval | float]) -> Method:
     """Return the method of a price of one's own; predicting raises `InputError` for no time."""
 
-    def checked(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+    def checked(kernel: Kernel, device: Device) -> Interval:
         try:
-            said = price(kernel, device)
-            found = said if isinstance(said, Interval) else Interval(float(said))
+            found = interval_of(price(kernel, device))
         except Exception as error:  # whatever a user's function raises
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise InputError(f"{name}: the price of {kernel.kind} fails: {reason}") from error

@@ -10,12 +10,11 @@ estimate that is low for steps that wait for memory. `at_most_j` is the peak pow
 step, of the predicted time: where the step takes longer, so is this too low.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.power import drawn_of, spent_j
-from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.schedule import Timeline
 
 KWH_J = 3.6e6
@@ -49,7 +48,7 @@ def utilisation(times: Timeline) -> float | None:
     return min(1.0, busy_s / times.step_s)
 
 
-def step_energy(times: Timeline, device: Device, kernels: Iterable[Kernel] = ()) -> StepEnergy:
+def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None) -> StepEnergy:
     """Return the energy of a step on a device: 2 s, half used, at 100 W idle and 300 W are 400 J.
 
     Where the device has constants of `calibrated` (`StepModel.seen`), it is that of its `kernels`.
@@ -60,7 +59,7 @@ def step_energy(times: Timeline, device: Device, kernels: Iterable[Kernel] = ())
     if "power.flop_j" in device.constants and (idle_w or 0) <= (peak_w or 0):
         whole = times.step_s
         bounds = whole, times.low_s or whole, times.high_s or whole
-        drawn = drawn_of(spent_j(kernels, device), bounds, device)
+        drawn = drawn_of(float(spent_j(kernels, device)) if kernels else 0.0, bounds, device)
         if drawn is not None:
             doubt = f"{device.name}: tdp_W unverified" if "tdp_W" in device.unverified else ""
             return StepEnergy(share, drawn[0], at_most_j, doubt, drawn[1], drawn[2])

@@ -2,35 +2,38 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from steptime.core.dtypes import PRECISIONS, precision
 from steptime.core.errors import InputError
 from steptime.hardware.device import Device
-from steptime.prediction.kernel import Interval, Kernel, Larger, Settings
+from steptime.prediction.kernel import Interval, Kernel, Settings
+from steptime.prediction.kernels import Rows
 
 FLOATS = tuple(dict.fromkeys(one.compute for one in PRECISIONS.values()))
 
 
-def roofline(kernel: Kernel, device: Device, larger: Larger = max) -> Interval:
+def roofline(kernels: Rows, device: Device) -> Interval:
     """Return the longer of FLOP / peak and bytes / bandwidth, and the launches: a lower bound.
 
     Williams, Waterman, Patterson 2009. 1 GFLOP and 2 GB at 1 GFLOP/s and 1 GB/s take 2 s.
     """
-    compute_s, memory_s = at_peak(kernel, device)
-    value = larger(compute_s, memory_s) + launching_s(kernel, device)
+    compute_s, memory_s = at_peak(kernels, device)
+    value = np.maximum(compute_s, memory_s) + launching_s(kernels, device)
     return Interval(value, value, None, False, compute_s, memory_s)
 
 
-def at_peak(kernel: Kernel, device: Device) -> tuple[float, float]:
+def at_peak(kernels: Kernel | Rows, device: Device) -> tuple[float, float]:
     """Return the seconds of arithmetic and of traffic at a device's rates."""
     return (
-        kernel.flop / device.peak_flop_per_s[kernel.dtype],
-        kernel.bytes / device.memory_bytes_per_s,
+        kernels.flop / device.peak_flop_per_s[kernels.dtype],
+        kernels.bytes / device.memory_bytes_per_s,
     )
 
 
-def launching_s(kernel: Kernel, device: Device) -> float:
+def launching_s(kernels: Rows, device: Device) -> float:
     """Return the seconds of launching a kernel that nothing hides."""
-    return 0.0 if device.launch_s is None else device.launch_s * kernel.launches
+    return 0.0 if device.launch_s is None else device.launch_s * kernels.launches
 
 
 def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:

@@ -1,24 +1,27 @@
 """From the seconds of kernels to the time of a step: what overlaps, and who waits for whom."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from steptime.core.graph import PLACE
 from steptime.prediction.host import Host, finish
-from steptime.prediction.kernel import NOTHING, Interval, Kernel, Larger
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Ints, Kernels, Prices
 from steptime.prediction.lower import Lowered, Row
 
 
 class RowTime(NamedTuple):
-    """The times of one row; `launches` are numbers by pass."""
+    """The times of one row, pass by pass and all together; `launches` are numbers by pass."""
 
     row: Row
     forward: Interval
     backward: Interval
     update: Interval
-    launches: tuple[int, int, int]
+    step: Interval
+    launches: tuple[int, ...]
 
     @property
     def step_s(self) -> float:
@@ -28,13 +31,12 @@ class RowTime(NamedTuple):
     @property
     def told(self) -> dict[str, Any]:
         """The row's name, kind and seconds by key; a bound of the step is None if not known."""
-        whole = total((self.forward, self.backward, self.update))
         return {
             "name": self.row.name,
             "kind": self.row.kind,
             "step_s": self.step_s,
-            "low_s": whole.low,
-            "high_s": whole.high,
+            "low_s": self.step.low,
+            "high_s": self.step.high,
             "forward_s": self.forward.value,
             "backward_s": self.backward.value,
             "update_s": self.update.value,
@@ -78,14 +80,14 @@ class Timeline:
 
 def schedule(
     lowered: Lowered,
-    times: Sequence[Interval],
+    prices: Prices,
     host: Host | None = None,
     pipelined: bool = False,
     overlap: bool = True,
 ) -> Timeline:
     """Return the timeline of kernels that run one after another, issued by a host ahead of them.
 
-    `times` are those of the kernels of `lowered.distinct`, in their order.
+    `prices` are those of the kernels of `lowered.columns` that differ.
 
     Exchanges run one after another over the link, each when all kernels before it are done; kernels
     go on meanwhile (unless `overlap` is off), and wait for the exchanges whose results they read.
@@ -95,36 +97,35 @@ def schedule(
     overlaps all arithmetic of a row's pass with all its traffic (Paleo's lower bound). The update
     of no row in particular is shared among the rows by their parameters.
     """
-    shape = lowered.shape
-    sums = [
-        times[some[0]]
-        if len(some) == 1 and not pipelined
-        else _sum([times[i] for i in some], pipelined)
-        for some in shape.sums
-    ]
-    whole = None if shape.update is None else sums[shape.update]
-    rows = [
-        RowTime(row, sums[forward], sums[backward], sums[update], launches)
-        for row, ((forward, backward, update), launches) in zip(
-            lowered.rows, shape.rows, strict=True
-        )
-    ]
-    if whole is not None and lowered.parameters:
-        every = lowered.parameters
-        rows = [row._replace(update=whole.times(row.row.parameters / every)) for row in rows]
-    parts = [total([sums[i] for i in often], often.values()) for often in shape.parts]
-    if whole is not None:
-        parts[2] = whole
-    kernels = total(parts if pipelined else [_often(times, often) for often in shape.alike])
-    passes, low, high = finish([part.value for part in parts], kernels.shares, host)
+    count, known = len(lowered.rows), lowered.cells >= 0
+    which, cells = lowered.columns.which[known], lowered.cells[known]
+    times = prices.at(which).sums(cells, 3 * count + 3)
+    if pipelined:
+        value = overlapped(times)
+        times = times._replace(value=value, low=value, shared=np.ones_like(value))
+    whole = times.at(slice(3 * count + 2, None))
+    has_whole = bool((cells == 3 * count + 2).any())
+    times = times.at(slice(3 * count))
+    if has_whole and lowered.parameters:
+        of_rows = np.array([row.parameters for row in lowered.rows]) / lowered.parameters
+        shared = whole.at(np.zeros(count, dtype=np.intp)).times(of_rows)
+        for column, own in zip(times, shared, strict=True):
+            column[2::3] = own
+    parts = times.sums(np.arange(3 * count) % 3, 3)
+    if has_whole:
+        parts = Prices(*map(np.append, parts.at(slice(2)), whole))
+    kernels = parts.total() if pipelined else together(lowered.columns, prices).total()
+    taken, *ends = finish(parts.value.tolist(), kernels.shares, host)
+    forward, backward, update = passes = [float(one) for one in taken]
+    low, high = (None if end is None else float(end) for end in ends)
     exchange_s = exposed_s = 0.0
-    if shape.exchanges:
+    if not known.all():
         slower = [
-            taken_s / part.value if part.value else 1.0
-            for taken_s, part in zip(passes, parts, strict=True)
+            taken_s / part if part else 1.0
+            for taken_s, part in zip(passes, parts.value.tolist(), strict=True)
         ]
         end = 0.0
-        values = [times[i].value for i in lowered.distinct[1]]
+        values = prices.value[lowered.columns.which].tolist()
         for kernel, start, seconds in placed(lowered.kernels, values, slower, overlap):
             if kernel.exchange is not None:
                 exchange_s += seconds
@@ -132,8 +133,10 @@ def schedule(
             end = max(end, start + seconds * slowed)
         exposed_s = max(0.0, end - sum(passes))
     return Timeline(
-        tuple(rows),
-        *passes,
+        _rows(lowered, times, cells),
+        forward,
+        backward,
+        update,
         None if host is None else host.issued_s[-1],
         None if low is None else low + exposed_s,
         None if high is None else high + exposed_s,
@@ -141,6 +144,29 @@ def schedule(
         exchange_s,
         exposed_s,
     )
+
+
+def _rows(lowered: Lowered, times: Prices, cells: Ints) -> tuple[RowTime, ...]:
+    """Return the times of rows, of each its three passes."""
+    count, known = len(lowered.rows), lowered.cells >= 0
+    counts = np.array([one.launches for one in lowered.kernels], dtype=float)[known]
+    launches = np.bincount(cells, counts, 3 * count + 3).astype(int).tolist()
+    steps = times.sums(np.arange(3 * count) // 3, count).intervals()
+    each = times.intervals()
+    return tuple(
+        RowTime(row, each[i], each[i + 1], each[i + 2], step, tuple(launches[i : i + 3]))
+        for i, row, step in zip(range(0, 3 * count, 3), lowered.rows, steps, strict=True)
+    )
+
+
+def together(kernels: Kernels, prices: Prices) -> Prices:
+    """Return the seconds of all kernels of a step but exchanges, one row for those off alike.
+
+    Such are the same kernel whenever it runs, and those that differ in new pages alone.
+    """
+    own = np.array([one.exchange is None for one in kernels.distinct])
+    which, count = kernels.alike
+    return prices.times(kernels.often).at(own).alike(which[own], count)
 
 
 def placed(
@@ -167,65 +193,11 @@ def placed(
         yield kernel, start, seconds
 
 
-def total(times: Iterable[Interval], often: Iterable[int] = repeat(1)) -> Interval:
-    """Return the sum of times, each so `often`, which has a bound where all of them have one.
-
-    What prices share adds up, and what is their own as squares: each time is of another kernel,
-    which is off alike whenever it runs. Two kernels of 1 s, 0.5 s shared and 0.1 s own, are off by
-    1 s shared and 0.14 s own.
-    """
-    value = compute = memory = below = above = low = high = 0.0
-    extrapolates, no_low, no_high = False, False, False
-    below2 = above2 = 0.0
-    for (one, least, most, beyond, compute_s, memory_s, shared), count in zip(
-        times, often, strict=False
-    ):
-        value += one * count
-        compute += compute_s * count
-        memory += memory_s * count
-        extrapolates = extrapolates or beyond
-        if least is None or most is None:
-            no_low, no_high = no_low or least is None, no_high or most is None
-            low += (least or 0.0) * count
-            high += (most or 0.0) * count
-            continue
-        low += least * count
-        high += most * count
-        if shared < 1:
-            down, up = (one - least) * count, (most - one) * count
-            below += shared * down
-            above += shared * up
-            alone2 = 1 - shared * shared
-            below2 += alone2 * down * down
-            above2 += alone2 * up * up
-        else:
-            below += (one - least) * count
-            above += (most - one) * count
-    if not below2 + above2 or no_low or no_high:
-        ends = None if no_low else low, None if no_high else high
-        return Interval(value, *ends, extrapolates, compute, memory)
-    down, up = (below * below + below2) ** 0.5, (above * above + above2) ** 0.5
-    shared = above / up if up else 1.0
-    return Interval(value, value - down, value + up, extrapolates, compute, memory, shared)
+def total(times: Sequence[Interval]) -> Interval:
+    """Return the sum of times, as `Prices.sums` has it."""
+    return Prices.of(times).total()
 
 
-def overlapped(one: Interval, larger: Larger = max) -> float:
+def overlapped(one: Any) -> Any:
     """Return the seconds of times of which all arithmetic overlaps with all traffic."""
-    return larger(one.compute_s, one.memory_s)
-
-
-def _often(times: Sequence[Interval], often: Mapping[int, int]) -> Interval:
-    """Return the seconds of one kernel so often, which is off alike each time."""
-    found = [times[i].times(count) for i, count in often.items()]
-    alike = total([one._replace(shared=1.0) for one in found])
-    return alike._replace(shared=found[0].shared)
-
-
-def _sum(times: Sequence[Interval], pipelined: bool) -> Interval:
-    if not times:
-        return NOTHING
-    found = total(times)
-    if not pipelined:
-        return found
-    value = overlapped(found)
-    return found._replace(value=value, low=value)
+    return np.maximum(one.compute_s, one.memory_s)

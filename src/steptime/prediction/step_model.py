@@ -23,7 +23,8 @@ from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
-from steptime.prediction.kernel import NOTHING, Exchange, Interval, Kernel
+from steptime.prediction.kernel import Exchange, Interval, Kernel
+from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, stack_of
 from steptime.prediction.memory import Needs, blocks_bytes, needs_of
 from steptime.prediction.method import Method
@@ -147,8 +148,11 @@ class StepModel:
 
     def price(self, kernel: Kernel) -> Interval:
         """Return the seconds of a kernel on the device."""
-        at = self.seen_in_update if kernel.pass_ == "update" else self.seen
-        return self.method.price(kernel, at)
+        return self.priced(Kernels([kernel])).intervals()[0]
+
+    def priced(self, kernels: Kernels) -> Prices:
+        """Return the seconds of kernels that differ on the device, without exchanges."""
+        return self.method.prices(kernels, self.seen, self.seen_in_update)
 
     @cached_property
     def stack(self) -> Stack:
@@ -239,32 +243,26 @@ class StepModel:
             lowered = self.lowered(wanted)
             self._timelines[wanted] = schedule(
                 lowered,
-                self._prices(wanted),
+                self.prices(wanted),
                 self.host(lowered),
                 self.settings.pipelined,
                 self.overlap,
             )
         return self._timelines[wanted]
 
-    def kernel_times(self, batch: int | None = None) -> list[Interval]:
-        """Return the seconds of each kernel of a step on `batch` examples, in their order."""
-        prices = self._prices(batch)
-        return [prices[i] for i in self.lowered(batch).distinct[1]]
+    def prices(self, batch: int | None = None) -> Prices:
+        """Return the seconds of the kernels that differ of a step on `batch` examples."""
+        columns = self.lowered(batch).columns
+        found = self.priced(columns)
+        for i, one in enumerate(columns.distinct):
+            if one.exchange is not None:
+                found.value[i] = self._exchanged(one.kind, one.exchange, one.bytes)
+        return found
 
-    def _prices(self, batch: int | None) -> list[Interval]:
-        """Return the seconds of the kernels of a step that differ."""
-        seen, in_update, price = self.seen, self.seen_in_update, self.method.price
-        return [
-            price(kernel, in_update if kernel.pass_ == "update" else seen)
-            if kernel.exchange is None
-            else self._exchanged(kernel.kind, kernel.exchange, kernel.bytes)
-            for kernel in self.lowered(batch).distinct[0]
-        ]
-
-    def _exchanged(self, kind: str, group: Exchange, size_bytes: float) -> Interval:
+    def _exchanged(self, kind: str, group: Exchange, size_bytes: float) -> float:
         """Return the seconds of an exchange of ops, by the table of collectives."""
         if group.ranks == 1:
-            return NOTHING
+            return 0.0
         fabric = self.fabric
         if isinstance(self._link, Cluster):
             members = range(0, group.ranks * group.stride, group.stride)
@@ -273,7 +271,7 @@ class StepModel:
             raise no_link(group.ranks)
         reduces = kind == "all_reduce"
         one = self.collectives[self.collective()] if reduces else EXCHANGES[kind]
-        return Interval(one(size_bytes, group.ranks, fabric))
+        return one(size_bytes, group.ranks, fabric)
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""

@@ -30,7 +30,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         start = issued[number - 1] if number else 0.0
         if end > start:
             yield event(process, HOST, f"issue {pass_}", "host", start, end - start, {})
-    seconds = [one.value for one in model.kernel_times()]
+    seconds = model.prices().value[lowered.columns.which].tolist()
     slower = times.slower
     for kernel, start, time in placed(lowered.kernels, seconds, slower, model.overlap):
         shown = time if kernel.exchange else min(time, time * slower[PLACE[kernel.pass_]])

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from steptime.core.graph import PASSES, PLACE
 from steptime.prediction.host import Host
-from steptime.prediction.kernel import NOTHING, Interval, Kernel, computed_as
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.price import at_peak
 from steptime.prediction.step_model import StepModel
 from steptime.questions.scaling import Exchange, data_parallel
@@ -26,12 +27,12 @@ class Part(NamedTuple):
     bound: str
 
 
-def calls_s(model: StepModel, kernel: Kernel) -> float:
-    """Return what calling and launching a kernel takes: the price of one that has nothing to do."""
+def _idle(kernel: Kernel) -> Kernel:
+    """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
     idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, tensors=())
     if kernel.pass_ != "update":
         idle = idle._replace(kind="relu", unit="vector")
-    return model.price(idle).value
+    return idle
 
 
 def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
@@ -39,27 +40,24 @@ def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
     return at_peak(kernel._replace(dtype=computed_as(kernel, model.device)), model.seen)
 
 
-def binding(model: StepModel, kernel: Kernel, time: Interval) -> str:
-    """Return what binds a kernel: of arithmetic and traffic what its roofline says, or the host.
-
-    The host does where calling and launching it takes more than half of its time.
-    """
-    if 2 * calls_s(model, kernel) > time.value:
-        return "host"
-    compute_s, memory_s = ceilings_s(model, kernel)
-    return "compute" if compute_s >= memory_s else "memory"
-
-
 def parts(model: StepModel, batch: int | None = None) -> list[Part]:
-    """Return the kernels of a step but its exchanges, each with its time and what binds it."""
+    """Return the kernels of a step but its exchanges, each with its time and what binds it.
+
+    Of arithmetic and traffic that is what its roofline says, or the host where calling and
+    launching it takes more than half of its time.
+    """
     lowered = model.lowered(batch)
-    kernels, which = lowered.distinct
-    told = []
-    for kernel in kernels:
-        time = NOTHING if kernel.exchange else model.price(kernel)
-        told.append((time, "" if kernel.exchange else binding(model, kernel, time)))
-    every = zip(lowered.kernels, which, strict=True)
-    return [Part(kernel, *told[i]) for kernel, i in every if kernel.exchange is None]
+    columns = lowered.columns
+    times = model.prices(batch).intervals()
+    idle = Kernels([_idle(one) for one in columns.distinct])
+    calls_s = model.priced(idle).value[idle.which].tolist()
+    bounds = []
+    for kernel, time, call_s in zip(columns.distinct, times, calls_s, strict=True):
+        compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
+        bound = "compute" if compute_s >= memory_s else "memory"
+        bounds.append("host" if 2 * call_s > time.value else bound)
+    every = zip(lowered.kernels, columns.which.tolist(), strict=True)
+    return [Part(kernel, times[i], bounds[i]) for kernel, i in every if kernel.exchange is None]
 
 
 @dataclass(frozen=True)

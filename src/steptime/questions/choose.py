@@ -129,7 +129,7 @@ def _choice(
         training = replace(training, price=offer.price, billing=offer.billing)
     whole = bill(training, step_s, batch, 1)
     count = training.samples * training.epochs / batch * longer
-    energy = step_energy(made, on.seen, on.lowered(micro).kernels)
+    energy = step_energy(made, on.seen, on.lowered(micro).columns)
     joules = {"energy_j": energy.energy_j, "energy_at_most_j": energy.at_most_j}
     return row(
         "ok",

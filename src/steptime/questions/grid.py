@@ -20,7 +20,7 @@ from steptime.hardware.device import Device, Link
 from steptime.network.count import peak_memory_bytes
 from steptime.prediction.assumed import assumed_of, assumed_text
 from steptime.prediction.calibrated.power import spent_j
-from steptime.prediction.lines import Lines, Span, lines_of
+from steptime.prediction.lines import Lines, Span, lines_of, spans
 from steptime.prediction.memory import Needs, blocks_bytes
 from steptime.prediction.method import Method
 from steptime.prediction.records import record_method, step_record
@@ -101,10 +101,10 @@ def grid(
 def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
     label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
-    assumed = assumed_text(assumed_of(on)) or ""
+    assumed, usable = assumed_text(assumed_of(on)) or "", on.device.usable_bytes
     for batch, times, low, high, needed in rows:
         alone = sum(times)
-        status = "ok" if needed.fit(on.device) else "oom"
+        status = "ok" if needed.within(usable) else "oom"
         for count, comm in comm_s:
             step = alone + comm
             speed = count * batch / step if step else None
@@ -173,14 +173,15 @@ class Steps:
         return list(map(Step, self.batches, passes, *ends, self.needs(on)))
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
-        """Return times with their bounds on several devices, by arrays where lines tell all.
-
-        New pages of a CPU lie on no line: under constants of its own its batches are priced singly.
-        """
-        singly = any(on.device.is_own_host and on.seen.constants for on in models)
-        if self.lines is not None and not singly:
-            return self.lines.spans(models, self.batches)
+        """Return times with their bounds on several devices, by columns where lines tell all."""
+        if self.lines is not None and not any(map(priced_singly, models)):
+            return [one for (one,) in spans([self.lines], [[on] for on in models], self.batches)]
         return [_span(on, self.batches) for on in models]
+
+
+def priced_singly(on: StepModel) -> bool:
+    """Whether a step's batches are priced one by one: new pages of a CPU lie on no line."""
+    return on.device.is_own_host and bool(on.seen.constants)
 
 
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
@@ -190,7 +191,7 @@ def _span(on: StepModel, batches: Sequence[int]) -> Span:
     high = [one.high_s for one in found if one.high_s is not None]
     if len(high) < len(found):
         return Span(times, low if len(low) == len(found) else None)
-    joules = [spent_j(on.lowered(batch).kernels, on.seen) for batch in batches]
+    joules = [float(spent_j(on.lowered(batch).columns, on.seen)) for batch in batches]
     return Span(times, low, high, joules)
 
 

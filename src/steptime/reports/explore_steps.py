@@ -13,11 +13,11 @@ from steptime.core.progress import tell
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.method import notes_of
 from steptime.prediction.calibrated.power import drawn_of
-from steptime.prediction.lines import Lines, Span, price_together
+from steptime.prediction.lines import Span, spans
 from steptime.prediction.memory import Needs
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose import knee
-from steptime.questions.grid import Steps
+from steptime.questions.grid import Steps, priced_singly
 
 Table = dict[str, Any]
 Cells = Mapping[str, Sequence[tuple[str, str]]]  # types and optimizers by method
@@ -80,10 +80,9 @@ class _Cell(NamedTuple):
 
     @property
     def able(self) -> list[int]:
-        """The places of the devices that have a peak for the type, those alike together."""
+        """The places of the devices that have a peak for the type."""
         peak = precision(TWINS.get(self.dtype, self.dtype)).compute
-        able = [place for place, one in enumerate(self.devices) if peak in one.peak_flop_per_s]
-        return sorted(able, key=lambda place: _known(self.devices[place]))
+        return [place for place, one in enumerate(self.devices) if peak in one.peak_flop_per_s]
 
 
 def networks(
@@ -102,7 +101,7 @@ def networks(
     for text in texts:
         built.append(_built(text, devices, twins, methods))
         tell(text, len(built), len(texts))
-    _price_together([cell for table, cells in built for cell in cells])
+    found = _spans([cell for table, cells in built for cell in cells])
     for table, cells in built:
         for cell in cells:
             name = f"{cell.dtype} {cell.optimizer}"
@@ -110,7 +109,7 @@ def networks(
             table["steps"].setdefault(cell.method, {})[name] = {
                 "parameters": cell.parameters,
                 "gradient_bytes": cell.gradient_bytes,
-                **_times(cell, pool),
+                **_times(cell, found[id(cell)], pool),
             }
     return [table for table, _ in built]
 
@@ -158,20 +157,26 @@ def _built(
     return table, cells
 
 
-def _price_together(cells: Sequence[_Cell]) -> None:
-    """Price cells whose devices have constants of their own, those of a type in one."""
+def _spans(cells: Sequence[_Cell]) -> dict[int, dict[int, Span]]:
+    """Return the times of each cell on each device by its place, those of a type side by side."""
+    found: dict[int, dict[int, Span]] = {id(cell): {} for cell in cells}
     types: dict[tuple[str, str], list[_Cell]] = {}
     for cell in cells:
-        if cell.steps.lines and cell.able:
-            types.setdefault((cell.method, cell.dtype), []).append(cell)
+        types.setdefault((cell.method, cell.dtype), []).append(cell)
     for some in types.values():
-        first = some[0]
-        on = [first.model.on(first.devices[place]) for place in first.able]
-        devices = [one.device for one in on if one.seen.constants and not one.device.is_own_host]
-        pairs: list[tuple[StepModel, Lines]] = [
-            (cell.model, cell.steps.lines) for cell in some if cell.steps.lines
-        ]
-        price_together(pairs, devices, BATCHES)
+        model, devices, able = some[0].model, some[0].devices, some[0].able
+        joint = [(cell, cell.steps.lines) for cell in some if cell.steps.lines]
+        places = [at for at in able if joint and not priced_singly(model.on(devices[at]))]
+        models = [[cell.model.on(devices[at]) for cell, _ in joint] for at in places]
+        made = spans([lines for _, lines in joint], models, BATCHES) if places else []
+        for place, row in zip(places, made, strict=True):
+            for (cell, _), span in zip(joint, row, strict=True):
+                found[id(cell)][place] = span
+        for cell in some:
+            for place in able:
+                if place not in found[id(cell)]:
+                    (found[id(cell)][place],) = cell.steps.spans([cell.model.on(devices[place])])
+    return found
 
 
 def _as_twin(device: Device) -> Device:
@@ -181,12 +186,11 @@ def _as_twin(device: Device) -> Device:
     return device if peaks == device.peak_flop_per_s else replace(device, peak_flop_per_s=peaks)
 
 
-def _times(cell: _Cell, pool: Pool) -> dict[str, list[int]]:
+def _times(cell: _Cell, known: Mapping[int, Span], pool: Pool) -> dict[str, list[int]]:
     """Return the places of a cell's times on each device, and its best batch there."""
-    able, devices = cell.able, cell.devices
+    devices = cell.devices
     made = {name: [-1] * len(devices) for name in ("at", "update", "ends", "best")}
-    spans = cell.steps.spans([cell.model.on(devices[place]) for place in able])
-    for place, span in zip(able, spans, strict=True):
+    for place, span in known.items():
         device, (forward, backward, update) = devices[place], span.times
         steps = [sum(parts) for parts in zip(*span.times, strict=True)]
         best = _best(cell.steps.needs(cell.model.on(device)), steps, device)
@@ -223,7 +227,3 @@ def _ends(span: Span, steps: Sequence[float]) -> list[int]:
 def hosted(device: Device, model: StepModel) -> bool:
     """Whether the update on a device takes longer at some batches, as it waits for the host."""
     return bool(device.launch_s) or bool(model.method.reads)
-
-
-def _known(device: Device) -> tuple[bool, ...]:
-    return device.launch_s is None, device.clock_hz is None, device.is_own_host

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from steptime.calibration.cases import Case, op_kernels
-from steptime.calibration.columns import Columns
+from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -50,9 +48,9 @@ def test_the_implicit_product() -> None:
         one = convolved(kind, stride=2)
         layer = layer_of(kind, one.products[0], one.window or ())
         assert layer == (1, 8 * 14 * 14, 128, 64, 9, 4)
-    assert implicit("conv2d", layer, max) == (1, 8 * 14 * 14, 128, 64 * 9)
-    assert implicit("conv_transpose2d", layer, max) == (1, 8 * 28 * 28, 64, 128 * 9)
-    assert implicit("conv2d_grad_weight", layer, max) == (1, 64 * 9, 128, 8 * 14 * 14)
+    assert implicit("conv2d", layer) == (1, 8 * 14 * 14, 128, 64 * 9)
+    assert implicit("conv_transpose2d", layer) == (1, 8 * 28 * 28, 64, 128 * 9)
+    assert implicit("conv2d_grad_weight", layer) == (1, 64 * 9, 128, 8 * 14 * 14)
 
 
 def test_arithmetic_of_a_layer_by_hand() -> None:
@@ -63,17 +61,17 @@ def test_arithmetic_of_a_layer_by_hand() -> None:
         constants={**V100.constants, "convolution.share": 0.5, "convolution.ramp": 50.0},
     )
     kernel = convolved(batch=2, channels=10, filters=40, side=32, taps=1)
-    parts = convolution(kernel, device, device.constants, max)
+    parts = convolution(kernel, device, device.constants)
     # 16 blocks of 128 places by 64 filters in 2 waves; one wave and k: 2 * 128 * 64 * 10 / 5e11 s
     assert parts.compute_s == pytest.approx(2 * (10 + 50) * 2 * 128 * 64 * 10 / 5e11)
     # float32 in a stack that leaves channels last turns both images, of 1 x 1 none
-    last = convolution(kernel._replace(channels_last=True), device, device.constants, max)
+    last = convolution(kernel._replace(channels_last=True), device, device.constants)
     assert last == parts
 
 
 def test_images_are_turned_where_the_layout_is_not_the_kernels() -> None:
     def gap_s(kernel: Kernel, device: Device) -> float:
-        return float(convolution(kernel, device, device.constants, max).gap_s)
+        return float(convolution(kernel, device, device.constants).gap_s)
 
     kernel = convolved(stride=2)
     last = kernel._replace(channels_last=True)
@@ -89,16 +87,16 @@ def test_gradients_are_turned_more_often_than_what_is_made_forward() -> None:
         "convolution.gradients_turned": 1.0,
     }
     kernel = convolved("conv_transpose2d")._replace(dtype="float16")
-    still = convolution(kernel._replace(channels_last=True), A100, constants, max).gap_s
-    turned = convolution(kernel, A100, constants, max).gap_s - still
-    forward = convolution(convolved()._replace(dtype="float16"), A100, constants, max).gap_s
+    still = convolution(kernel._replace(channels_last=True), A100, constants).gap_s
+    turned = convolution(kernel, A100, constants).gap_s - still
+    forward = convolution(convolved()._replace(dtype="float16"), A100, constants).gap_s
     assert forward - still == pytest.approx(turned / 4)
 
 
 def test_channels_last_that_are_no_multiple_of_8_are_copied() -> None:
     def gap_s(**sizes: int) -> float:
         kernel = convolved(**sizes)._replace(dtype="float16", channels_last=True)
-        return float(convolution(kernel, A100, A100.constants, max).gap_s)
+        return float(convolution(kernel, A100, A100.constants).gap_s)
 
     places, rate = 8 * 28 * 28, A100.memory_bytes_per_s * A100.constants["stream.share_hbm"]
     copied = 2 * 2 * places * (60 + 124) / rate + A100.constants["stream.latency_s"]
@@ -117,7 +115,7 @@ def test_gradients_of_groups_leave_tensor_cores_in_channels_last() -> None:
         kind = "conv2d" if forward else "conv_transpose2d"
         (kernel,) = op_kernels(kind, (x, w), how, "float16")
         kernel = kernel._replace(channels_last=last)
-        return float(convolution(kernel, A100, A100.constants, max).compute_s)
+        return float(convolution(kernel, A100, A100.constants).compute_s)
 
     def slow_s(groups: int, channels: int) -> float:
         flop = 2 * 64 * 14 * 14 * groups * channels**2 * 9
@@ -136,10 +134,10 @@ def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile() -> None:
     (kernel,) = op_kernels("conv2d", ((64, 256, 28, 28), (256, 8, 3, 3)), how, "float16")
     places, device = 64 * 28 * 28, replace(A100, constants={**A100.constants})
     share = device.constants["convolution.matrix_share"]
-    found = convolution(kernel, device, device.constants, max).compute_s * share
-    swapped = product_s(device, device.constants, "float16", (32, 8, places, 72), max)[0]
+    found = convolution(kernel, device, device.constants).compute_s * share
+    swapped = product_s(device, device.constants, "float16", (32, 8, places, 72))[0]
     assert found == pytest.approx(swapped)
-    assert found < product_s(device, device.constants, "float16", (32, places, 8, 72), max)[0] / 2
+    assert found < product_s(device, device.constants, "float16", (32, places, 8, 72))[0] / 2
 
 
 def test_float32_runs_as_tf32_where_stack_and_device_do() -> None:
@@ -162,7 +160,7 @@ def test_a_filter_for_each_channel_is_bound_by_traffic() -> None:
         depthwise("conv_transpose2d", (x, w), output_size=(28, 28)),
         depthwise("conv2d_grad_weight", (x, x), kernel=(3, 3)),
     ):
-        parts = convolution(kernel, V100, V100.constants, max)
+        parts = convolution(kernel, V100, V100.constants)
         assert parts.memory_s > kernel.bytes / V100.memory_bytes_per_s
         assert parts.compute_s < parts.memory_s
 
@@ -189,14 +187,3 @@ def test_more_work_takes_longer(kind: str) -> None:
     for grows in ("batch", "channels", "filters", "side"):
         times = [price(convolved(kind, **{grows: 2**i}), V100).value for i in range(3, 9)]
         assert times == sorted(times), grows
-
-
-def test_arrays_have_the_times_of_numbers() -> None:
-    kernels = [
-        convolved(kind, batch, channels, taps=taps, stride=stride)
-        for kind in KINDS
-        for batch, channels, taps, stride in ((1, 3, 7, 2), (32, 64, 3, 1), (4, 512, 1, 2))
-    ]
-    cases = [Case((one,), V100, 1.0, one.kind, "repeated") for one in kernels]
-    alone = [price(one, V100).value for one in kernels]
-    np.testing.assert_allclose(Columns(cases).predicted(V100.constants), alone)

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from steptime.hardware import catalog
@@ -12,6 +11,7 @@ from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.calibrated.power import capped_s, drawn_of, limit_of, spent_j
 from steptime.prediction.calibrated.product import product, tiled, tiled_s, weights_at_hand
 from steptime.prediction.kernel import Kernel, Settings
+from steptime.prediction.kernels import Kernels
 
 CONSTANTS = {
     "product.share": 0.5,
@@ -57,19 +57,19 @@ def test_batches_on_ampere_take_tiles_of_128_in_waves() -> None:
     # 3 matrices of 2 x 2 tiles are 12 on 10 multiprocessors: 2 waves of 2 * 128 * 128 * (1000 + 24)
     # FLOP each, at 4e11 FLOP/s of one, half of it reached.
     waves = 2 * 2 * 128 * 128 * 1024 / (4e11 * 0.5)
-    assert tiled_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS, max) == pytest.approx(waves)
+    assert tiled_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS) == pytest.approx(waves)
 
 
 def test_one_product_takes_the_tile_that_suits_it() -> None:
     # 32 rows: a tile of 32 x 128 is used 25.6 times, not 64: (1 + 64 / 25.6) / (1 + 1) of the time
     once = 2 * 32 * 128 * 1000 / (4e11 * 0.5) * 3.5 / 2 + CONSTANTS["product.ramp_s"]
-    assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS, max) == pytest.approx(once)
+    assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS) == pytest.approx(once)
 
 
 def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
     cheap = CONSTANTS | {"product.sum_s": 1e-6}
-    whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS, max)
-    parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap, max)
+    whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS)
+    parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap)
     # 10 parts of 2000, one a multiprocessor; 10 results of 128 x 128 and their sum are moved
     split = 2 * 128 * 128 * 2024 / 2e11 + 4 * 128 * 128 * 11 / 1e12 + 1e-6
     assert parts == pytest.approx(split)
@@ -79,7 +79,7 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
 def test_a_step_of_a_tile_takes_its_turn() -> None:
     # 2 us of latency for each of 1000 steps, and the ramp, which is that of 24 waves of 0.16384 us
     slow = CONSTANTS | {"product.turn_s": 2e-6}
-    found = tiled_s(kernel(4, 128, 128, 1000), AMPERE, slow, max)
+    found = tiled_s(kernel(4, 128, 128, 1000), AMPERE, slow)
     assert found == pytest.approx(2e-6 * 1000 + 24 * 1.6384e-7)
 
 
@@ -88,7 +88,7 @@ def test_what_lies_along_the_contraction_is_read_in_pieces() -> None:
     constants = CONSTANTS | {"product.along": 3.0, "stream.latency_s": 0.0, "launch.gap_s": 0.0}
     for kind, along in (("matmul", 16 * 4096), ("linear", (16 + 512) * 4096)):
         one = kernel(1, 16, 512, 4096, kind=kind)
-        memory_s = product(one, AMPERE, constants, max).memory_s
+        memory_s = product(one, AMPERE, constants).memory_s
         assert memory_s == pytest.approx((one.bytes + 2 * 4 * along) / 1e12)
 
 
@@ -102,9 +102,9 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     half = kernel(1, 128, 1280, 50)._replace(dtype="bfloat16")
     slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
     once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
-    assert tiled_s(half, tensor, CONSTANTS, max) == pytest.approx(once)
+    assert tiled_s(half, tensor, CONSTANTS) == pytest.approx(once)
     amd = replace(tensor, architecture="CDNA 3.0", maker="AMD")
-    assert tiled_s(half, amd, CONSTANTS, max) == pytest.approx(once / 0.8)
+    assert tiled_s(half, amd, CONSTANTS) == pytest.approx(once / 0.8)
 
 
 def test_lanes_wait_where_each_instruction_takes_a_turn_of_them() -> None:
@@ -122,8 +122,8 @@ def test_lanes_wait_where_each_instruction_takes_a_turn_of_them() -> None:
             replace(AMPERE, architecture=age, clock_hz=clock_hz, vector_flop_per_s=peaks)
             for peaks in ({"float32": 4e12}, {})
         )
-        same = tiled_s(whole, free, constants, max)
-        assert tiled_s(whole, one, constants, max) == pytest.approx(same / slower)
+        same = tiled_s(whole, free, constants)
+        assert tiled_s(whole, one, constants) == pytest.approx(same / slower)
 
 
 def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
@@ -135,7 +135,7 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
     )
     full = kernel(1, 128, 1280, 50)
     half = full._replace(dtype="float16")
-    assert tiled_s(half, pascal, CONSTANTS, max) == tiled_s(full, pascal, CONSTANTS, max)
+    assert tiled_s(half, pascal, CONSTANTS) == tiled_s(full, pascal, CONSTANTS)
 
 
 def test_large_weights_slow_older_devices_alone() -> None:
@@ -153,10 +153,10 @@ def test_large_weights_slow_older_devices_alone() -> None:
     missed = weights**2 / (weights**2 + 2**48 * 3000 / 4000)
     expected = 4 * missed * weights * 4 / 0.2 / 1e12
     older = replace(pascal, vector_flop_per_s={"float32": 2 * 128 * 1e9 * 10})  # 128 lanes
-    assert tiled_s(kernel(*shape, kind="linear"), older, constants, max) == pytest.approx(expected)
-    assert tiled_s(kernel(*shape), older, constants, max) < expected / 10
+    assert tiled_s(kernel(*shape, kind="linear"), older, constants) == pytest.approx(expected)
+    assert tiled_s(kernel(*shape), older, constants) < expected / 10
     newer = replace(older, architecture="Volta")
-    assert tiled_s(kernel(*shape, kind="linear"), newer, constants, max) < expected / 10
+    assert tiled_s(kernel(*shape, kind="linear"), newer, constants) < expected / 10
 
 
 def test_linear_layers_on_pascal_take_the_tile_that_is_padded_least() -> None:
@@ -173,7 +173,7 @@ def test_linear_layers_on_pascal_take_the_tile_that_is_padded_least() -> None:
     wave = 2 * 64 * 64 * 1000 / (4e11 * share)  # a tile of either has as many elements
     ramp = CONSTANTS["product.ramp_s"] * 1.5  # at 1 GHz, stated at 1.5
     for m, n, slower in ((65, 96, long), (64, 64, square), (128, 64, (square + long) / 2)):
-        found = tiled_s(kernel(1, m, n, 1000, kind="linear"), pascal, CONSTANTS, max)
+        found = tiled_s(kernel(1, m, n, 1000, kind="linear"), pascal, CONSTANTS)
         assert found == pytest.approx(wave * slower + ramp, rel=1e-4)
 
 
@@ -189,21 +189,6 @@ def test_time_never_falls_with_whole_tiles(architecture: str | None) -> None:
             now = price(kernel(*shape), device).value
             assert now >= before
             before = now
-
-
-def test_arrays_and_numbers_give_the_same() -> None:
-    device = METHOD.sees(catalog.device("tesla-p4"), "float32", Settings())
-    shapes = np.array([[1, 700, 300, 5000], [8, 64, 96, 77], [1, 1, 4096, 4096]], dtype=float)
-    batch, m, n, k = shapes.T
-    many = Kernel(
-        *("op", "linear", "forward", "float32", "matrix"),
-        2 * batch * m * n * k,  # type: ignore[arg-type]
-        4 * batch * (m * k + k * n + m * n),  # type: ignore[arg-type]
-        ((batch, m, n, k),),  # type: ignore[arg-type]
-    )
-    found = price(many, device, np.maximum).value  # type: ignore[arg-type]
-    alone = [price(kernel(*map(int, shape), kind="linear"), device).value for shape in shapes]
-    assert np.asarray(found) == pytest.approx(alone)
 
 
 POWER = {
@@ -225,15 +210,15 @@ def test_power_bounds_what_lasts() -> None:
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     limit = limit_of(device, POWER, "matrix", "float32")
     # at 10 nm 0.625 of 8 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
-    assert capped_s(work, 1.0, 1, limit, max) == pytest.approx(6 / 80)
-    assert capped_s(work, 1.0, 0, limit, max) == pytest.approx(6 / 100)  # in a step
+    assert capped_s(work, 1.0, 1, limit) == pytest.approx(6 / 80)
+    assert capped_s(work, 1.0, 0, limit) == pytest.approx(6 / 100)  # in a step
     # what takes 0.1 s at 4 TFLOP/s is not more than 0.4 TFLOP: 2 J
-    assert capped_s(work, 0.1, 1, limit, max) == pytest.approx(3 / 80)
+    assert capped_s(work, 0.1, 1, limit) == pytest.approx(3 / 80)
     gddr = limit_of(replace(device, memory_type="GDDR6"), POWER, "matrix", "float32")
-    assert capped_s(work, 1.0, 1, gddr, max) == pytest.approx(6 / 70)
+    assert capped_s(work, 1.0, 1, gddr) == pytest.approx(6 / 70)
     assert limit_of(AMPERE, POWER, "matrix", "float32") is None  # no limit is known
     assert limit_of(replace(device, kind="tpu"), POWER, "matrix", "float32") is None
-    assert capped_s(work, 1.0, 1, None, max) == 0
+    assert capped_s(work, 1.0, 1, None) == 0
 
 
 def test_a_published_product_replaces_the_cap_of_matrix_units() -> None:
@@ -256,7 +241,7 @@ def test_a_published_product_replaces_the_cap_of_matrix_units() -> None:
 def test_tiles_that_are_half_empty_draw_power() -> None:
     """A result of 128 x 200 takes two tiles of 128 x 128."""
     work = kernel(3, 128, 200, 1000)
-    assert tiled(work, AMPERE, CONSTANTS, max)[1] == 3 * 2 * 128 * 256 * 1000
+    assert tiled(work, AMPERE, CONSTANTS)[1] == 3 * 2 * 128 * 256 * 1000
 
 
 def test_products_find_what_was_just_made_in_the_last_cache() -> None:
@@ -264,7 +249,7 @@ def test_products_find_what_was_just_made_in_the_last_cache() -> None:
     cached = replace(AMPERE, l2_bytes=100_000.0)
     known = CONSTANTS | {"stream.latency_s": 0.0, "launch.gap_s": 0.0}
     work = kernel(1, 100, 150, 100, kind="linear")
-    plain, found = (product(work, one, known, max).memory_s for one in (AMPERE, cached))
+    plain, found = (product(work, one, known).memory_s for one in (AMPERE, cached))
     assert plain - found == pytest.approx(50_000 / 1e12)
     # 6 copies of 60 kB between the same bytes used twice do not stay in it, but in 4 MB
     assert weights_at_hand(work, cached, 6) == pytest.approx(60_000 / (1 + 4.6**3))
@@ -277,10 +262,10 @@ def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)
     # 6 J under the limit, twice as much at full clocks; 20 W waiting
-    assert drawn_of(spent_j([work], device), (1.0, 0.5, 2.0), device) == pytest.approx(
+    assert drawn_of(spent_j(Kernels([work]), device), (1.0, 0.5, 2.0), device) == pytest.approx(
         (20 + 12, 10 + 12 / off, 40 + 12 * off)
     )
-    assert drawn_of(spent_j([work], device), (0.1, 0.1, 0.1), device) == pytest.approx(
+    assert drawn_of(spent_j(Kernels([work]), device), (0.1, 0.1, 0.1), device) == pytest.approx(
         (10, 10, 10)
     )  # the limit
     assert drawn_of(1.0, (1.0, 0.5, 2.0), AMPERE) is None

@@ -28,12 +28,12 @@ def layer(kind: str = "lstm", batch: int = 8, steps: int = 10, hidden: int = 256
 def test_a_step_waits_and_reads_weights_that_no_cache_holds() -> None:
     step_s = P100.constants["recurrent.step_s"]
     small, large = layer(hidden=256), layer(hidden=1024)  # 1 and 16 MiB of weights, a cache of 4
-    of_small, of_large = (recurrent(one, P100, P100.constants, max) for one in (small, large))
+    of_small, of_large = (recurrent(one, P100, P100.constants) for one in (small, large))
     assert of_small.gap_s == of_large.gap_s == 10 * step_s
     assert of_small.memory_s == 0
     assert of_large.memory_s > 10 * 4 * 4 * 1024 * 1024 / P100.memory_bytes_per_s
     cached = replace(P100, l2_bytes=17 * 2.0**20)
-    assert recurrent(large, cached, P100.constants, max).memory_s == 0
+    assert recurrent(large, cached, P100.constants).memory_s == 0
 
 
 def test_a_projection_is_a_second_product_that_waits() -> None:
@@ -45,7 +45,7 @@ def test_a_projection_is_a_second_product_that_waits() -> None:
     (backward,) = op_kernels("lstm_grad", given, {}, "float32")
     whole, half = 4096 * 512, 512 * 1024
     for kernel in (forward, backward):
-        found = recurrent(kernel, P100, P100.constants, max)
+        found = recurrent(kernel, P100, P100.constants)
         assert found.gap_s == 2 * 10 * step_s
         # 10 MiB of weights, more than the cache of 4, at a rate below the datasheet's
         assert found.memory_s > 10 * 4 * (whole + half) / P100.memory_bytes_per_s
@@ -59,8 +59,7 @@ def test_a_block_of_threads_makes_32_rows_by_itself() -> None:
         P100, clock_hz=1e9, constants={**P100.constants, "recurrent.block_clocks": 1e6}
     )
     few, block, more = (
-        recurrent(layer(batch=batch), device, device.constants, max).compute_s
-        for batch in (16, 32, 33)
+        recurrent(layer(batch=batch), device, device.constants).compute_s for batch in (16, 32, 33)
     )
     assert block == pytest.approx(10 * 256 * 1e6 / 1e9)  # steps x contraction x clocks
     assert few < block > more
@@ -78,14 +77,3 @@ def test_more_work_takes_longer() -> None:
         assert times == sorted(times)
         times = [price(layer(kind, hidden=2**i), P100).value for i in range(6, 12)]
         assert times == sorted(times)
-
-
-def test_arrays_have_the_times_of_numbers() -> None:
-    kernels = [
-        layer(kind, batch, steps, hidden)
-        for kind in ("rnn", "lstm_grad", "gru")
-        for batch, steps, hidden in ((1, 5, 2048), (32, 50, 512), (128, 7, 1024))
-    ]
-    cases = [Case((one,), P100, 1.0, one.kind, "repeated") for one in kernels]
-    alone = [price(one, P100).value for one in kernels]
-    np.testing.assert_allclose(Columns(cases).predicted(P100.constants), alone)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from steptime.calibration.cases import op_kernels
@@ -63,7 +62,7 @@ def test_memory_reaches_a_share_by_its_kind(device, share):
 
 def test_a_sum_reads_two_tensors_and_writes_one():
     kernel = one("add", (1000, 100_000), (1000, 100_000))
-    parts = stream(kernel, NO_CACHE, CONSTANTS, max)
+    parts = stream(kernel, NO_CACHE, CONSTANTS)
     assert parts.memory_s == pytest.approx(1.2e9 / (0.9 * 1560e9) + LATENCY)
     assert parts.compute_s == pytest.approx(1e8 / (19.49e12 * 0.5))
     assert parts.gap_s == 1e-6
@@ -72,10 +71,10 @@ def test_a_sum_reads_two_tensors_and_writes_one():
 def test_what_fits_into_the_last_cache_comes_from_there():
     small, large = one("relu", (1000, 1000)), one("relu", (10_000, 10_000))
     cached = 8e6 / (10 * 108 * 1410e6)
-    assert stream(small, A100, CONSTANTS, max).memory_s == pytest.approx(cached + LATENCY, rel=1e-3)
+    assert stream(small, A100, CONSTANTS).memory_s == pytest.approx(cached + LATENCY, rel=1e-3)
     for kernel, fits in ((small, False), (large, True)):
-        same = stream(kernel, A100, CONSTANTS, max).memory_s == pytest.approx(
-            stream(kernel, NO_CACHE, CONSTANTS, max).memory_s, rel=1e-3
+        same = stream(kernel, A100, CONSTANTS).memory_s == pytest.approx(
+            stream(kernel, NO_CACHE, CONSTANTS).memory_s, rel=1e-3
         )
         assert same == fits
 
@@ -85,12 +84,12 @@ def test_long_rows_of_softmax_are_read_again_and_all_rows_of_norms():
     short, long = one("softmax", (80_000, 1024)), one("softmax", (40_000, 2048))
     norm = one("layer_norm", (80_000, 1024), (1024,), (1024,))
     assert short.row == 1024
-    seconds = [stream(k, NO_CACHE, CONSTANTS, max).memory_s - LATENCY for k in (short, long, norm)]
+    seconds = [stream(k, NO_CACHE, CONSTANTS).memory_s - LATENCY for k in (short, long, norm)]
     moved = 2 * 4 * 80_000 * 1024
     assert seconds[0] == pytest.approx(moved / rate)
     assert seconds[1] == pytest.approx(1.4 * moved / rate)
     assert seconds[2] == pytest.approx(1.5 * norm.bytes / rate)
-    rows = stream(short, NO_CACHE, CONSTANTS, max).compute_s - short.flop / (19.49e12 * 0.5)
+    rows = stream(short, NO_CACHE, CONSTANTS).compute_s - short.flop / (19.49e12 * 0.5)
     assert rows == pytest.approx(80_000 * 1e-7 / 108)
 
 
@@ -110,13 +109,13 @@ def test_attention_in_half_precision_takes_a_share_of_the_peak():
     flop = 4 * 4 * 16 * 1024**2 * 64
     waves = 540 / 512  # 4 x 16 x 8 blocks on 108 multiprocessors: 5 waves
     seconds = flop * waves * 1.5 / (312e12 * 0.8)  # 32 / 64 columns more
-    assert attention(attending(), A100, CONSTANTS, max).compute_s == pytest.approx(seconds)
-    causal = attention(attending(causal=True), A100, CONSTANTS, max).compute_s
+    assert attention(attending(), A100, CONSTANTS).compute_s == pytest.approx(seconds)
+    causal = attention(attending(causal=True), A100, CONSTANTS).compute_s
     assert causal == pytest.approx(seconds / 2)
-    back = attention(attending("attention_grad"), A100, CONSTANTS, max).compute_s
+    back = attention(attending("attention_grad"), A100, CONSTANTS).compute_s
     assert back == pytest.approx(2.5 * seconds / 0.9)  # scores are computed again
     newer = replace(A100, architecture="Hopper")
-    assert attention(attending(), newer, CONSTANTS, max).compute_s == pytest.approx(2 * seconds)
+    assert attention(attending(), newer, CONSTANTS).compute_s == pytest.approx(2 * seconds)
 
 
 def test_without_a_fused_kernel_attention_is_its_products_at_a_share():
@@ -125,32 +124,14 @@ def test_without_a_fused_kernel_attention_is_its_products_at_a_share():
     product = kernel._replace(kind="matmul")
     share = full.constants["attention.plain"]
     assert price(kernel, full).compute_s == pytest.approx(price(product, full).compute_s / share)
-    assert attention(attending(dtype="float32", causal=True), full, full.constants, max)[
+    assert attention(attending(dtype="float32", causal=True), full, full.constants)[
         0
     ] == pytest.approx(price(kernel, full).compute_s / 2)
-
-
-@pytest.mark.parametrize("kind", ["relu", "softmax", "layer_norm", "attention", "attention_grad"])
-def test_arrays_are_priced_as_numbers_are(kind):
-    device = calibrated_device(catalog.device("a100-sxm4-40gb"), "float32", Settings())
-    if kind.startswith("attention"):
-        kernel = attending(kind)
-    else:
-        shapes = {"layer_norm": ((512, 2048), (2048,), (2048,))}.get(kind, ((512, 2048),))
-        kernel = one(kind, *shapes)
-    many = kernel._replace(
-        flop=np.array([kernel.flop] * 3, float),
-        bytes=np.array([kernel.bytes] * 3, float),
-        row=np.array([kernel.row] * 3, float),
-        products=tuple(tuple(np.full(3, size, float) for size in p) for p in kernel.products),
-    )
-    found = price(many, device, np.maximum).value
-    assert found == pytest.approx([price(kernel, device).value] * 3, rel=1e-12)
 
 
 def test_a_device_of_few_figures_has_a_price():
     bare = replace(A100, multiprocessors=None, l2_bytes=None, clock_hz=None, architecture=None)
     kernel = Kernel("op", "relu", "forward", "float32", "vector", 1e6, 8e6)
-    assert stream(kernel, replace(bare, memory_type=None), CONSTANTS, max).memory_s == (
+    assert stream(kernel, replace(bare, memory_type=None), CONSTANTS).memory_s == (
         pytest.approx(8e6 / (0.8 * 1560e9) + 2e-6)
     )

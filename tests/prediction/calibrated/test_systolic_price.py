@@ -26,17 +26,17 @@ ONE = replace(catalog.device("tpu-v3"), arrays=1, array_side=128)
     ],
 )
 def test_products_are_padded_to_the_arrays(shape: tuple[int, ...], done: int) -> None:
-    assert padded_flop(shape, ONE, max) == done
+    assert padded_flop(shape, ONE) == done
 
 
 def test_arrays_without_a_tile_wait() -> None:
     eight = replace(ONE, arrays=8)
-    assert padded_flop((1, 128, 128, 128), eight, max) == 8 * 2 * 128**3
-    assert padded_flop((1, 1024, 1024, 1024), eight, max) == 2 * 1024**3
+    assert padded_flop((1, 128, 128, 128), eight) == 8 * 2 * 128**3
+    assert padded_flop((1, 1024, 1024, 1024), eight) == 2 * 1024**3
     # nine parts in eight arrays are two rounds
-    assert padded_flop((1, 384, 384, 128), eight, max) == 16 * 2 * 128**3
+    assert padded_flop((1, 384, 384, 128), eight) == 16 * 2 * 128**3
     unknown = replace(ONE, arrays=None)
-    assert padded_flop((1, 128, 128, 128), unknown, max) == 2 * 128**3
+    assert padded_flop((1, 128, 128, 128), unknown) == 2 * 128**3
 
 
 @pytest.mark.parametrize("name", [name for name in TPUS if catalog.device(name).arrays])

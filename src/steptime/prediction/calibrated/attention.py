@@ -12,14 +12,14 @@ from steptime.prediction.calibrated.form import (
     streamed_s,
 )
 from steptime.prediction.calibrated.product import product
-from steptime.prediction.kernel import Kernel, Larger
+from steptime.prediction.kernels import Rows
 
 QUERIES = 128  # of a thread block
 UNFUSED = (*OLD, "Volta", "Turing")  # for which FlashAttention-2 has no kernel
 NEWER = ("Hopper", "Blackwell", "Blackwell Ultra")  # its instructions do not fill their cores
 
 
-def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of an attention kernel, forward or backward.
 
     In half precision from Ampere on that is FlashAttention-2: a share of the peak, of which the
@@ -28,24 +28,24 @@ def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larg
     memory-efficient kernel computes the products at a share of what matrix products take there.
     The FLOP are those that the stack executes: half under a causal mask.
     """
-    memory = streamed_s(kernel.bytes, device, constants)
-    gap = constants["launch.gap_s"] * kernel.launches
+    memory = streamed_s(kernels.bytes, device, constants)
+    gap = constants["launch.gap_s"] * kernels.launches
     counted: Any = 0.0
-    for b, m, n, k in kernel.products:
+    for b, m, n, k in kernels.products:
         counted = counted + 2.0 * b * m * n * k
     age = device.architecture or ""
-    if kernel.dtype not in ("float16", "bfloat16") or age.startswith(UNFUSED):
-        found = product(kernel, device, constants, larger)
-        share = constants["attention.plain"] * counted / kernel.flop
+    if kernels.dtype not in ("float16", "bfloat16") or age.startswith(UNFUSED):
+        found = product(kernels, device, constants)
+        share = constants["attention.plain"] * counted / kernels.flop
         return Parts(found.compute_s / share, memory, gap)
-    batch, length, keys, width = kernel.products[0]
+    batch, length, keys, width = kernels.products[0]
     other = age in NEWER or device.maker == "AMD"
     share = constants["attention.share_new" if other else "attention.share"]
-    if kernel.kind == "attention_grad":
+    if kernels.kind == "attention_grad":
         keys, width = width, keys
         share = share * constants["attention.backward"]
     units = device.multiprocessors or MULTIPROCESSORS
     blocks = batch * ceil(length, QUERIES)
     idle = ceil(blocks, units) * units / blocks
-    work = kernel.flop * idle * (1 + constants["attention.softmax"] / width)
-    return Parts(work / (device.peak_flop_per_s[kernel.dtype] * share), memory, gap)
+    work = kernels.flop * idle * (1 + constants["attention.softmax"] / width)
+    return Parts(work / (device.peak_flop_per_s[kernels.dtype] * share), memory, gap)

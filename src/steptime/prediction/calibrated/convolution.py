@@ -6,6 +6,8 @@ Convolutional Neural Networks".
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
@@ -14,14 +16,12 @@ from steptime.prediction.calibrated.form import (
     Parts,
     ceil,
     has_matrix_units,
-    kept,
     library_share,
     memory_rate,
-    remembered,
     streamed_s,
 )
 from steptime.prediction.calibrated.product import Shape, product_s
-from steptime.prediction.kernel import Kernel, Larger, computed_as
+from steptime.prediction.kernels import Rows, computed_as
 
 PLACES = 128  # of the result that a block of threads makes
 FILTERS = (128, 64, 32)  # that it may make of each
@@ -45,26 +45,25 @@ class Layer(NamedTuple):
     strides: Any
 
 
-def convolution(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a convolution or of one of its gradients by its best algorithm."""
-    layer = layer_of(kernel.kind, kernel.products[0], kernel.window or (1,) * 4)
-    depthwise = (layer.groups > 1) * (layer.made * layer.read == 1)
-    if isinstance(depthwise, int) and depthwise:
-        return _depthwise(kernel, device, constants)
-    dtype = computed_as(kernel, device)
-    if kernel.unit == "matrix" and has_matrix_units(device, constants, dtype):
-        best = _on_matrix_units(kernel, dtype, layer, device, constants, larger)
+    layer = layer_of(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
+    depthwise = (layer.groups > 1) & (layer.made * layer.read == 1)
+    if np.all(depthwise):
+        return _depthwise(kernels, device, constants)
+    dtype = computed_as(kernels, device)
+    if kernels.unit == "matrix" and has_matrix_units(device, dtype):
+        best = _on_matrix_units(kernels, dtype, layer, device, constants)
     else:
-        best = _by_lanes(kernel, layer, device, constants, larger)
-        peak = device.peak_flop_per_s[kernel.dtype]
+        best = _by_lanes(kernels, layer, device, constants)
+        peak = device.peak_flop_per_s[kernels.dtype]
         busy = best.compute_s * peak * constants["convolution.share"]
-        best = best._replace(flop=-larger(-kernel.flop, -busy))
-    if isinstance(depthwise, int):
+        best = best._replace(flop=np.minimum(kernels.flop, busy))
+    if not np.any(depthwise):
         return best
-    return _either(depthwise, _depthwise(kernel, device, constants), best)
+    return _either(depthwise, _depthwise(kernels, device, constants), best)
 
 
-@remembered
 def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
     """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
     groups, m, n, k = shape
@@ -76,7 +75,7 @@ def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
     return Layer(groups, k, m, n / taps, taps, strides)
 
 
-def implicit(kind: str, layer: Layer, larger: Larger) -> tuple[Any, Any, Any, Any]:
+def implicit(kind: str, layer: Layer) -> tuple[Any, Any, Any, Any]:
     """Return `(groups, m, n, k)` of the product that is never written out.
 
     A gradient of the input takes all taps at all its places: no library leaves out those that a
@@ -87,49 +86,45 @@ def implicit(kind: str, layer: Layer, larger: Larger) -> tuple[Any, Any, Any, An
         return groups, places, made, read * taps
     if kind == "conv_transpose2d":
         return groups, places * strides, read, made * taps
-    return groups, larger(made, read * taps), -larger(-made, -read * taps), places
+    return groups, np.maximum(made, read * taps), np.minimum(made, read * taps), places
 
 
-def _by_lanes(
-    kernel: Kernel, layer: Layer, device: Device, constants: Constants, larger: Larger
-) -> Parts:
+def _by_lanes(kernels: Rows, layer: Layer, device: Device, constants: Constants) -> Parts:
     """Return the seconds of the quickest algorithm in plain float32."""
-    size = SIZE_BYTES[kernel.dtype]
-    gap = constants["launch.gap_s"] * kernel.launches
-    if kernel.channels_last:  # turned around each way, but for what is a product as it is
+    size = SIZE_BYTES[kernels.dtype]
+    gap = constants["launch.gap_s"] * kernels.launches
+    if kernels.channels_last:  # turned around each way, but for what is a product as it is
         turned = 1 - (layer.taps == 1) * (layer.strides == 1)
         gap = gap + turned * _turning_s(layer, size, device, constants)
-    moving = streamed_s(kernel.bytes, device, constants)
-    weights = kernel.kind == "conv2d_grad_weight"
-    shape = implicit(kernel.kind, layer, larger)
-    arithmetic = _direct_s(device, constants, kernel.dtype, shape, larger, weights)
+    moving = streamed_s(kernels.bytes, device, constants)
+    weights = kernels.kind == "conv2d_grad_weight"
+    shape = implicit(kernels.kind, layer)
+    arithmetic = _direct_s(device, constants, kernels.dtype, shape, weights)
     best = Parts(arithmetic, moving, gap)
-    if kernel.kind == "conv_transpose2d":
+    if kernels.kind == "conv_transpose2d":
         unrolled = layer.groups * layer.places * layer.read * layer.taps
         shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
-        arithmetic = _direct_s(device, constants, kernel.dtype, shape, larger)
-        moved = kernel.bytes + 2 * size * unrolled * (layer.taps > 1)
-        best = _quicker(1, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
+        arithmetic = _direct_s(device, constants, kernels.dtype, shape)
+        moved = kernels.bytes + 2 * size * unrolled * (layer.taps > 1)
+        best = _quicker(True, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
     old = (device.architecture or "").startswith("Kepler")
-    if kernel.window is None or kernel.dtype != "float32" or old:
+    if kernels.window is None or kernels.dtype != "float32" or old:
         return best
-    height, width = kernel.window[:2]
-    fits = (height == 3) * (width == 3) * (layer.strides == 1)
-    if isinstance(fits, int) and not fits:
+    height, width = kernels.window[:2]
+    fits = (height == 3) & (width == 3) & (layer.strides == 1)
+    if not np.any(fits):
         return best
     if not weights:
-        arithmetic = _fused_s(kernel, layer, device, constants)
+        arithmetic = _fused_s(kernels, layer, device, constants)
         best = _quicker(fits, Parts(arithmetic, moving, gap), best)
-    return _quicker(fits, _in_three(kernel, layer, gap, device, constants, larger), best)
+    return _quicker(fits, _in_three(kernels, layer, gap, device, constants), best)
 
 
-@kept
 def _direct_s(
     device: Device,
     constants: Constants,
     dtype: str,
     shape: Shape,
-    larger: Larger,
     splits: bool = False,
 ) -> Any:
     """Return the seconds of arithmetic of a product whose operands are gathered from images.
@@ -145,18 +140,17 @@ def _direct_s(
     if splits:
         rate = rate * constants["convolution.weights"]
     ramp = constants["convolution.ramp"]
-    best: Any = None
-    for filters in FILTERS:
-        each = 2.0 * PLACES * filters * units / rate  # seconds of a wave and one k
-        blocks = groups * ceil(m, PLACES) * ceil(n, filters)
-        found = ceil(blocks, units) * each * (k + ramp)
-        if splits:
-            parts = larger(1.0, -larger(-(units // blocks), -(k // LEAST_PART)))
-            summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
-            split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
-            found = -larger(-found, -split)
-        best = found if best is None else -larger(-best, -found)
-    return best
+    filters = np.array(FILTERS).reshape(-1, *[1] * np.ndim(groups * m * n * k))
+    each = 2.0 * PLACES * filters * units / rate  # seconds of a wave and one k
+    blocks = groups * ceil(m, PLACES) * ceil(n, filters)
+    found = ceil(blocks, units) * each * (k + ramp)
+    if splits:
+        parts = np.minimum(np.floor(units / blocks), np.floor(k / LEAST_PART))
+        parts = np.maximum(1.0, parts)
+        summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
+        split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
+        found = np.minimum(found, split)
+    return found.min(axis=0)
 
 
 def _turning_s(layer: Layer, size: float, device: Device, constants: Constants) -> Any:
@@ -170,7 +164,6 @@ def _turning_s(layer: Layer, size: float, device: Device, constants: Constants) 
     return 2 * size * (elements + few * places) * _turning_byte_s(device, constants)
 
 
-@kept
 def _turning_byte_s(device: Device, constants: Constants) -> Any:
     """Return the seconds in which a byte that is read and written comes into another layout.
 
@@ -183,7 +176,6 @@ def _turning_byte_s(device: Device, constants: Constants) -> Any:
     return own_s + 1 / memory_rate(device, constants)
 
 
-@remembered
 def _turned(layer: Layer) -> tuple[Any, Any]:
     """Return the places and elements of a layer's images that have more than one channel."""
     read, made = layer.groups * layer.read, layer.groups * layer.made
@@ -191,59 +183,56 @@ def _turned(layer: Layer) -> tuple[Any, Any]:
     return before + after, before * read + after * made
 
 
-def _squares(kernel: Kernel, layer: Layer, side: int) -> Any:
+def _squares(kernels: Rows, layer: Layer, side: int) -> Any:
     """Return the squares of `side` by `side` places that cover all maps of a batch."""
-    rows, columns = (kernel.window or (1,) * 6)[4:]
+    rows, columns = (kernels.window or (1,) * 6)[4:]
     return layer.places / (rows * columns) * ceil(rows, side) * ceil(columns, side)
 
 
-def _fused_s(kernel: Kernel, layer: Layer, device: Device, constants: Constants) -> Any:
+def _fused_s(kernels: Rows, layer: Layer, device: Device, constants: Constants) -> Any:
     """Return the seconds of arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 for 36.
 
     A block of threads makes 32 squares of 32 filters.
     """
     units = device.multiprocessors or MULTIPROCESSORS
-    rate = device.peak_flop_per_s[kernel.dtype] * constants["convolution.fused_share"]
-    forward = kernel.kind == "conv2d"
+    rate = device.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
+    forward = kernels.kind == "conv2d"
     n, k = (layer.made, layer.read) if forward else (layer.read, layer.made)
-    blocks = layer.groups * ceil(_squares(kernel, layer, 2), 32) * ceil(n, 32)
+    blocks = layer.groups * ceil(_squares(kernels, layer, 2), 32) * ceil(n, 32)
     each = 2.0 * 16 * 32 * 32 * units / rate
     return ceil(blocks, units) * each * (k + constants["convolution.ramp"] / 9)
 
 
-def _in_three(
-    kernel: Kernel, layer: Layer, gap: Any, device: Device, constants: Constants, larger: Larger
-) -> Parts:
+def _in_three(kernels: Rows, layer: Layer, gap: Any, device: Device, constants: Constants) -> Parts:
     """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
 
     The transforms overlap nothing.
     """
     groups, places, made, read, *_ = layer
-    squares = _squares(kernel, layer, 4)
+    squares = _squares(kernels, layer, 4)
     m, n, k = {
         "conv2d": (squares, made, read),
         "conv_transpose2d": (squares, read, made),
         "conv2d_grad_weight": (made, read, squares),
-    }[kernel.kind]
-    size = SIZE_BYTES[kernel.dtype]
+    }[kernels.kind]
+    size = SIZE_BYTES[kernels.dtype]
     inside = 36 * size * groups * (squares * (read + made) + read * made)
     outside = size * groups * (places * (read + made) + 9 * read * made)
     turned = streamed_s(inside + outside, device, constants) / constants["convolution.transform"]
     batched = 36 * groups, m, n, k
     return Parts(
-        product_s(device, constants, kernel.dtype, batched, larger)[0],
+        product_s(device, constants, kernels.dtype, batched)[0],
         streamed_s(inside, device, constants),
         gap + turned + 3 * constants["launch.gap_s"],
     )
 
 
 def _on_matrix_units(
-    kernel: Kernel,
+    kernels: Rows,
     dtype: str,
     layer: Layer,
     device: Device,
     constants: Constants,
-    larger: Larger,
 ) -> Parts:
     """Return the seconds of an implicit product on tensor cores, whose images are channels last.
 
@@ -251,27 +240,26 @@ def _on_matrix_units(
     it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
     are copied to one that is.
     """
-    shape = _padded(kernel.kind, layer, larger)
-    arithmetic, _ = product_s(device, constants, dtype, shape, larger)
+    shape = _padded(kernels.kind, layer)
+    arithmetic, _ = product_s(device, constants, dtype, shape)
     arithmetic = arithmetic / constants["convolution.matrix_share"]
-    gap = constants["launch.gap_s"] * kernel.launches
-    forward = kernel.kind == "conv2d" and kernel.pass_ == "forward"
-    if not kernel.channels_last:
-        turning = _turning_s(layer, SIZE_BYTES[kernel.dtype], device, constants)
+    gap = constants["launch.gap_s"] * kernels.launches
+    forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
+    if not kernels.channels_last:
+        turning = _turning_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
         name = "convolution.matrix_turned" if forward else "convolution.gradients_turned"
         gap = gap + turning * constants[name]
     else:
-        copied = 2 * SIZE_BYTES[kernel.dtype] * _uneven(layer)
+        copied = 2 * SIZE_BYTES[kernels.dtype] * _uneven(layer)
         gap = gap + streamed_s(copied, device, constants)
         if not forward:
-            vector = device.vector_peak("float32") or device.peak_flop_per_s[kernel.dtype]
-            slow = _without_matrix_units(layer, larger) * kernel.flop
+            vector = device.vector_peak("float32") or device.peak_flop_per_s[kernels.dtype]
+            slow = _without_matrix_units(layer) * kernels.flop
             arithmetic = arithmetic + slow / (vector * constants["convolution.groups_share"])
-    moving = streamed_s(kernel.bytes, device, constants)
-    return Parts(arithmetic, moving, gap, kernel.flop)
+    moving = streamed_s(kernels.bytes, device, constants)
+    return Parts(arithmetic, moving, gap, kernels.flop)
 
 
-@remembered
 def _uneven(layer: Layer) -> Any:
     """Return the elements of a layer's images whose channels tensor cores do not take as they are.
 
@@ -282,8 +270,7 @@ def _uneven(layer: Layer) -> Any:
     return (layer.groups == 1) * layer.places * (layer.strides * read + made)
 
 
-@remembered
-def _without_matrix_units(layer: Layer, larger: Larger) -> Any:
+def _without_matrix_units(layer: Layer) -> Any:
     """Return FLOP on vector units for each that is counted, of a gradient of groups; 0 for others.
 
     With channels last cuDNN has quick kernels for 32 groups at once of 4 to 32 channels that make
@@ -291,40 +278,36 @@ def _without_matrix_units(layer: Layer, larger: Larger) -> Any:
     """
     groups, _, made, read, *_ = layer
     quick = (groups % 32 == 0) * (made == read) * (read >= 4) * (read <= FILTERS[-1])
-    widest = larger(made, read)
+    widest = np.maximum(made, read)
     return (groups > 1) * (1 - quick) * ceil(widest, FILTERS[-1]) * FILTERS[-1] / widest
 
 
-@remembered
-def _padded(kind: str, layer: Layer, larger: Larger) -> Shape:
+def _padded(kind: str, layer: Layer) -> Shape:
     """Return the product of a layer whose channels are padded for tensor cores."""
     groups, places, made, read, taps, strides = layer
     made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
-    _, m, n, k = implicit(kind, Layer(groups, places, made, read, taps, strides), larger)
-    grouped: Any = groups > 1
-    short = grouped * -larger(-m, -n) + (1 - grouped) * m  # few filters of a group fill few rows
+    _, m, n, k = implicit(kind, Layer(groups, places, made, read, taps, strides))
+    short = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
     return groups, short, m * n / short, k
 
 
-def _depthwise(kernel: Kernel, device: Device, constants: Constants) -> Parts:
+def _depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a filter for each channel: its traffic, at a poor share of the rate."""
-    moving = streamed_s(kernel.bytes, device, constants) / constants["convolution.depthwise_share"]
-    vector = device.vector_peak(kernel.dtype) or device.peak_flop_per_s[kernel.dtype]
-    arithmetic = kernel.flop / (vector * constants["stream.flop_share"])
-    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernel.launches, kernel.flop)
+    moving = streamed_s(kernels.bytes, device, constants) / constants["convolution.depthwise_share"]
+    vector = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
+    arithmetic = kernels.flop / (vector * constants["stream.flop_share"])
+    return Parts(arithmetic, moving, constants["launch.gap_s"] * kernels.launches, kernels.flop)
 
 
 def _quicker(fits: Any, one: Parts, other: Parts) -> Parts:
     """Return the parts of what takes less, `other` where `one` does not fit."""
-    return _either(fits * (_rough_s(one) < _rough_s(other)), one, other)
+    return _either(fits & (_rough_s(one) < _rough_s(other)), one, other)
 
 
 def _either(first: Any, one: Parts, other: Parts) -> Parts:
     """Return `one` where `first` is 1, `other` where it is 0."""
-    if isinstance(first, int):
-        return one if first else other
     both = zip(one, other, strict=True)
-    return Parts(*[None if a is None else first * a + (1 - first) * b for a, b in both])
+    return Parts(*[None if a is None else np.where(first, a, b) for a, b in both])
 
 
 def _rough_s(parts: Parts) -> Any:

@@ -6,9 +6,11 @@ Where the figures come from is said beside the constants (`data/priors/cpu.toml`
 
 from typing import Any
 
+import numpy as np
+
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, Form, Parts
-from steptime.prediction.kernel import Kernel, Larger
+from steptime.prediction.kernels import Rows
 
 CLOCK_HZ = 3e9  # of a device whose file does not say
 CACHE_BYTES = 32 * 2**20  # likewise, of its last cache
@@ -44,12 +46,12 @@ def at_work(device: Device, share: float, large: Any = 1) -> Any:
     return 1 + ((device.cores or 1) - 1) * share * large
 
 
-def core_flop_per_s(kernel: Kernel, device: Device) -> float:
+def core_flop_per_s(kernels: Rows, device: Device) -> float:
     """Return the peak of one core."""
-    return device.peak_flop_per_s[kernel.dtype] / (device.cores or 1)
+    return device.peak_flop_per_s[kernels.dtype] / (device.cores or 1)
 
 
-def moved_s(moved: Any, cores: Any, device: Device, constants: Constants, larger: Larger) -> Any:
+def moved_s(moved: Any, cores: Any, device: Device, constants: Constants) -> Any:
     """Return the seconds in which some cores move bytes that lie in the last cache or beyond it.
 
     Well within the cache each core moves `stream.cache_bytes_per_s`; well beyond it each moves
@@ -59,97 +61,97 @@ def moved_s(moved: Any, cores: Any, device: Device, constants: Constants, larger
     filled = moved / (constants["stream.cache_share"] * (device.l2_bytes or CACHE_BYTES))
     outside = filled * filled / (1 + filled * filled)
     core = moved / (constants["stream.cache_bytes_per_s"] * cores)
-    memory = larger(
+    memory = np.maximum(
         moved / (constants["stream.memory_share"] * device.memory_bytes_per_s),
         moved / (constants["stream.core_bytes_per_s"] * cores),
     )
-    return core + outside * larger(memory - core, 0 * core)
+    return core + outside * np.maximum(memory - core, 0 * core)
 
 
-def gap_s(kernel: Kernel, cores: Any, constants: Constants) -> Any:
+def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
     """Return the seconds of calling a kernel's operators, and of the new pages of its output.
 
     Calls include the records of gradients, and to wake the other cores; those that work on the
     kernel map and zero its pages.
     """
-    pages = kernel.fresh * constants["stream.page_s_per_byte"] / cores
+    pages = kernels.fresh * constants["stream.page_s_per_byte"] / cores
     begun = pages + constants["launch.fork_s"] * (cores > 1)
-    if kernel.pass_ == "update":
-        own = constants["launch.update_s"] * UPDATE_OPS.get(kernel.kind, 1)
+    if kernels.pass_ == "update":
+        own = constants["launch.update_s"] * UPDATE_OPS.get(kernels.kind, 1)
         return begun + own + constants["launch.weight_s"]
-    return begun + constants[f"launch.{kernel.pass_}_s"] * kernel.launches / kernel.serial
+    return begun + constants[f"launch.{kernels.pass_}_s"] * kernels.launches / kernels.serial
 
 
-def stream(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a kernel without products: cycles by kind, and bytes by cache."""
-    cores = at_work(device, constants["parallel.stream"], kernel.bytes > GRAIN_BYTES)
+    cores = at_work(device, constants["parallel.stream"], kernels.bytes > GRAIN_BYTES)
     rate = cores * (device.clock_hz or CLOCK_HZ)
-    name = CYCLES.get(kernel.kind, "vector.cycles")
-    compute = kernel.flop * constants[name] / rate
-    memory = moved_s(kernel.bytes, cores, device, constants, larger)
-    return Parts(compute, memory, gap_s(kernel, cores, constants))
+    name = CYCLES.get(kernels.kind, "vector.cycles")
+    compute = kernels.flop * constants[name] / rate
+    memory = moved_s(kernels.bytes, cores, device, constants)
+    return Parts(compute, memory, gap_s(kernels, cores, constants))
 
 
 def products_s(
-    kernel: Kernel, cores: Any, device: Device, constants: Constants, share: float
+    kernels: Rows, cores: Any, device: Device, constants: Constants, share: float
 ) -> Any:
     """Return the seconds of products, whose share of the peak falls with short sides."""
-    rate = core_flop_per_s(kernel, device) * share * cores
+    rate = core_flop_per_s(kernels, device) * share * cores
     side = constants["product.side"]
     return sum(
         2.0 * batch * (m + side) * (n + side) * (k + side) / rate
-        for batch, m, n, k in kernel.products
+        for batch, m, n, k in kernels.products
     )
 
 
-def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of matrix products, for which a library first packs its operands."""
     cores = at_work(device, constants["parallel.product"])
-    compute = products_s(kernel, cores, device, constants, constants["product.share"])
-    memory = moved_s(kernel.bytes, cores, device, constants, larger)
+    compute = products_s(kernels, cores, device, constants, constants["product.share"])
+    memory = moved_s(kernels.bytes, cores, device, constants)
     packing = constants["product.packing"] * memory
-    return Parts(compute, memory, gap_s(kernel, cores, constants) + packing)
+    return Parts(compute, memory, gap_s(kernels, cores, constants) + packing)
 
 
-def attention(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of fused attention; what a causal mask leaves out is computed too."""
     cores = at_work(device, constants["parallel.product"])
-    share = constants[f"attention.{kernel.pass_}"]
-    compute = products_s(kernel, cores, device, constants, share)
-    memory = moved_s(kernel.bytes, cores, device, constants, larger)
-    return Parts(compute, memory, gap_s(kernel, cores, constants))
+    share = constants[f"attention.{kernels.pass_}"]
+    compute = products_s(kernels, cores, device, constants, share)
+    memory = moved_s(kernels.bytes, cores, device, constants)
+    return Parts(compute, memory, gap_s(kernels, cores, constants))
 
 
-def convolution(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a convolution in a blocked layout, to which its tensors are copied."""
     cores = at_work(device, constants["parallel.convolution"])
-    rate = core_flop_per_s(kernel, device) * constants["convolution.share"] * cores
+    rate = core_flop_per_s(kernels, device) * constants["convolution.share"] * cores
     rows, side = constants["convolution.rows"], constants["convolution.side"]
     window, compute = constants["convolution.window"], 0.0
-    for groups, m, n, k in kernel.products:
-        places, filters, taps = (k, m, n) if kernel.kind == "conv2d_grad_weight" else (m, n, k)
+    for groups, m, n, k in kernels.products:
+        places, filters, taps = (k, m, n) if kernels.kind == "conv2d_grad_weight" else (m, n, k)
         padded = (places + rows) * (filters + side) * (taps + window)
         compute = compute + 2.0 * groups * padded / rate
-    copied = moved_s(kernel.bytes, cores, device, constants, larger)
+    copied = moved_s(kernels.bytes, cores, device, constants)
     copies = constants["convolution.copies"] * copied
-    gap = constants["convolution.call_s"] + gap_s(kernel, cores, constants)
+    gap = constants["convolution.call_s"] + gap_s(kernels, cores, constants)
     return Parts(compute, copied, gap + copies)
 
 
-def recurrent(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a recurrent layer: its products, and the gates of each step."""
-    cell = kernel.kind.removesuffix("_grad")
+    cell = kernels.kind.removesuffix("_grad")
     cores = at_work(device, constants["parallel.recurrent"])
     share = constants["recurrent.lstm_share" if cell == "lstm" else "product.share"]
-    compute = products_s(kernel, cores, device, constants, share)
-    batch, m, n, k = kernel.products[1]
-    is_forward = kernel.kind == cell
+    compute = products_s(kernels, cores, device, constants, share)
+    batch, m, n, k = kernels.products[1]
+    is_forward = kernels.kind == cell
     state = m * (n if is_forward else k) * batch  # elements of all gates
     gates = state * constants[f"recurrent.{cell}_cycles"] / (device.clock_hz or CLOCK_HZ)
-    steps = kernel.serial * constants[f"recurrent.{cell}_step_s"]
-    memory = moved_s(kernel.bytes, cores, device, constants, larger)
+    steps = kernels.serial * constants[f"recurrent.{cell}_step_s"]
+    memory = moved_s(kernels.bytes, cores, device, constants)
     twice = 1 if is_forward else constants["recurrent.backward"]
-    gap = gap_s(kernel, cores, constants)
+    gap = gap_s(kernels, cores, constants)
     return Parts(compute, memory, gap + twice * (gates + steps))
 
 

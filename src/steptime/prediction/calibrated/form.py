@@ -1,12 +1,12 @@
-"""What a form returns, and arithmetic that numbers and arrays share."""
+"""What a form returns, and what several forms ask of a device."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
-from typing import Any, NamedTuple, TypeVar, cast
-from weakref import ref
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from steptime.hardware.device import Device
-from steptime.prediction.kernel import Kernel, Larger, computed_as
+from steptime.prediction.kernels import Rows, computed_as
 
 
 class Parts(NamedTuple):
@@ -22,59 +22,12 @@ class Parts(NamedTuple):
 
 
 Constants = Mapping[str, float]
-Form = Callable[[Kernel, Device, Constants, Larger], Parts]
-
-
-Of = TypeVar("Of", bound=Callable[..., Any])
-
-
-MOST = 1 << 14  # answers that are kept
-
-
-def remembered(of: Of) -> Of:
-    """Return a function of sizes that remembers its answers, but of arrays, which have no hash."""
-    known = lru_cache(MOST)(of)
-
-    @wraps(of)
-    def found(*sizes: Any) -> Any:
-        try:
-            return known(*sizes)
-        except TypeError:
-            return of(*sizes)
-
-    return cast("Of", found)
-
-
-def kept(of: Of) -> Of:
-    """Return a function that remembers what it says of a device, its constants and words, too.
-
-    It does so as long as the device lives, and beside it: a device is data, which can be copied.
-    """
-    known: dict[int, tuple[ref[Device], Constants, dict[Any, Any]]] = {}
-
-    @wraps(of)
-    def told(device: Device, constants: Constants, *words: Any) -> Any:
-        place = id(device)
-        here = known.get(place)
-        if here is None or here[1] is not constants or len(here[2]) > MOST:
-            here = known[place] = ref(device, lambda _: known.pop(place, None)), constants, {}
-        try:
-            if words in here[2]:
-                return here[2][words]
-        except TypeError:  # arrays have no hash
-            return of(device, constants, *words)
-        answer = here[2][words] = of(device, constants, *words)
-        return answer
-
-    return cast("Of", told)
+Form = Callable[[Rows, Device, Constants], Parts]
 
 
 def ceil(part: Any, size: Any) -> Any:
     """Return how many of `size` it takes to cover `part`: 3 for 5 and 2."""
-    if type(part) in (int, float):
-        return -(-part // size)
-    exact = part / size  # of arrays, whose // takes eight times as long
-    return exact.__array_namespace__().ceil(exact)
+    return np.ceil(part / size)
 
 
 OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
@@ -95,7 +48,6 @@ def library_share(device: Device, constants: Constants) -> float:
     return 1.0 if of_nvidia else constants["product.amd"]
 
 
-@kept
 def memory_rate(device: Device, constants: Constants) -> Any:
     """Return the bytes per second that long kernels reach: a share by the kind of memory.
 
@@ -135,7 +87,6 @@ def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
     return moved / rate + waits * (moved > 0)
 
 
-@kept
 def _moving(device: Device, constants: Constants) -> tuple[float, float]:
     """Return the bytes per second that are reached, and the seconds until the first come."""
     waits = latency_s(device, constants, "stream.latency_s")
@@ -158,16 +109,15 @@ def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
 _LATER = 8  # power of the norm of both: near their maximum
 
 
-def ruled_as(kernel: Kernel, device: Device) -> str:
+def ruled_as(kernels: Rows, device: Device) -> str:
     """Return the type whose units, power limit and joules a kernel has.
 
     Constants of convolutions in TF32 were fitted with those of float32.
     """
-    return kernel.dtype if kernel.window else computed_as(kernel, device)
+    return kernels.dtype if kernels.window else computed_as(kernels, device)
 
 
-@kept
-def has_matrix_units(device: Device, _: Constants, dtype: str) -> bool:
+def has_matrix_units(device: Device, dtype: str) -> bool:
     """Whether products of a type run on units made for them: tensor cores, AMD's matrix cores.
 
     Their peak is well above that of vector units; double rate for half types is none.

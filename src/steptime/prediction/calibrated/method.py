@@ -1,33 +1,33 @@
 """The method `calibrated`: what kernels take on a device as it is, with an interval."""
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
-from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
 from steptime.prediction.calibrated.convolution import convolution
 from steptime.prediction.calibrated.form import (
     OLD,
-    Constants,
     Form,
     has_matrix_units,
-    kept,
     ruled_as,
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants
 from steptime.prediction.calibrated.hull import beyond, wider
-from steptime.prediction.calibrated.interval import Bounds, bounds
-from steptime.prediction.calibrated.power import Limit, capped_s, limit_of
+from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
 from steptime.prediction.calibrated.stream import stream
 from steptime.prediction.calibrated.systolic import systolic
-from steptime.prediction.kernel import Interval, Kernel, Larger, Settings
+from steptime.prediction.kernel import Interval, Kernel, Settings
+from steptime.prediction.kernels import Rows
 from steptime.prediction.method import (
     CHANNELS_LAST,
     EFFICIENCIES,
@@ -61,78 +61,42 @@ NAMES: dict[Form, str] = {  # under which constants say how far off a form is
 }
 
 
-def price(
-    kernel: Kernel, device: Device, larger: Larger = max, alone: float = 0, pause_s: float = 0.0
-) -> Interval:
-    """Return the seconds of a kernel by the form of its kind, with a central 80 % interval.
+def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Interval:
+    """Return the seconds of kernels by the form of their kind, with a central 80 % interval.
 
-    `alone` is 1 for a kernel that runs again and again, 0 among those of a step; `pause_s` is how
-    long the device rests each time, which spares power.
+    `alone` is 1 for those that run again and again, 0 among those of a step; `pause_s` is how long
+    the device rests each time, which spares power. The powers join arithmetic and traffic, and both
+    and the limit where units made for products run.
     """
-    constants = device.constants
-    form, power, joint, beyond, apart, in_step, limit = _rules(
-        device, constants, kernel.kind, kernel.unit, ruled_as(kernel, device)
-    )
-    compute_s, memory_s, gap_s, done = form(kernel, device, constants, larger)
-    least_s = capped_s(kernel, compute_s, alone, limit, larger, done) - pause_s
+    constants, dtype, form = device.constants, ruled_as(rows, device), form_of(rows, device)
+    compute_s, memory_s, gap_s, done = form(rows, device, constants)
+    limit = limit_of(device, constants, rows.unit, dtype)
+    least_s = capped_s(rows, compute_s, alone, limit, done) - pause_s
+    multiplies = rows.unit == "matrix" and device.kind == "gpu" and has_matrix_units(device, dtype)
+    power = constants["joint.matrix_power" if multiplies else "joint.power"]
     running_s = (compute_s**power + memory_s**power) ** (1 / power)
-    value = larger(running_s, least_s)
-    if joint:  # over hours, clocks fall before the limit is reached
-        often_s = (running_s**joint + larger(least_s, 0) ** joint) ** (1 / joint)
+    value = np.maximum(running_s, least_s)
+    if multiplies:  # over hours, clocks fall before the limit is reached
+        joint = constants["joint.power"]
+        often_s = (running_s**joint + np.maximum(least_s, 0) ** joint) ** (1 / joint)
         value = alone * value + (1 - alone) * often_s
     value = value + gap_s
-    if type(alone) in (int, float):
-        low, high, shared = apart if alone else in_step
-    else:
-        low, high, shared = (
-            alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True)
-        )
+    wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
+    apart, in_step = (bounds(NAMES[form], constants, wider, one) for one in (False, True))
+    low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
+    beyond = constants.get("interval.beyond", 0.0) > 0
     return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
 
 
-@kept
-def _rules(
-    device: Device, constants: Constants, kind: str, unit: str, dtype: str
-) -> tuple[Form, float, float, bool, Bounds, Bounds, Limit | None]:
-    """Return form, powers, whether it extrapolates, intervals and limit of kernels of a kind.
-
-    The intervals are of one by itself, and of one in a step. The powers join arithmetic and
-    traffic, and both and the limit, 0 where units made for products do not run.
-    """
-    form = _form(kind, unit, device)
-    multiplies = unit == "matrix" and device.kind == "gpu"
-    multiplies = multiplies and has_matrix_units(device, constants, dtype)
-    power = constants["joint.matrix_power" if multiplies else "joint.power"]
-    beyond = constants.get("interval.beyond", 0.0) > 0
-    joint = constants["joint.power"] if multiplies else 0.0
-    limit = limit_of(device, constants, unit, dtype)
-    return form, power, joint, beyond, *_bounds(device, constants, NAMES[form]), limit
-
-
-@kept
-def _bounds(device: Device, constants: Constants, form: str) -> tuple[Bounds, Bounds]:
-    """Return the intervals of a form's kernels by themselves, and in a step."""
-    wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
-    return bounds(form, constants, wider), bounds(form, constants, wider, in_step=True)
-
-
-def form_of(kernel: Kernel, device: Device) -> Form:
+def form_of(kernel: Kernel | Rows, device: Device) -> Form:
     """Return the form that prices a kernel on a device."""
-    return _form(kernel.kind, kernel.unit, device)
-
-
-def _form(kind: str, unit: str, device: Device) -> Form:
     forms = FORMS.get(device.kind, GPU)
-    return forms.get(kind) or forms[unit]
+    return forms.get(kernel.kind) or forms[kernel.unit]
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    return _seen(device, catalog.priors(device.kind, settings.stack), dtype, settings)
-
-
-@kept
-def _seen(device: Device, priors: Mapping[str, Constant], dtype: str, settings: Settings) -> Device:
+    priors = catalog.priors(device.kind, settings.stack)
     found = {name: one.value for name, one in priors.items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():

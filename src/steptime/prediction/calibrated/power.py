@@ -1,12 +1,13 @@
 """The power cap: what a device may draw bounds how fast it works for long."""
 
-from collections.abc import Iterable
 from math import exp
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import Constants, has_matrix_units, kept, ruled_as
-from steptime.prediction.kernel import Kernel, Larger
+from steptime.prediction.calibrated.form import Constants, has_matrix_units, ruled_as
+from steptime.prediction.kernels import Floats, Kernels, Rows
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
 NODE_NM = 16  # of the process in which energies are stated
@@ -17,19 +18,18 @@ NARROW = {"float8": 0.55, "float4": 0.3}
 UNKNOWN_NM = 7  # of a device whose file does not say
 
 
-def dynamic_j(kernel: Kernel, flop: Any, device: Device, constants: Constants) -> Any:
+def dynamic_j(kernels: Rows, flop: Any, device: Device, constants: Constants) -> Any:
     """Return the joules that a kernel takes beyond those of a device that waits.
 
     They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.tensor_j` of matrix units,
     less at smaller nodes by `power.node`, and `power.byte_j` for a byte.
     """
-    dtype = ruled_as(kernel, device)
-    multiplies = kernel.unit == "matrix" and has_matrix_units(device, constants, dtype)
+    dtype = ruled_as(kernels, device)
+    multiplies = kernels.unit == "matrix" and has_matrix_units(device, dtype)
     each = _flop_j(device, constants, multiplies, dtype)
-    return flop * each + kernel.bytes * constants["power.byte_j"]
+    return flop * each + kernels.bytes * constants["power.byte_j"]
 
 
-@kept
 def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) -> float:
     """Return the joules of a FLOP, of units made for products or of others."""
     said = device.process_nm or UNKNOWN_NM
@@ -60,11 +60,10 @@ class Limit(NamedTuple):
 
 
 def capped_s(
-    kernel: Kernel,
+    kernels: Rows,
     compute_s: Any,
     alone: Any,
     limit: Limit | None,
-    larger: Larger,
     flop: Any = None,
 ) -> Any:
     """Return the least seconds in which a GPU may spend a kernel's energy, 0 if not known.
@@ -77,17 +76,16 @@ def capped_s(
     if limit is None:
         return 0.0
     peak, flop_j, byte_j, alone_w, mixed_w = limit
-    executed = -larger(-(kernel.flop if flop is None else flop), -compute_s * peak)
+    executed = np.minimum(kernels.flop if flop is None else flop, compute_s * peak)
     budget_w = alone * alone_w + (1 - alone) * mixed_w
-    return (executed * flop_j + kernel.bytes * byte_j) / budget_w
+    return (executed * flop_j + kernels.bytes * byte_j) / budget_w
 
 
-@kept
 def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Limit | None:
     """Return what bounds kernels of a type on a GPU; None where its limit is not known."""
     if device.peak_w is None or device.kind != "gpu":
         return None
-    multiplies = unit == "matrix" and has_matrix_units(device, constants, dtype)
+    multiplies = unit == "matrix" and has_matrix_units(device, dtype)
     budget_w = device.peak_w * (1 - waiting_share(device, constants))
     mixed = 1.0 if multiplies else constants["power.mixed"]
     flop_j = _flop_j(device, constants, multiplies, dtype)
@@ -107,11 +105,27 @@ def waiting_share(device: Device, constants: Constants) -> float:
     return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
 
 
-def spent_j(kernels: Iterable[Kernel], device: Device) -> float:
-    """Return the joules of kernels beyond those of a device that waits, 0 where not known."""
-    if "power.flop_j" not in device.constants:
-        return 0.0
-    return sum(float(dynamic_j(one, one.flop, device, device.constants)) for one in kernels)
+def joules_of(kernels: Kernels, device: Device) -> Floats:
+    """Return the joules of each kernel that differs beyond those of a device that waits.
+
+    They are 0 where not known.
+    """
+    found: Floats = np.zeros(len(kernels.distinct))
+    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
+        found[places] = dynamic_j(rows, rows.flop, device, device.constants)
+    return found
+
+
+def spent_j(kernels: Kernels, device: Device, often: Floats | None = None) -> Any:
+    """Return the joules of all kernels beyond those of a device that waits, 0 where not known.
+
+    Each row of `often` says how often they come, if that is not as often as there are.
+    """
+    found: Any = 0.0
+    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
+        joules = dynamic_j(rows, rows.flop, device, device.constants)
+        found = found + (kernels.often if often is None else often)[..., places] @ joules
+    return found
 
 
 def drawn_of(

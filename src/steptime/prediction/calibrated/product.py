@@ -1,8 +1,10 @@
 """Matrix products on GPUs: tiles of the result, in waves over the multiprocessors."""
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.device import Device
@@ -14,15 +16,14 @@ from steptime.prediction.calibrated.form import (
     ceil,
     has_matrix_units,
     is_geforce,
-    kept,
     latency_s,
     library_share,
     memory_rate,
     missed,
-    remembered,
     streamed_s,
 )
-from steptime.prediction.kernel import Kernel, Larger, computed_as
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernels import Rows, computed_as
 
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
@@ -58,37 +59,37 @@ PAGES_BYTES, ROW = 16 * 2**20, 4000  # of a matrix that older GPUs hold at hand,
 GROWS = 0.4  # power by which reading again slows down as the first operand grows
 
 
-def product(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a kernel's products, each by the tile that suits it best."""
-    compute, flop = tiled(kernel, device, constants, larger)
-    moved = larger(kernel.bytes - _at_hand(kernel, device), 0)
-    if not has_matrix_units(device, constants, computed_as(kernel, device)):
-        moved = moved + (constants["product.along"] - 1) * _along(kernel)
+    compute, flop = tiled(kernels, device, constants)
+    moved = np.maximum(kernels.bytes - _at_hand(kernels, device), 0)
+    if not has_matrix_units(device, computed_as(kernels, device)):
+        moved = moved + (constants["product.along"] - 1) * _along(kernels)
     memory = streamed_s(moved, device, constants)
-    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches, flop)
+    return Parts(compute, memory, constants["launch.gap_s"] * kernels.launches, flop)
 
 
-def _along(kernel: Kernel) -> Any:
+def _along(kernels: Rows) -> Any:
     """Return the bytes of operands that lie along the contraction, of which tiles read pieces."""
-    size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
-    of_weights = kernel.kind == "linear"
-    return sum(size * batch * (m + n * of_weights) * k for batch, m, n, k in kernel.products)
+    size = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
+    of_weights = kernels.kind == "linear"
+    return sum(size * batch * (m + n * of_weights) * k for batch, m, n, k in kernels.products)
 
 
-def _at_hand(kernel: Kernel, device: Device) -> Any:
+def _at_hand(kernels: Rows, device: Device) -> Any:
     """Return the bytes that the last cache holds: what the kernel before made, what the next reads.
 
     Weights are read once in a step, and come from memory.
     """
-    size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
-    parts = [size * batch * m * (n + k) for batch, m, n, k in kernel.products]
+    size = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
+    parts = [size * batch * m * (n + k) for batch, m, n, k in kernels.products]
     return sum(own * (1 - missed(own, device)) for own in parts)
 
 
-def weights_at_hand(kernel: Kernel, device: Device, copies: int) -> Any:
+def weights_at_hand(kernels: Kernel | Rows, device: Device, copies: int) -> Any:
     """Return the bytes of weights in the last cache where a kernel goes round `copies` of them."""
-    size = SIZE_BYTES.get(kernel.dtype, NARROW_BYTES)
-    parts = [(size * b * n * k, size * b * m * (n + k)) for b, m, n, k in kernel.products]
+    size = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
+    parts = [(size * b * n * k, size * b * m * (n + k)) for b, m, n, k in kernels.products]
     return sum(own * (1 - missed(copies * own + rest, device)) for own, rest in parts)
 
 
@@ -119,32 +120,30 @@ class _Units(NamedTuple):
     padded: tuple[float, ...] = ()
 
 
-def tiled_s(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Any:
+def tiled_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     """Return the seconds of the arithmetic of a kernel's products, one after the other."""
-    return tiled(kernel, device, constants, larger)[0]
+    return tiled(kernels, device, constants)[0]
 
 
-def tiled(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> tuple[Any, Any]:
+def tiled(kernels: Rows, device: Device, constants: Constants) -> tuple[Any, Any]:
     """Return the seconds of a kernel's products, and their FLOP with those that pad their tiles.
 
     Libraries offer batches of products fewer tiles than single ones, and split the contraction of
     single ones alone.
     """
-    compute, flop, dtype = 0.0, 0.0, computed_as(kernel, device)
-    strided = kernel.kind == "linear" and (device.architecture or "").startswith(OLD)
-    for shape in kernel.products:
-        seconds, done = product_s(device, constants, dtype, shape, larger, strided)
+    compute, flop, dtype = 0.0, 0.0, computed_as(kernels, device)
+    strided = kernels.kind == "linear" and (device.architecture or "").startswith(OLD)
+    for shape in kernels.products:
+        seconds, done = product_s(device, constants, dtype, shape, strided)
         compute, flop = compute + seconds, flop + done
     return compute, flop
 
 
-@kept
 def product_s(
     device: Device,
     constants: Constants,
     dtype: str,
     shape: Shape,
-    larger: Larger,
     strided: bool = False,
 ) -> tuple[Any, Any]:
     """Return the seconds of a product, and its FLOP with those that pad its tiles.
@@ -153,15 +152,14 @@ def product_s(
     """
     units = _units_of(device, constants, dtype, strided)
     again_s = _again_s(shape, dtype, device, constants) if strided else None
-    many: Any = shape[0] > 1
-    if many is True or many is False:  # a number
-        return _fastest(shape, units, many, again_s, larger)
-    batched, alone = (_fastest(shape, units, one, again_s, larger) for one in (True, False))
-    seconds, done = (many * a + (1 - many) * b for a, b in zip(batched, alone, strict=True))
-    return seconds, done
+    many = shape[0] > 1
+    if np.all(many) or not np.any(many):
+        return _fastest(shape, units, bool(np.all(many)), again_s)
+    batched, alone = (_fastest(shape, units, one, again_s) for one in (True, False))
+    seconds, flop = (np.where(many, a, b) for a, b in zip(batched, alone, strict=True))
+    return seconds, flop
 
 
-@kept
 def _units_of(device: Device, constants: Constants, dtype: str, strided: bool) -> _Units:
     """Return what multiplies products of a type, by generation."""
     age = (device.architecture or "").partition(" ")[0]
@@ -181,7 +179,7 @@ def _units_of(device: Device, constants: Constants, dtype: str, strided: bool) -
         each = [2.0 * tile[0] * tile[1] * count / rate * (1 + half / reuse(tile)) for tile in tiles]
         return tiles, tuple((one, waits or ramp_s / one) for one in each)
 
-    if has_matrix_units(device, constants, dtype):
+    if has_matrix_units(device, dtype):
         rate *= constants["product.tensor_share"]
         rate *= constants["product.geforce"] if is_geforce(device) else 1.0
         quick = min(1.0, peak / count / TENSOR_RATE)
@@ -237,58 +235,45 @@ def _again_s(shape: Shape, dtype: str, device: Device, constants: Constants) -> 
     return missed * weights * slower / memory_rate(device, constants)
 
 
-def _fastest(
-    shape: Shape, units: _Units, in_batch: bool, again_s: Any, larger: Larger
-) -> tuple[Any, Any]:
+def _fastest(shape: Shape, units: _Units, in_batch: bool, again_s: Any) -> tuple[Any, Any]:
     """Return seconds and FLOP of a product by the tile that is taken, its contraction split or not.
 
     A tile needs one row and one column of its operands for each multiply-add of its area, so small
     ones keep the arithmetic waiting. A wave is a tile for each multiprocessor. Parts of a split
     contraction are written and summed up. Of two tiles that are padded alike either may be taken.
     """
-    least: Any = inf
-    best: Any = 0.0
-    done: Any = 0.0
-    tiles, waves_s = units.batched if in_batch else units.alone
-    long, dealt = _dealt(shape, tiles, units.multiprocessors, units.step)
-    _, m, n, k = shape
-    padded = (not in_batch and units.padded) or (None,) * len(tiles)
-    for (each, waits), (area, high, blocks, waves, split), counts in zip(
-        waves_s, dealt, padded, strict=True
-    ):
-        found = larger(waves * each, units.turn_s) * long + waves * each * waits
-        if split and not in_batch:
-            summed = 4.0 * (m * n + area * units.multiprocessors) / units.rate + units.sum_s
-            turn = larger(split[0] * each, units.turn_s)
-            found = -larger(-found, -(turn * split[1] + split[0] * each * waits + summed))
-        if again_s is not None:
-            found = larger(found, again_s * high)
-        taken_by = found if counts is None else counts * area * blocks
-        share: Any = (taken_by < least) + 0.5 * (taken_by == least)
-        best = share * found + (1 - share) * best
-        done = share * 2.0 * area * blocks * k + (1 - share) * done
-        least = -larger(-least, -taken_by)
-    return best, done
-
-
-@remembered
-def _dealt(shape: Shape, tiles: Tiles, count: int, step: int) -> tuple[Any, list[Any]]:
-    """Return the contraction, padded to `step`, and how the tiles of a product are dealt out.
-
-    Of each tile: its area, how many lie one below the other, how many there are, and in how many
-    waves over `count` multiprocessors; then, where the contraction can be split, the waves and the
-    length of its parts.
-    """
     batch, m, n, k = shape
-    long = k if step == 1 else step * ceil(k, step)
-    found = []
-    for rows, columns in tiles:
-        high = ceil(m, rows)
-        blocks = batch * high * ceil(n, columns)
-        parts: Any = count // blocks
-        split: Any = None
-        if (parts > 1) is not False:  # a number
-            parts = parts + (parts < 1)
-            split = ceil(blocks * parts, count), ceil(long, parts)
-        found.append((rows * columns, high, blocks, ceil(blocks, count), split))
-    return long, found
+    count, dims = units.multiprocessors, [1] * np.ndim(batch * m * n * k)
+    tiles, waves_s = units.batched if in_batch else units.alone
+    rows, columns = (np.array(sides).reshape(-1, *dims) for sides in zip(*tiles, strict=True))
+    each, waits = (np.array(one).reshape(-1, *dims) for one in zip(*waves_s, strict=True))
+    area, high = rows * columns, ceil(m, rows)
+    blocks, long = batch * high * ceil(n, columns), units.step * ceil(k, units.step)
+    waves = ceil(blocks, count)
+    busy = waves * each
+    found = np.maximum(busy, units.turn_s) * long + busy * waits
+    if not in_batch:
+        parts = np.maximum(np.floor(count / blocks), 1.0)
+        busy = ceil(blocks * parts, count) * each
+        summed = 4.0 * (m * n + area * count) / units.rate + units.sum_s
+        split = np.maximum(busy, units.turn_s) * ceil(long, parts) + busy * waits + summed
+        found = np.minimum(found, split)
+    if again_s is not None:
+        found = np.maximum(found, again_s * high)
+    elements = area * blocks
+    taken_by = found
+    if units.padded and not in_batch:
+        taken_by = np.array(units.padded).reshape(-1, *dims) * elements
+    share = _shares(taken_by == taken_by.min(axis=0))
+    return (share * found).sum(axis=0), 2.0 * k * (share * elements).sum(axis=0)
+
+
+def _shares(least: NDArray[np.bool_]) -> Any:
+    """Return how much of each tile is taken where some are the least: half of the last of them."""
+    several = least.sum(axis=0) > 1
+    if not several.any():
+        return least
+    found, some = least.astype(float), least[:, several]
+    after = some[::-1].cumsum(axis=0)[::-1] - some
+    found[:, several] = some * 0.5 ** (after + (some.cumsum(axis=0) > 1))
+    return found

@@ -8,12 +8,11 @@ from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
     Parts,
-    kept,
     latency_s,
     memory_rate,
     missed,
 )
-from steptime.prediction.kernel import Kernel, Larger
+from steptime.prediction.kernels import Rows
 
 _SOFTMAX = ("stream.softmax_again", 1024)  # shorter rows stay in registers
 _NORM = ("stream.norm_again", 0)
@@ -23,25 +22,25 @@ REDUCING = {  # kind: share of the bytes that is moved again, for rows longer th
 }
 
 
-def stream(kernel: Kernel, device: Device, constants: Constants, _larger: Larger) -> Parts:
+def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a kernel that is limited by its traffic, its rows, or its arithmetic.
 
     Every kernel waits `stream.latency_s` for its first bytes. A row that is reduced occupies a
     multiprocessor for a time of its own. Bytes that all fit into the last cache come from there,
     `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
-    at = _rates(device, constants, kernel.dtype)
-    compute = kernel.flop / at.flop_per_s
-    moved: Any = kernel.bytes
-    if kernel.kind in REDUCING:
-        again, longest = REDUCING[kernel.kind]
-        rows = kernel.bytes / (2 * SIZE_BYTES[kernel.dtype] * kernel.row)
+    at = _rates(device, constants, kernels.dtype)
+    compute = kernels.flop / at.flop_per_s
+    moved: Any = kernels.bytes
+    if kernels.kind in REDUCING:
+        again, longest = REDUCING[kernels.kind]
+        rows = kernels.bytes / (2 * SIZE_BYTES[kernels.dtype] * kernels.row)
         compute = compute + rows * at.row_s
-        moved = moved * (1 + constants[again] * (kernel.row > longest))
-    far = missed(kernel.bytes, device) if at.cached_s < at.byte_s else 1.0
+        moved = moved * (1 + constants[again] * (kernels.row > longest))
+    far = missed(kernels.bytes, device) if at.cached_s < at.byte_s else 1.0
     slower = at.cached_s + far * (at.byte_s - at.cached_s)
-    memory = moved * slower + at.first_s * (kernel.bytes > 0)
-    return Parts(compute, memory, constants["launch.gap_s"] * kernel.launches)
+    memory = moved * slower + at.first_s * (kernels.bytes > 0)
+    return Parts(compute, memory, constants["launch.gap_s"] * kernels.launches)
 
 
 class _Rates(NamedTuple):
@@ -54,7 +53,6 @@ class _Rates(NamedTuple):
     row_s: float
 
 
-@kept
 def _rates(device: Device, constants: Constants, dtype: str) -> _Rates:
     """Return the rates of kernels of a type that move bytes."""
     units = device.multiprocessors or MULTIPROCESSORS

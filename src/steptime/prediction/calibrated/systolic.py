@@ -5,23 +5,25 @@ Jouppi et al. 2017, "In-Datacenter Performance Analysis of a Tensor Processing U
 
 from typing import Any
 
+import numpy as np
+
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, Parts, ceil, streamed_s
-from steptime.prediction.kernel import Kernel, Larger
+from steptime.prediction.kernels import Rows
 
 SIDE = 128  # of an array whose device file does not say: all between v2 and v5p
 ROWS = 8  # that lie in memory together, by 128 columns: a tile of XLA
 
 
-def systolic(kernel: Kernel, device: Device, constants: Constants, larger: Larger) -> Parts:
+def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a kernel's products, one after the other, and of its traffic."""
-    rate = device.peak_flop_per_s[kernel.dtype] * constants["systolic.share"]
-    done = sum(padded_flop(shape, device, larger) for shape in kernel.products)
-    memory = streamed_s(kernel.bytes, device, constants)
-    return Parts(done / rate, memory, constants["launch.gap_s"] * kernel.launches)
+    rate = device.peak_flop_per_s[kernels.dtype] * constants["systolic.share"]
+    done = sum(padded_flop(shape, device) for shape in kernels.products)
+    memory = streamed_s(kernels.bytes, device, constants)
+    return Parts(done / rate, memory, constants["launch.gap_s"] * kernels.launches)
 
 
-def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device, larger: Larger) -> Any:
+def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device) -> Any:
     """Return the FLOP that arrays do for a product `(batch, m, n, k)`, with those that are lost.
 
     Columns and contraction are padded to the arrays' side, rows to 8. While one tile of weights is
@@ -32,7 +34,7 @@ def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device, larger: Larger
     batch, m, n, k = shape
     side = device.array_side or SIDE
     tiles = batch * ceil(n, side) * ceil(k, side)
-    done = 2 * tiles * side * side * larger(side, ROWS * ceil(m, ROWS))
+    done = 2 * tiles * side * side * np.maximum(side, ROWS * ceil(m, ROWS))
     if not device.arrays:
         return done
     parts = tiles * ceil(m, side)

@@ -15,7 +15,6 @@ from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
-from steptime.prediction.kernel import Kernel
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
 from steptime.questions.plan.passes import Step
 from steptime.questions.plan.pieces import HALVES, factors_of
@@ -115,21 +114,26 @@ def adds(planner: Planner, found: PlanTime) -> list[dict[str, Any]]:
     one, terms = Step(planner, asked), defaultdict(float, {"step overhead": found.rest_s})
     slower, _ = factors_of(planner.seen)
 
-    def price(kernel: Kernel) -> float:
-        return planner.method.price(kernel._replace(after=(), views=0), planner.seen).value
-
     for part, count in one.shape.devices[0]:
         piece, times = one.found[part.name], count * asked.rounds
         terms["gradient accumulation"] += times * one.grow_s(piece)
-        for kernel in piece.kernels:
+        short = [
+            one._replace(bytes=one.bytes / 2, dtype=planner.in_memory)
+            if one.kind.startswith("cross_entropy")
+            else one
+            for one in piece.kernels
+        ]
+        in_short = planner.seconds(short)
+        for kernel, taken_s, half_s in zip(
+            piece.kernels, planner.seconds(piece.kernels), in_short, strict=True
+        ):
             if kernel.kind in ("cast", "gather") and kernel.bytes:
                 name = "loss in float32" if kernel.dtype == "float32" else "casts and sorting"
-                terms[name] += times * price(kernel)
+                terms[name] += times * taken_s
             elif kernel.kind.startswith("cross_entropy") and planner.in_memory in HALVES:
-                short = kernel._replace(bytes=kernel.bytes / 2, dtype=planner.in_memory)
-                terms["loss in float32"] += times * (price(kernel) - price(short))
+                terms["loss in float32"] += times * (taken_s - half_s)
             elif kernel.unit == "matrix" and not kernel.kind.startswith("attention"):
-                terms["slower products"] += times * (slower - 1) * price(kernel)
+                terms["slower products"] += times * (slower - 1) * taken_s
     return [{"name": name, "seconds": s} for name, s in terms.items() if s > 0]
 
 

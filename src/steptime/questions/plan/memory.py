@@ -131,8 +131,12 @@ def _standing(one: Step, load: Load) -> Memory:
 
 def parameters_of(one: Step, load: Load) -> tuple[int, int]:
     """Return the parameters of a device that all replicas share, and those of routed experts."""
-    routed = sum([one.found[part.name].routed * count for part, count in load])
-    return sum([one.found[part.name].parameters * count for part, count in load]) - routed, routed
+    whole = routed = 0
+    for part, count in load:
+        piece = one.found[part.name]
+        whole += piece.parameters * count
+        routed += piece.routed * count
+    return whole - routed, routed
 
 
 def shared_of(one: Step, load: Load, least: int) -> float:

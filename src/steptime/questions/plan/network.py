@@ -15,7 +15,9 @@ from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster
 from steptime.network.ops.loss import STATES
 from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.kernel import NOTHING, Interval, Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Row
 from steptime.prediction.memory import worst_moment
 from steptime.prediction.method import Method
@@ -29,7 +31,7 @@ CONSTANTS = (  # of a stack's training
     "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden",
 )  # fmt: skip
 NO_PIECE = Piece(
-    NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), ()
+    NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
 )  # fmt: skip
 
 
@@ -146,6 +148,7 @@ class NetworkPlanner(Planner):
                 parameters=int(parameters),
                 held=held.get(name, Kept()),
                 kernels=tuple(kernels[name]),
+                joules=float(spent_j(Kernels(kernels[name]), self.seen)),
             )
             for name, (fore, back, parameters) in sums.items()
         }

@@ -156,7 +156,7 @@ class Step:
                 moved = planner.weight_bytes * size
                 one = planner.exchange("all_gather", moved, group)
                 cast = planner.constant("cast_bytes") * size / len(group)
-                seconds = one.seconds + planner.traffic_s("cast", cast).value
+                seconds = one.seconds + planner.traffic_s("cast", cast)
                 gathers.append(Wait("data", "all_gather", one.link, moved, seconds, 0.0))
             moved = planner.constant("gradient_bytes") * size
             one = planner.exchange("reduce_scatter", moved, group)
@@ -192,7 +192,7 @@ class Step:
     def grow_s(self, piece: Piece) -> float:
         """Return the seconds in which gradients are added to those of other micro-batches."""
         grown = self.planner.constant("accumulate_bytes") * piece.parameters
-        return self.planner.traffic_s("add", grown).value if grown > 1 else 0.0
+        return self.planner.traffic_s("add", grown) if grown > 1 else 0.0
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""

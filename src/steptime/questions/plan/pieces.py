@@ -6,9 +6,10 @@ stage is arithmetic over them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import inf
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
@@ -22,11 +23,12 @@ from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
+from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Kernels, added
 from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
-from steptime.prediction.schedule import total
 
 FIRST, LAST = "first", "last"
 BLOCK = "block"
@@ -69,7 +71,7 @@ class Piece:
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
     experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
-    `kernels` what a meter of energy asks for.
+    `joules` are those of `kernels`.
     """
 
     forward: Interval
@@ -84,6 +86,7 @@ class Piece:
     held: Kept
     flop: tuple[float, float]
     kernels: tuple[Kernel, ...]
+    joules: float
 
 
 def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
@@ -109,12 +112,40 @@ def pieces(
     lowered = method.lower(graph, dtype, method.settings)
     kinds = {op.name: op.kind for op in graph.ops}
     by: dict[str, list[Kernel]] = {}
+    trades: dict[str, list[Trade]] = {}
     for kernel in (*_retyped(lowered.kernels, kinds, low), *_extra(graph, device, low)):
-        by.setdefault(piece_of(kernel.op), []).append(kernel)
+        if kernel.pass_ == "update":
+            continue
+        own = by.setdefault(name := piece_of(kernel.op), [])
+        if kernel.exchange is None:
+            own.append(kernel)
+            continue
+        trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes)
+        trades.setdefault(name, []).append(trade)
+    mine = [kernel for some in by.values() for kernel in some]
+    columns, factors = Kernels(mine), dict(zip(("", "attention"), factors_of(device), strict=True))
+    slower = [
+        1.0 if one.unit == "vector" else factors.get(kinds[one.op], factors[""]) for one in mine
+    ]
+    times = method.prices(columns, device).at(columns.which).times(np.array(slower))
+    place = {name: 2 * i for i, name in enumerate(by)}
+    index = [place[piece_of(one.op)] + (one.pass_ == "backward") for one in mine]
+    sums = times.sums(np.array(index), 2 * len(by)).intervals()
+    joules = added(joules_of(columns, device)[columns.which], np.array(index) // 2, len(by))
+    seconds = iter(times.value.tolist())
     held, params = held_of(graph, method, regathers, low), _parameters(graph)
     return {
-        name: _piece(kernels, kinds, method, device, held[name], params[name])
-        for name, kernels in by.items()
+        name: _piece(
+            list(zip(some, seconds, strict=False)),
+            sums[place[name] : place[name] + 2],
+            kinds,
+            device,
+            tuple(trades.get(name, ())),
+            held[name],
+            params[name],
+            joules[place[name] // 2],
+        )
+        for name, some in by.items()
     }
 
 
@@ -134,51 +165,41 @@ def factors_of(device: Device) -> tuple[float, float]:
 
 
 def _piece(
-    kernels: Sequence[Kernel],
+    timed: Sequence[tuple[Kernel, float]],
+    sums: Sequence[Interval],
     kinds: Mapping[str, str],
-    method: Method,
     device: Device,
+    trades: tuple[Trade, ...],
     held: Kept,
     params: tuple[int, int],
+    joules: float,
 ) -> Piece:
-    slower, of_attention = factors_of(device)
+    """Return a piece of kernels and their seconds, whose passes take `sums`."""
+    fore, back = ([one for one in timed if one[0].pass_ == p] for p in ("forward", "backward"))
 
-    @cache
-    def price(kernel: Kernel) -> Interval:
-        time = method.price(kernel, device)
-        if kernel.unit == "vector":
-            return time
-        return time.times(of_attention if kinds[kernel.op] == "attention" else slower)
+    def core_s(some: Iterable[tuple[Kernel, float]]) -> float:
+        return sum(seconds for one, seconds in some if kinds[one.op] == "attention")
 
-    def core_s(some: Iterable[tuple[Kernel, Interval]]) -> float:
-        return sum(time.value for one, time in some if kinds[one.op] == "attention")
-
-    def products(some: Iterable[tuple[Kernel, Interval]]) -> list[tuple[str, float]]:
-        own = ((one, time.value) for one, time in some if one.unit == "matrix")
+    def products(some: Iterable[tuple[Kernel, float]]) -> list[tuple[str, float]]:
+        own = ((one, seconds) for one, seconds in some if one.unit == "matrix")
         return [(one.op, seconds) for one, seconds in own if kinds[one.op] != "attention"]
 
-    mine = [one for one in kernels if one.pass_ != "update" and one.exchange is None]
-    every = [(one, price(one._replace(after=(), views=0))) for one in mine]
-    fore, back = ([one for one in every if one[0].pass_ == p] for p in ("forward", "backward"))
-    trades = (
-        Trade(one.pass_, one.kind, group_of(one.op), one.bytes)
-        for one in kernels
-        if one.pass_ != "update" and one.exchange is not None
-    )
+    mine = tuple([one for one, _ in timed])
     host = host_of(calls_of(mine), device.constants)
     ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
     return Piece(
-        total([time for _, time in fore]),
-        total([time for _, time in back]),
+        sums[0],
+        sums[1],
         sum(dict(products(back)).values()),  # of each row its last product
         (core_s(fore), core_s(back)),
         [("", 0.0), *products(fore)][-1][1],
         (ends[1] - ends[0], ends[2] - ends[1]),
-        tuple(trades),
+        trades,
         *params,
         held,
         (sum(one.flop for one, _ in fore), sum(one.flop for one, _ in back)),
-        tuple(mine),
+        mine,
+        float(joules),
     )
 
 

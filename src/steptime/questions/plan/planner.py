@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import hypot, inf, log1p
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
@@ -24,7 +24,8 @@ from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
-from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernel import Kernel, interval_of
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.questions.plan.pieces import (
     FIRST,
@@ -43,6 +44,7 @@ HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
 HOST_DEVICES = int(_HOST["memory.devices"].value)
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
 T = TypeVar("T")
+_UNKNOWN = object()
 
 
 class Exchanged(NamedTuple):
@@ -160,10 +162,10 @@ class Planner:
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
-        if key not in self._known:
-            self._known[key] = make()
-        found: T = self._known[key]
-        return found
+        found: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
+        if found is _UNKNOWN:
+            found = self._known[key] = make()
+        return cast("T", found)
 
     def layout(self, plan: Plan, _micro_batch: int) -> Layout:
         """Return who has which layers under a plan."""
@@ -171,7 +173,7 @@ class Planner:
 
     def update_s(self, moved: float, parameters: float, _micro_batch: int) -> float:
         """Return the seconds in which a device applies so many gradients."""
-        return self.traffic_s("adam", moved, OPTIMIZER_FLOP * parameters).value
+        return self.traffic_s("adam", moved, OPTIMIZER_FLOP * parameters)
 
     def open_s(
         self, _kind: str, _size: float, _group: Sequence[int], _load: Load, _b: int
@@ -209,7 +211,9 @@ class Planner:
 
         Raises `InputError` for a name that no such number has.
         """
-        return self._constants[one_of("constant", name, self._constants, self.use)]
+        if name not in self._constants:
+            one_of("constant", name, self._constants, self.use)
+        return self._constants[name]
 
     def flag(self, name: str) -> bool:
         """Whether a stack does what a constant that is true or false says."""
@@ -267,10 +271,17 @@ class Planner:
             raise InputError("several devices need a link: --link LINK (steptime list links)")
         return self.method.joins(fabric, self.device.memory_bytes_per_s), self.names[place]
 
-    def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> Interval:
+    def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> float:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
         kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
-        return self.method.price(kernel, self.seen)
+        return float(interval_of(self.method.price(kernel, self.seen)).value)
+
+    def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
+        """Return the seconds of each kernel on the device as the method sees it, or on another."""
+        columns = Kernels(kernels)
+        found = self.method.prices(columns, self.seen if device is None else device)
+        seconds: list[float] = found.value[columns.which].tolist()
+        return seconds
 
     @cached_property
     def room_bytes(self) -> float:

@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 from operator import add
 from typing import NamedTuple
 
-from steptime.prediction.calibrated.power import spent_j
 from steptime.questions.plan.ends import Least, ends_of, least, most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
@@ -347,9 +346,8 @@ def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[W
 
 def dynamic_of(one: Step, load: Load) -> float:
     """Return the joules of a micro-batch on a device beyond those of waiting."""
-    planner, full, found = one.planner, one.plan.recompute == "full", 0.0
+    full, found = one.plan.recompute == "full", 0.0
     for part, count in load:
-        kernels = one.found[part.name].kernels
-        spent = planner.once(("spent", id(kernels)), partial(spent_j, kernels, planner.seen))
-        found += spent * (4 / 3 if part.again and full else 1) * count
+        again = 4 / 3 if part.again and full else 1
+        found += one.found[part.name].joules * again * count
     return found

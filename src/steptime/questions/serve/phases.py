@@ -19,6 +19,7 @@ from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Kernels
 from steptime.questions.plan.pieces import FIRST, LAST, LOWERED, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
 from steptime.questions.serve.kernels import (
@@ -159,7 +160,7 @@ class Phases:
             return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
 
         plain_s, stored_s, joined_s, core_s = (
-            summed(some, self._seconds(some))
+            summed(some, self.planner.seconds(some, self.device))
             for some in (plain, stored, joined, [one for one in joined if one.op in cores])
         )
         begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
@@ -186,19 +187,15 @@ class Phases:
         host = host_of(calls_of(kernels), self.device.constants)
         return 0.0 if host is None else host.issued_s[0]
 
-    def _seconds(self, kernels: Sequence[Kernel]) -> list[float]:
-        price = self.planner.method.price
-        return [price(one._replace(after=(), views=0), self.device).value for one in kernels]
-
     def attended(self, name: str, group: Group) -> Spent:
         """Return what a layer's attention takes for a group."""
         key = name, group._replace(past=round(group.past))
         if key not in self._attended:
             kernels = attention(self.planner, self.heads[name], key[1], self.kv)
-            took = sum(self._seconds(kernels))
+            took = sum(self.planner.seconds(kernels, self.device))
             newer = (self.planner.device.architecture or "").startswith(NEWER)
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
-            joules = spent_j(kernels[:1], self.device)
+            joules = float(spent_j(Kernels(kernels[:1]), self.device))
             self._attended[key] = Spent(attention_s=took, joules=joules)
         return self._attended[key]
 
@@ -251,18 +248,20 @@ class Phases:
             if op.kind == "experts":  # each row of a token and expert is written, and summed
                 copies = float(str(op.attrs["per_token"])) * size
                 other += self.constant("routed_s")
-                other += self.planner.traffic_s("gather", 2 * HALF * copies).value
+                other += self.planner.traffic_s("gather", 2 * HALF * copies)
             if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
                 casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
         gap_s, slower = self.constant("kernel_s"), self.constant("vectors")
-        products, other = 0.0, other + sum(self._seconds(casts))
-        for kernel, took in zip(mine, self._seconds(mine), strict=True):
+        times = self.planner.seconds([*mine, *casts], self.device)
+        products, other = 0.0, other + sum(times[len(mine) :])
+        for kernel, took in zip(mine, times, strict=False):
             if kernel.unit == "matrix":
                 products += took + gap_s * kernel.launches
             else:
                 other += took * slower + gap_s * kernel.launches
         issue_s = self._issued_s(kernels) - self._issued_s([])
-        return Spent(products, 0.0, other, exchange, 0.0, spent_j(mine, self.device), issue_s)
+        joules = float(spent_j(Kernels(mine), self.device))
+        return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)
 
     def _stored(self, graph: Graph, kernel: Kernel) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
