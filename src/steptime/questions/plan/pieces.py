@@ -389,13 +389,13 @@ def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
     """
     watts = float(device.details.get("long_W", 0)) or device.peak_w
     found = replace(method.sees(device, dtype, method.settings), peak_w=watts)
-    if "interval.plan_beyond" in found.constants:
-        narrower = found.constants["interval.beyond"] * found.constants["interval.plan_beyond"]
-        found = replace(found, constants={**found.constants, "interval.beyond": narrower})
-    if "training.softmax" in found.constants:
-        softmax = {"attention.softmax": found.constants["training.softmax"]}
-        found = replace(found, constants={**found.constants, **softmax})
+    constants = dict(found.constants)
+    if "interval.plan_beyond" in constants:
+        constants["interval.beyond"] *= constants["interval.plan_beyond"]
+    if "training.softmax" in constants:
+        constants["attention.softmax"] = constants["training.softmax"]
     share = method.settings.compute_efficiency
     peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
     more = {low: peak * share for low, peak in peaks.items() if peak is not None}
-    return replace(found, peak_flop_per_s={**found.peak_flop_per_s, **more})
+    peaks_of_all = {**found.peak_flop_per_s, **more}
+    return replace(found, constants=constants, peak_flop_per_s=peaks_of_all)
