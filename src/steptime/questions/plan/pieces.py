@@ -397,5 +397,4 @@ def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
     share = method.settings.compute_efficiency
     peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
     more = {low: peak * share for low, peak in peaks.items() if peak is not None}
-    peaks_of_all = {**found.peak_flop_per_s, **more}
-    return replace(found, constants=constants, peak_flop_per_s=peaks_of_all)
+    return replace(found, constants=constants, peak_flop_per_s={**found.peak_flop_per_s, **more})
