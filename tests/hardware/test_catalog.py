@@ -12,6 +12,7 @@ from places import ROOT
 from steptime.core.errors import InputError
 from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
+from steptime.hardware.device import device_hash
 from steptime.measure import machine
 from steptime.records.readers import sources
 
@@ -261,7 +262,7 @@ def test_the_hash_follows_figures_and_not_prose(tmp_path):
     for source, bandwidth in (("one", 10), ("two", 10), ("one", 11)):
         path = tmp_path / "x.toml"
         path.write_text(text.format(source, bandwidth))
-        hashes.append(catalog.device_hash(catalog.device(path)))
+        hashes.append(device_hash(catalog.device(path)))
     assert len(hashes[0]) == 12
     assert hashes[0] == hashes[1] != hashes[2]
 
@@ -272,9 +273,9 @@ def test_the_hash_follows_what_the_method_reads(tmp_path):
     bare.write_text(text + "peak_TFLOP_per_s = {float32 = 1}\n")
     told.write_text(bare.read_text() + "details = {process_nm = 5}\n")
     one, other = catalog.device(bare), catalog.device(told)
-    assert catalog.device_hash(one) == catalog.device_hash(other) == "d2c755fd55e6"  # of before
+    assert device_hash(one) == device_hash(other) == "d2c755fd55e6"  # of before
     reads = ("process_nm",)
-    assert catalog.device_hash(one, reads) != catalog.device_hash(other, reads)
+    assert device_hash(one, reads) != device_hash(other, reads)
 
 
 def test_vector_peaks_stand_apart(tmp_path):

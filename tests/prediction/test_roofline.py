@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.hardware.catalog import device, device_hash
-from steptime.hardware.device import Device
+from steptime.hardware.catalog import device
+from steptime.hardware.device import Device, device_hash
 from steptime.network.count import count
 from steptime.prediction import DEFAULT, METHODS, cost_model
 from steptime.prediction.price import peak_flop_per_s

@@ -22,6 +22,7 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
             "value": rounded(one.value),
             "spread": rounded(one.spread),
             "fitted_on": one.fitted_on,
+            "rows": one.rows or None,
         }
     write_whole(path, _HEAD + toml_text(table))
 

@@ -13,6 +13,7 @@ from steptime.core.errors import one_of, unknown
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
 from steptime.hardware import catalog
+from steptime.hardware.constants import uses
 
 Rows = list[dict[str, Any]]
 TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
@@ -137,6 +138,15 @@ _SHOWN_OF_DEVICE = (
     "name ?kind memory_bytes=memory memory_bytes_per_s=bandwidth float32_flop_per_s=float32 "
     "half_flop_per_s=16-bit ?aliases"
 )
+
+
+def _stack(name: str) -> dict[str, Any]:
+    """Return a stack as a row; a constant as value, spread and source, and its tables if known."""
+    found = asdict(catalog.stack(name))
+    shown_as = {use: {k: v if v.rows else v[:3] for k, v in found[use].items()} for use in uses()}
+    return found | shown_as
+
+
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
     "models": (
@@ -154,7 +164,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
         "name bytes_per_s=rate latency_s=latency",
     ),
     "stacks": (
-        lambda: [asdict(catalog.stack(name)) for name in catalog.stack_names()],
+        lambda: [_stack(name) for name in catalog.stack_names()],
         lambda row: {**row, "joins": [*chain.from_iterable(row["joins"].values())]},
         "name fuses joins=bias_in source",
     ),

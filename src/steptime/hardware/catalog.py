@@ -8,13 +8,11 @@ What others write for a device (a driver, a scheduler, a log, a person: `Tesla T
 `NVIDIA_H100_80GB_HBM3`, `RTX 4090`, `a100 80gb`) is read in one place, `meant`.
 """
 
-import hashlib
-import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,17 +22,14 @@ from steptime.core.files import write_whole
 from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
 from steptime.core.toml_files import DATA, read_toml, shown, toml_text
 from steptime.hardware.constants import Constant, constants_from_table
-from steptime.hardware.device import GB, LATER, Device, Link, device_from_table, link_from_table
+from steptime.hardware.device import GB, Device, Link, device_from_table, link_from_table
+from steptime.hardware.fresh import fresh
 from steptime.hardware.stack import Stack, stack_from_table
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
 _ALIASES = DATA / "devices" / "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
-_READ_BY_ALL = (  # figures that every method of prediction may read
-    *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
-    *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
-)
 _TOOK_OVER = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
 _MOST_VARIANTS = 6  # in a message
 _Item = TypeVar("_Item", Device, Link, Stack)
@@ -108,7 +103,15 @@ class _Shelf(Generic[_Item]):
 
 _DEVICES = _Shelf("device", "devices", device_from_table)
 _LINKS = _Shelf("link", "links", link_from_table)
-_STACKS = _Shelf("stack", "stacks", stack_from_table)
+
+
+def _read_stack(table: Mapping[str, Any], where: str) -> Stack:
+    """Return the stack of a table, told over the one that it is `like`."""
+    like = table.get("like")
+    return stack_from_table(table, where, stack(like) if isinstance(like, str) else None)
+
+
+_STACKS = _Shelf("stack", "stacks", _read_stack)
 
 
 def _checked(item: _Item, path: Path) -> _Item:
@@ -202,22 +205,26 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    found: Stack = _now(_STACKS.file(DEFAULT_STACK if name == "torch" else name), _STACKS.read)
+    path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
+    return fresh(path, _STACKS.read, *_with_bases(path)[1:])
+
+
+def _with_bases(path: Path) -> list[Path]:
+    """Return the file of a stack, that of the one that it is `like`, and so on."""
+    found = [path]
+    while like := fresh(found[-1], _like):
+        shipped = DATA / "stacks" / f"{like}.toml"
+        base = shipped if shipped.is_file() else _STACKS.path(like.lower())
+        if base is None:
+            raise unknown("stack", like, _STACKS.files(), f"{shown(found[-1])}: like")
+        if base in found:
+            raise InputError(f"{shown(found[-1])}: 'like' leads back to {base.stem} in a circle")
+        found.append(base)
     return found
 
 
-def _now(path: Path, read: Callable[[Mapping[str, Any], str], Any]) -> Any:
-    """Return what a file holds; it is read anew where its place, time or size is another."""
-    try:
-        mark = path.absolute(), path.stat().st_mtime_ns, path.stat().st_size
-    except (OSError, ValueError):
-        mark = None  # reading it says why
-    return _held(path, read, mark)
-
-
-@lru_cache(maxsize=32)
-def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], _: Hashable) -> Any:
-    return read(read_toml(path), shown(path))
+def _like(table: Mapping[str, Any], _: str) -> str:
+    return like if isinstance(like := table.get("like"), str) else ""
 
 
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
@@ -226,10 +233,14 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
     stack's, with those of its uses.
     """
-    path = DATA / "priors" / f"{kind}.toml"
-    path = path if path.is_file() else path.with_stem("gpu")
-    found = {**_now(path, constants_from_table), **stack().uses, **stack(software).uses}
+    owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
+    found = {**constants_of(owner), **stack().uses, **stack(software).uses}
     return found if kind == "cpu" else {**found, **stack(software).host}
+
+
+def constants_of(owner: str) -> Mapping[str, Constant]:
+    """Return the constants of a kind of device, of a `host` or of a `link`, whatever runs there."""
+    return fresh(DATA / "priors" / f"{owner}.toml", constants_from_table)
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:
@@ -277,18 +288,6 @@ def _local_file() -> Path:
     if not _NAME.fullmatch(name):
         raise InputError(f"{shown(pointer)}: {shorten(name)} cannot name a device")
     return user_folder("devices") / f"{name}.toml"
-
-
-def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
-    """Return 12 hexadecimal digits that change with every figure that a method may read.
-
-    `reads` are the fields that a method reads beyond those of all methods (`Method.reads`). So the
-    hash of a record stays valid when a file tells more than the method of the record reads.
-    """
-    said = asdict(device)
-    keys = [key for key in (*_READ_BY_ALL, *reads) if said[key] is not None or key not in LATER]
-    text = json.dumps({key: said[key] for key in keys}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def meant(word: str) -> list[str]:

@@ -1,39 +1,107 @@
-"""The named constants of a model of time: a value, how far it varies, and what it was fitted on."""
+"""The named constants of a model of time: a value, how far it varies, and what it was fitted on.
+
+A constant has one owner: a kind of device (`data/priors`), a software stack (`data/stacks`), a host
+or a link. What those of a stack are, and what changes nothing where nobody says them, is declared
+in `data/constants.toml`.
+"""
 
 from collections.abc import Mapping
+from functools import cache
+from math import inf
 from typing import Any, NamedTuple
 
-from steptime.core.checks import NUMBER, TEXT, Check, checked
+from steptime.core.checks import NUMBER, TEXT, TEXTS, Check, checked
 from steptime.core.errors import InputError, shorten
+from steptime.core.toml_files import packaged
 
 
 class Constant(NamedTuple):
     """A prior: most devices have a constant within `value` * or / exp(`spread`).
 
-    A spread of 0 says that the constant is the same everywhere. Units are in the name.
+    A spread of 0 says that the constant is the same everywhere. Units are in the name; what is yes
+    or no has a `value` of True or False. `rows` are the tables that told it, where that is known.
     """
 
     value: float
     spread: float
     fitted_on: str
+    rows: tuple[str, ...] = ()
 
 
-_CONSTANT: dict[str, Check] = {"value": NUMBER, "spread": NUMBER, "fitted_on": TEXT}
+NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that changes nothing
+    **dict.fromkeys(("seconds", "bytes", "share", "number"), 0.0),
+    "factor": 1.0,
+    "flag": False,
+}
+_HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
+_VALUE: Check = (lambda value: type(value) in {int, float, bool}, "a number, true or false")
+_CONSTANT: dict[str, Check] = {
+    "value": _VALUE,
+    "spread": NUMBER,
+    "fitted_on": TEXT,
+    "rows": TEXTS,
+}
+
+
+@cache
+def known(use: str) -> Mapping[str, str]:
+    """Return the constants that a stack may have for a use, by full name: what each of them is."""
+    rows = packaged("constants.toml")[use].items()
+    return {f"{use}.{name}": what for what, names in rows for name in names}
+
+
+def uses() -> tuple[str, ...]:
+    """Return the uses that a stack may have constants for."""
+    return tuple(packaged("constants.toml"))
+
+
+def typed(use: str, said: Mapping[str, float]) -> tuple[dict[str, float], dict[str, bool]]:
+    """Return the numbers of a use and what is yes or no, by the names that they have inside it.
+
+    What is not `said` changes nothing.
+    """
+    numbers: dict[str, float] = {}
+    flags: dict[str, bool] = {}
+    for name, what in known(use).items():
+        value, own = said.get(name, NEUTRAL[what]), name.removeprefix(f"{use}.")
+        if what == "flag":
+            flags[own] = value > _HALF
+        else:
+            numbers[own] = value
+    return numbers, flags
+
+
+def value_of(name: str, said: Mapping[str, float]) -> float:
+    """Return a number that a stack may say, by its full name: what changes nothing if it is not."""
+    return said.get(name, NEUTRAL[known(name.partition(".")[0])[name]])
 
 
 def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Constant]:
     """Return the constants of a TOML table of forms by `form.name`; `where` is named in errors.
 
-    Raises `InputError` for what is not a table of constants, and for a value that is not positive.
+    Those that a stack may have are what `data/constants.toml` says: numbers of 0 or more, factors
+    above 0, yes or no. All others are above 0. Raises `InputError` for what is not so.
     """
     found: dict[str, Constant] = {}
     for form, rows in table.items():
+        declared = known(form) if form in uses() else {}
         for name, row in (rows if isinstance(rows, Mapping) else {"": rows}).items():
             key = f"{form}.{name}"
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: {key} must be a table, not {shorten(row)}")
-            one = Constant(**checked(row, _CONSTANT, tuple(_CONSTANT), where, f"{key}."))
-            if one.value <= 0 or one.spread < 0:
-                raise InputError(f"{where}: {key}: a value above 0 and a spread of 0 or more")
-            found[key] = one
+            given = checked(row, _CONSTANT, ("value", "fitted_on"), where, f"{key}.")
+            found[key] = _constant({"spread": 0.0, **given}, declared.get(key), where, key)
     return found
+
+
+def _constant(given: Mapping[str, Any], what: str | None, where: str, key: str) -> Constant:
+    """Return a constant whose value is what it must be, a flag as True or False."""
+    one = Constant(**given)
+    if what == "flag":
+        one = one._replace(value=one.value > _HALF)
+    elif isinstance(one.value, bool):
+        raise InputError(f"{where}: '{key}.value' must be a number, not {shorten(one.value)}")
+    least, said = (0, "0 or more") if NEUTRAL.get(what or "") == 0 else (5e-324, "above 0")
+    if not least <= one.value < inf or one.spread < 0:
+        raise InputError(f"{where}: {key}: a value {said} and a spread of 0 or more")
+    return one

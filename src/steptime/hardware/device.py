@@ -1,8 +1,10 @@
 """Devices, links and clusters, in SI units; one function converts from datasheet units."""
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple, Self
 
@@ -297,6 +299,24 @@ _MEASURED: dict[str, Check] = {  # what is read of it
     "cache_bytes": ABOVE_0,
     "memory": table_of(_is_curve, "curves, each with as many numbers above 0 of 'work' as 'min_s'"),
 }
+
+
+_READ_BY_ALL = (  # figures that every method of prediction may read
+    *("name", "kind", "peak_flop_per_s", "memory_bytes_per_s", "memory_bytes"),
+    *("launch_s", "clock_hz", "idle_w", "peak_w", "measured"),
+)
+
+
+def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
+    """Return 12 hexadecimal digits that change with every figure that a method may read.
+
+    `reads` are the fields that a method reads beyond those of all methods (`Method.reads`). So the
+    hash of a record stays valid when a file tells more than the method of the record reads.
+    """
+    said = asdict(device)
+    keys = [key for key in (*_READ_BY_ALL, *reads) if said[key] is not None or key not in LATER]
+    text = json.dumps({key: said[key] for key in keys}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:

@@ -1,13 +1,13 @@
 """How a software stack runs op kinds: what it fuses, reads again and holds, as a file says it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.toml_files import packaged
-from steptime.hardware.constants import Constant, constants_from_table
+from steptime.hardware.constants import Constant, constants_from_table, known
+from steptime.hardware.constants import uses as uses_of_stacks
 
 
 class Execution(NamedTuple):
@@ -56,10 +56,11 @@ class Stack:
     for those of other stacks. Images are laid out with their `channels_last`, or before height and
     width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
     `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. One
-    that never `trains` runs inference alone. `since` is the month ("2024-09") of which it is the
-    state, "" for one without a date; `seen` says what its constants of training were fitted on
-    (`models`, `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves
-    out, where that is known.
+    that never `trains` runs inference alone. It is `like` another one in all that its file does not
+    say. `since` is the month ("2024-09") of which it is the state, "" for one without a date;
+    `seen` says what its constants of training were fitted on (`models`, `devices`,
+    `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where that is
+    known.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Stack:
     compile: bool = False
     trains: bool = True
     since: str = ""
+    like: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     on_cpu: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,20 +101,25 @@ def label_of(backend: str, compiled: object) -> str:
 
 
 UNITS = ("vector", "matrix")
-KNOWN = {  # constants by use
-    use: [f"{use}.{name}" for name in names] for use, names in packaged("constants.toml").items()
-}
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
+_TRAINS = ("host.update", "host.backward")  # what a stack for inference alone need not say
+_ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
+_OWN = ("name", "source", "like")  # which each stack has for itself
 
-
-_STACK = {**checks_of(Stack), "fuses": list_of(UNITS.__contains__, " and ".join(UNITS))}
+_STACK = {
+    **checks_of(Stack),
+    "fuses": list_of(UNITS.__contains__, " and ".join(UNITS)),
+    "unlike": TEXTS,
+}
 _EXECUTION = checks_of(Execution)
 
 
-def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
+def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = None) -> Stack:
     """Return the `Stack` that a TOML table says; `where` is named in errors.
 
-    Raises `InputError` for an unknown or missing key and for a value of another type.
+    `base` is the stack that it is `like`: what the table does not say is as there, entry by entry,
+    but for what it is `unlike`. Raises `InputError` for an unknown or missing key and for a value
+    of another type.
     """
     given = checked(table, _STACK, ("name", "source"), where)
     kinds: dict[str, Execution] = {}
@@ -121,15 +128,48 @@ def stack_from_table(table: Mapping[str, Any], where: str) -> Stack:
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
-    uses: dict[str, Any] = {}
-    for use, known in KNOWN.items():
-        uses[use] = constants_from_table({use: given.pop(use, {})}, where)
-        for name in uses[use]:
-            if name.partition("_")[0] not in _HOST_PASSES:
-                one_of(use, name, known, where)
-    missing = [name for name in KNOWN["host"] if uses["host"] and name not in uses["host"]]
-    if missing:
-        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
     joins = given.pop("joins", {})
     joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
-    return Stack(joins=joins, kinds=kinds, **uses, **given)
+    unlike = given.pop("unlike", ())
+    said = {**given, "joins": joins, "kinds": kinds}
+    for use in uses_of_stacks():
+        said[use] = constants_from_table({use: given.get(use, {})}, where)
+        for name in said[use]:
+            if name.partition("_")[0] not in _HOST_PASSES:
+                one_of(use, name, known(use), where)
+    return _complete(Stack(**_inherited(said, base, unlike, where)), where)
+
+
+def _inherited(
+    said: Mapping[str, Any], base: Stack | None, unlike: Sequence[str], where: str
+) -> dict[str, Any]:
+    """Return the fields of a stack: those `said`, else those of its base."""
+    if base is None:
+        if unlike:
+            raise InputError(f"{where}: 'unlike' needs 'like', the name of a stack")
+        return dict(said)
+    found = {one.name: getattr(base, one.name) for one in fields(base) if one.name not in _OWN}
+    for name in unlike:
+        table, _, entry = name.partition(".")
+        one_of("unlike", table, found, where)
+        if entry:
+            key = name if table in uses_of_stacks() else entry
+            one_of(f"unlike {table}", key, found[table], where)
+            found[table] = {k: one for k, one in found[table].items() if k != key}
+        else:
+            del found[table]
+    merged = {
+        table: {**found.get(table, {}), **said[table]}
+        for table in (*_ENTRIES, *uses_of_stacks())
+        if table in said
+    }
+    return {**found, **said, **merged}
+
+
+def _complete(stack: Stack, where: str) -> Stack:
+    """Return a stack whose host, if it is said, lacks nothing."""
+    needed = [one for one in known("host") if stack.trains or not one.startswith(_TRAINS)]
+    missing = [name for name in needed if stack.host and name not in stack.host]
+    if missing:
+        raise InputError(f"{where}: [host] lacks {', '.join(missing)}")
+    return stack

@@ -43,7 +43,7 @@ class Method:
     exchange gradients if nothing else is asked for, by a name of `collectives`, over links
     as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
     too: messages without latency, faults and all. `reads` names the fields of a device that the
-    price reads beyond those of a roofline; records hash them too (`catalog.device_hash`).
+    price reads beyond those of a roofline; records hash them too (`device_hash`).
     A price that takes `arrays` is asked for `Rows`, others for one `Kernel` after the other.
     """
 

@@ -8,7 +8,7 @@ from steptime import __version__
 from steptime.core.graph import PASSES
 from steptime.core.table import picked
 from steptime.core.workload import Workload
-from steptime.hardware.catalog import device_hash
+from steptime.hardware.device import device_hash
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Method, Quantity, Record, now
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import steptime
-from places import ROOT
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.network.ops.sequence import experts_read
@@ -192,8 +191,8 @@ def test_a_window_is_all_that_a_prompt_and_a_token_see() -> None:
 
 def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
-    text = (ROOT / "src/steptime/data" / "stacks/vllm-2025.toml").read_text()
-    own.write_text(text.replace("skips_window = true", "skips_window = false"))
+    kinds = '[kinds]\nattention = { causal_flop = 0.5, source = "as vllm-2025" }\n'
+    own.write_text(f'name = "own"\nlike = "vllm-2025"\nsource = "me"\n{kinds}')
     one = phases("gpt_oss_20b", stack=str(own))
     assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * 8192 * 4096
     keys = 128 * 2 * 8 * 64 * 2  # the cache keeps no more than the window

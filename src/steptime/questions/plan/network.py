@@ -11,6 +11,7 @@ from itertools import accumulate
 
 from steptime.build import Choice, build_step, family_of, make_workload
 from steptime.core.workload import Plan, Workload
+from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster
 from steptime.network.ops.loss import STATES
 from steptime.prediction import DEFAULT, cost_model
@@ -22,7 +23,7 @@ from steptime.prediction.memory import worst_moment
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.pieces import FIRST, LAST, Kept, Piece, held_of
-from steptime.questions.plan.planner import Flops, Planner, Shape, neutral
+from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
 from steptime.questions.scaling import waits
 
@@ -105,12 +106,9 @@ class NetworkPlanner(Planner):
         super().__init__(shape, cluster, method, workload.dtype)
         self.weight_bytes = self.model.gradient_bytes / max(1, self.model.parameters)
         states = STATES[workload.optimizer] * self.weight_bytes
-        self._constants = {
-            **neutral(self.use),
-            **{name: self.constant(name) for name in CONSTANTS},
-            "gradient_bytes": self.weight_bytes,
-            "state_bytes": states,
-        }
+        said = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
+        self._constants, self._flags = typed(self.use, said)
+        self._constants |= {"gradient_bytes": self.weight_bytes, "state_bytes": states}
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}
 

@@ -233,7 +233,7 @@ class Step:
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
-        whole = piece.forward.value - piece.last_s * self.planner.constant("stops_early")
+        whole = piece.forward.value - piece.last_s * self.planner.flag("stops_early")
         share = self.planner.constant("selective_again")
         some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

@@ -15,6 +15,8 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, Part
 from steptime.core.workload import Plan
+from steptime.hardware import catalog
+from steptime.hardware.constants import value_of
 from steptime.hardware.device import TFLOP, Device
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
@@ -39,8 +41,6 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
-# of the peak: the best product of the H100 of 700 W on which attention is published
-PUBLISHED = 0.8
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
@@ -156,11 +156,12 @@ def factors_of(device: Device) -> tuple[float, float]:
     """
     constants, slower, of_attention = device.constants, 1.0, 1.0
     if (device.architecture or "").startswith(NEWER):
-        slower = constants.get("training.products_new", 1.0)
+        slower = value_of("training.products_new", constants)
         best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
-        late = PUBLISHED * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
-        of_attention = constants.get("training.attention", 1.0) * max(1.0, late)
-    return slower * constants.get("training.products", 1.0), of_attention
+        published = catalog.constants_of("gpu")["attention.published"].value
+        late = published * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
+        of_attention = value_of("training.attention", constants) * max(1.0, late)
+    return slower * value_of("training.products", constants), of_attention
 
 
 def _piece(
@@ -239,8 +240,8 @@ def _extra(graph: Graph, device: Device, low: str) -> Iterator[Kernel]:
 
     What several products read is cast once; a gradient is cast for the two products that read it.
     """
-    each = device.constants.get("training.quantised_bytes", 0.0)
-    sorts = device.constants.get("training.routed_bytes", 0.0)
+    each = value_of("training.quantised_bytes", device.constants)
+    sorts = value_of("training.routed_bytes", device.constants)
     passes: tuple[Part, ...] = ("forward", "backward")
     seen: set[str] = set()
     for op in graph.ops:

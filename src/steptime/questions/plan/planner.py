@@ -16,8 +16,8 @@ from steptime.core.errors import InputError, one_of
 from steptime.core.table import picked
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
+from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
-from steptime.hardware.stack import KNOWN
 from steptime.network.count import op_work
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
@@ -39,18 +39,12 @@ from steptime.questions.plan.pieces import (
 )
 from steptime.questions.plan.stages import Layout, Load, layout_of
 
-# A host: two sockets of 8 channels of DDR4-3200 (NVIDIA, DGX A100 user guide: EPYC 7742) for 8.
-HOST_BYTES_PER_S, HOST_DEVICES = 2 * 204.8e9, 8
+_HOST = catalog.constants_of("host")
+HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
+HOST_DEVICES = int(_HOST["memory.devices"].value)
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
-HALF = 0.5  # between what is no and what is yes
 T = TypeVar("T")
 _UNKNOWN = object()
-MANY = 1024  # devices, from which on the slowest of them tells
-# constants that are 1 where neither method nor stack says them, so that they change nothing, as a 0
-# of others does
-FACTORS = {"products", "attention", "softmax", "products_new", "exchange_slow"}
-FACTORS |= {"vectors", "low_share", "memory_share"}
-DIRECT = 1e11  # bytes/s of links by which devices read each other's part of an exchange at once
 
 
 class Exchanged(NamedTuple):
@@ -87,12 +81,6 @@ class Shape:
     label: str
     unit: str = "tokens"
     batch: int | None = None  # usual, of networks that are no language models
-
-
-def neutral(use: str) -> dict[str, float]:
-    """Return the constants of a use at values that change nothing."""
-    names = (name.removeprefix(f"{use}.") for name in KNOWN[use])
-    return {name: float(name in FACTORS) for name in names}
 
 
 def whole_model(weight_bytes: float, update_bytes: float) -> dict[str, float]:
@@ -138,11 +126,7 @@ class Planner:
         self.in_memory = "bfloat16" if self.low else dtype.removesuffix("-mixed")
         self.device: Device = cluster.device
         self.seen = seen_by_plan(method, self.device, self.in_memory)
-        self._constants = neutral(use) | {
-            name.removeprefix(f"{use}."): value
-            for name, value in self.seen.constants.items()
-            if name.startswith(f"{use}.")
-        }
+        self._constants, self._flags = typed(use, self.seen.constants)
         if use == "training" and dtype in PRECISIONS and not precision(dtype).mixed:
             self.weight_bytes = float(SIZE_BYTES[dtype])
             self._constants |= whole_model(self.weight_bytes, self.constant("update_bytes"))
@@ -162,7 +146,8 @@ class Planner:
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
         levels = list(cluster.ladder)
-        if self.use == "serving" and levels and levels[0].link.bytes_per_s > DIRECT:
+        direct = catalog.constants_of("link")["exchange.direct_bytes_per_s"].value
+        if self.use == "serving" and levels and levels[0].link.bytes_per_s > direct:
             levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
         self.cluster = Cluster(self.device, tuple(levels))
         rungs = [(size, link.name, links) for size, link, links in cluster.ladder]
@@ -217,21 +202,22 @@ class Planner:
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
-        late = self.constant("straggling") * log1p((devices - 1) / MANY)
+        many = self.constant("straggling_devices")
+        late = self.constant("straggling") * log1p((devices - 1) / many)
         return end_s * (1 + late) + self.constant("step_s")
 
     def constant(self, name: str) -> float:
-        """Return a constant of the planner's use, what changes nothing where nobody says it.
+        """Return a number of the planner's use, what changes nothing where nobody says it.
 
-        Raises `InputError` for a name that no such constant has.
+        Raises `InputError` for a name that no such number has.
         """
         if name not in self._constants:
             one_of("constant", name, self._constants, self.use)
         return self._constants[name]
 
     def flag(self, name: str) -> bool:
-        """Whether a stack does what a constant of 1, or of next to nothing, says."""
-        return self.constant(name) > HALF
+        """Whether a stack does what a constant that is true or false says."""
+        return self._flags[one_of("flag", name, self._flags, self.use)]
 
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for micro-batches of so many sequences."""

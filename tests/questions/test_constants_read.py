@@ -1,0 +1,167 @@
+"""Constants and what reads them: each is read by a form, and each form reads what a table holds.
+
+What is read is noted while networks are predicted, planned, served and measured op by op.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.columns import Columns
+from steptime.cli.main import run
+from steptime.hardware import catalog
+from steptime.hardware.constants import known, uses
+from steptime.prediction.calibrated import method as calibrated
+from steptime.questions.plan import planner
+from steptime.questions.plan.pieces import seen_by_plan
+
+QUESTIONS = """
+predict resnet50 --device h100 --dtype bfloat16-mixed
+predict resnet50 --device h100 --dtype bfloat16-mixed --stack torch-compile --host slow
+predict resnet50 --device v100
+predict resnet50 --device tesla-k40
+predict resnet50 --device p100-pcie-16gb
+predict resnet50 --device core-i9-9900k
+predict mobilenet_v2 --device rtx-4090 --dtype float16-mixed
+predict resnet18 --device mi300x --dtype bfloat16-mixed
+predict resnet18 --device tpu-v3 --dtype bfloat16
+predict densenet121 --device a40
+predict densenet121 --device core-i9-9900k
+predict gpt2 --device h100 --dtype bfloat16-mixed
+predict gpt2 --device v100
+predict gpt2 --device a100 --stack jax --optimizer adam
+predict fc --device a100 --stack jax --optimizer momentum
+predict fc --device a100 --stack jax --optimizer rmsprop
+predict gpt2 --device core-i9-9900k
+predict bert_base --device core-i9-9900k --optimizer adam
+predict transformer:layers=1,width=64,heads=2,norm=rms_norm,dropout=0.1 --device core-i9-9900k
+predict rnn:cell=rnn --device core-i9-9900k
+predict rnn:cell=gru --device core-i9-9900k
+predict rnn --device core-i9-9900k
+predict rnn --device v100
+plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 2 --tensor 4 --batch 16 \
+--recompute selective
+plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --batch 16 --zero 3 \
+--recompute full --dtype float8
+plan llama3_8b --device b200 --inside nvlink-5 --data 4 --pipeline 2 --batch 16 --dtype float8 \
+--zero 1
+plan qwen3_30b_a3b --device a100 --inside nvlink-3 --data 8 --expert 8 --batch 16 --zero 1
+plan llama3_8b --device mi300x --inside nvlink-4 --data 8 --batch 16
+plan resnet50 --device v100 --devices 8 --batch 64
+serve llama3_8b --device h100 --batch 4 --dtype float8
+serve llama3_8b --device a100 --inside nvlink-3 --tensor 2 --rate 2
+serve qwen3_30b_a3b --device h100 --batch 4 --stack trt-llm-2025
+"""
+ISOLATED = {  # ops by themselves between two events, by what constants call their kinds
+    "relu": ((64, 64),),
+    "gelu": ((64, 64),),
+    "softmax": ((64, 64),),
+    "layer_norm": ((64, 64), (64,), (64,)),
+    "linear": ((64, 64), (64, 64)),
+    "matmul": ((64, 64), (64, 64)),
+    "conv2d": ((1, 8, 16, 16), (8, 8, 3, 3)),
+}
+# what no table holds: how far a device beyond those that were measured is off (`hull.py`), what a
+# user's own calibration says, ops of a host that a stack may tell apart, and kinds of no own factor
+DERIVED = re.compile(r"interval\.beyond|interval\.\w+_(low|high)|host\.\w+_s|isolated\.\w+")
+
+
+class Reads(dict[str, Any]):
+    """Constants that note which of them are asked for, whether they are there or not."""
+
+    def __init__(self, said: Mapping[str, Any], names: set[str]) -> None:
+        super().__init__(said)
+        self.names = names
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def answer(words: str) -> None:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as said,
+    ):
+        assert run(words.split()) == 0, (words, said.getvalue())
+
+
+def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
+    """Note what is read of constants, by whoever reads them."""
+    base, of_owner = calibrated.METHOD, catalog.constants_of
+    constant, flag = planner.Planner.constant, planner.Planner.flag
+
+    def noted(device: Any) -> Any:
+        return replace(device, constants=Reads(device.constants, names))
+
+    def of_planner(read: Any) -> Any:
+        def noting(self: planner.Planner, name: str) -> Any:
+            names.add(f"{self.use}.{name}")
+            return read(self, name)
+
+        return noting
+
+    patch.setattr(calibrated, "METHOD", replace(base, sees=lambda *of: noted(base.sees(*of))))
+    by_plan = f"{planner.__name__}.seen_by_plan"
+    patch.setattr(by_plan, lambda *of: noted(seen_by_plan(*of)))
+    patch.setattr(planner.Planner, "constant", of_planner(constant))
+    patch.setattr(planner.Planner, "flag", of_planner(flag))
+    patch.setattr(catalog, "constants_of", lambda owner: Reads(of_owner(owner), names))
+
+
+@pytest.fixture(scope="module")
+def names() -> set[str]:
+    """The names of all constants that are read in what is asked above."""
+    found: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch, found)
+        for line in QUESTIONS.split("\n"):
+            if line:
+                answer(line)
+        runpy.run_path(str(planner.__file__), run_name="again")  # it reads a host's when imported
+        v100, own = catalog.device("v100"), {"intervals": {"stream": [-0.1, 0.1]}}
+        for device in (v100, replace(v100, calibration=own)):
+            cases = [
+                Case(op_kernels(kind, shapes, {}, "float32"), device, 1.0, kind, "isolated")
+                for kind, shapes in ISOLATED.items()
+            ]
+            seen = calibrated.METHOD.sees(device, "float32", calibrated.METHOD.settings)
+            assert np.isfinite(Columns(cases).intervals(seen.constants)).all()
+    return found
+
+
+OWNERS = ("gpu", "cpu", "host", "link")
+
+
+def held() -> set[str]:
+    """The names of all constants that the tables hold."""
+    stacks = map(catalog.stack, catalog.stack_names(own=False))
+    of_stacks = {name for one in stacks for name in (*one.host, *one.uses)}
+    return of_stacks | {name for owner in OWNERS for name in catalog.constants_of(owner)}
+
+
+def test_a_constant_that_a_table_holds_is_read(names: set[str]) -> None:
+    assert sorted(held() - names) == []
+
+
+def test_a_name_that_is_read_is_held_by_a_table(names: set[str]) -> None:
+    declared = {name for use in uses() for name in known(use)}
+    assert [name for name in sorted(names - held() - declared) if not DERIVED.fullmatch(name)] == []
+
+
+def test_a_constant_that_a_stack_may_have_is_read(names: set[str]) -> None:
+    assert sorted({name for use in uses() if use != "memory" for name in known(use)} - names) == []
