@@ -49,8 +49,8 @@ def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():
 
 def test_a_kernel_that_comes_twice_is_off_twice():
     one = Interval(1.0, 0.5, 1.5, shared=0.6)
-    twice = Prices.of([one]).weighted(np.array([[2.0]]))
-    assert twice.high[0] == pytest.approx(2 + math.hypot(0.6, 0.8))
+    twice = Prices.of([one, one]).alike(np.array([0, 0]), 1).total()
+    assert twice.high == pytest.approx(2 + math.hypot(0.6, 0.8))
 
 
 def test_what_is_shared_whole_adds_as_before():
