@@ -13,6 +13,7 @@ import pytest
 from published_golden import HELD
 
 from places import ROOT
+from steptime.questions.serve.answer import serve
 from validation.__main__ import main
 from validation.left_out import NEUTRAL, left_out, steps_of
 
@@ -158,3 +159,26 @@ def test_a_table_that_no_layout_knows_is_said(
     assert "rows.csv: no table that is known" in capsys.readouterr().err
     assert main([str(table), str(TABLE)]) == 0
     assert "note: " in capsys.readouterr().err
+
+
+def test_published_servers_with_prompts_apart_are_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B",
+        "system": "h100_sxm", "precision": "", "mode": "disagg", "isl": 2000, "osl": 200,
+        "gemm_quant_mode": "", "batch_size": "", "tp_size": "", "pp_size": "",
+        "attention_dp_size": "", "moe_ep_size": "", "prefill_num_workers": 2,
+        "prefill_tp_size": 2, "decode_batch_size": 16, "decode_num_workers": 1,
+        "decode_tp_size": 4, "decode_pp_size": 1, "decode_attention_dp_size": 1,
+        "decode_moe_ep_size": 1, "ttft_ms": 500, "tpot_ms": 12,
+    }  # fmt: skip
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
+    assert main([str(table), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["unasked"] == []
+    assert {case["devices"] for case in told["cases"]} == {2 * 2 + 4}
+    ratios = {case["quantity"]: case["ratio"] for case in told["cases"]}
+    alone = serve("qwen3_32b", "h100", 16, 2000, 200, inside="nvlink-4", tensor=4)
+    assert ratios["tpot_s"] * 0.012 == pytest.approx(alone["tpot_s"], rel=0.1)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from steptime import serve
-from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
 from steptime.questions.serve.answer import Request
@@ -266,26 +265,3 @@ def test_a_trace_with_long_prompts_and_long_answers(tmp_path: Path) -> None:
     one = serve("gpt2", "t4", dtype="float16", concurrency=2, output=1, prefill_replicas=1,
                 link="ethernet-10", count=10, input=100)  # fmt: skip
     assert one["load"]["tpot_s"] is None
-
-
-def test_published_servers_with_prompts_apart_are_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {
-        "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B",
-        "system": "h100_sxm", "precision": "", "mode": "disagg", "isl": 2000, "osl": 200,
-        "gemm_quant_mode": "", "batch_size": "", "tp_size": "", "pp_size": "",
-        "attention_dp_size": "", "moe_ep_size": "", "prefill_num_workers": 2,
-        "prefill_tp_size": 2, "decode_batch_size": 16, "decode_num_workers": 1,
-        "decode_tp_size": 4, "decode_pp_size": 1, "decode_attention_dp_size": 1,
-        "decode_moe_ep_size": 1, "ttft_ms": 500, "tpot_ms": 12,
-    }  # fmt: skip
-    table = tmp_path / "rows.csv"
-    table.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
-    assert run(["evaluate", str(table), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["unasked"] == []
-    assert {case["devices"] for case in told["cases"]} == {2 * 2 + 4}
-    ratios = {case["quantity"]: case["ratio"] for case in told["cases"]}
-    alone = serve("qwen3_32b", "h100", 16, 2000, 200, inside="nvlink-4", tensor=4)
-    assert ratios["tpot_s"] * 0.012 == pytest.approx(alone["tpot_s"], rel=0.1)
