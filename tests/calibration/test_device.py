@@ -6,7 +6,7 @@ import pytest
 
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
-from steptime.calibration.device import calibrate, chosen, intervals
+from steptime.calibration.device import calibrate, chosen, intervals, moved
 from steptime.calibration.evaluate import after_calibration, score
 from steptime.calibration.fit import constants_of, fitted, left_out, logs
 from steptime.core.errors import InputError
@@ -32,6 +32,13 @@ def streams(slower=1.0, noise=0.0):
     )
     off = np.exp(noise * draw.standard_normal(len(cases)))
     return [replace(c, seconds=float(s)) for c, s in zip(cases, seconds * off, strict=True)]
+
+
+def test_a_constant_of_0_is_moved_by_no_row():
+    share = catalog.priors("gpu")["stream.share_hbm"]
+    priors = {"none": share._replace(value=0.0), "some": share._replace(value=0.5)}
+    assert moved({"none": 0.0, "some": 0.5}, priors) == {}
+    assert moved({"none": 0.0, "some": 0.6}, priors) == {"some": 0.6}
 
 
 def test_a_device_with_slow_memory_is_found_slow():

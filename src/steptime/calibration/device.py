@@ -152,11 +152,14 @@ def _size(case: Case) -> float:
 
 
 def moved(constants: Mapping[str, float], priors: Mapping[str, Constant]) -> dict[str, float]:
-    """Return the constants that differ from the priors, rounded to four digits."""
+    """Return the constants that differ from the priors, rounded to four digits.
+
+    One of 0 says that something is not: no row moves it.
+    """
     return {
         name: float(f"{value:.4g}")
         for name, value in constants.items()
-        if abs(log(value / priors[name].value)) > MOVED
+        if priors[name].value and abs(log(value / priors[name].value)) > MOVED
     }
 
 

@@ -297,7 +297,7 @@ def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], fl
     seen = device in (catalog.stack(stack).seen or {}).get("devices", ())
     devices = hypot(found["interval.all_shared"].value, found["interval.step"].value)
     shared = found[f"interval.{form}_shared"].value / devices
-    free = {name: found[name] for name in CONSTANTS if name in found}
+    free = {name: found[name] for name in CONSTANTS if name in found and found[name].value}
     slower = found.get("training.products", free["product.tensor_share"]._replace(value=1.0))
     spread_of = free["product.tensor_share"].spread  # devices differ by more than a stack's plans
     free["training.products"] = slower._replace(spread=spread_of)
