@@ -114,16 +114,21 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    "words", [["predict", "fc", "--device", "t4"], ["count", "gpt2"], ["list", "devices"]]
+    ("words", "loaded"),
+    [
+        (["predict", "fc", "--device", "t4"], ["numpy"]),  # the arithmetic of prices
+        (["count", "gpt2"], []),
+        (["list", "devices"], []),
+    ],
 )
-def test_what_needs_no_framework_loads_none(words: list[str]) -> None:
+def test_what_needs_no_framework_loads_none(words: list[str], loaded: list[str]) -> None:
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
         "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2') "
         "if m in sys.modules], code)"
     )
     done = _python("-c", code, *words, "--json")
-    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+    assert done.stdout.splitlines()[-1] == f"{loaded} 0", done.stderr
 
 
 def test_the_module_runs_and_a_closed_pipe_is_no_error() -> None:
@@ -145,7 +150,7 @@ def test_the_package_offers_its_names_and_imports_nothing() -> None:
         "assert set(steptime.__all__) <= set(dir(steptime)); "
         "print(sorted(m for m in before if m.startswith('steptime'))); "
         "print([getattr(steptime, name) is not None for name in steptime.__all__]); "
-        "print('numpy' in sys.modules, 'torch' in sys.modules)"
+        "print('numpy' in before, 'torch' in sys.modules)"
     )
     done = _python("-c", code)
     assert done.stdout.splitlines() == [
