@@ -363,13 +363,14 @@ def bound(told: Mapping[str, Any]) -> str:
 
 def split_in_words(told: Mapping[str, Any]) -> str:
     """Return how a step is split: `tensor 8 x data 16, ZeRO 1, micro-batch 2`."""
-    plan = {"virtual": 1, "zero": 0, "recompute": "none", "sequence": False, **told["plan"]}
-    sizes = [f"{name} {plan[name]}" for name in _SPLIT if plan.get(name, 1) > 1]
+    usual = vars(Plan())
+    plan = {**usual, **told["plan"]}
+    sizes = [f"{name} {plan[name]}" for name in _SPLIT if plan[name] > 1]
     words = [" x ".join(sizes) or "one device"]
     words += ["sequence parallel"] if plan["sequence"] else []
     words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
-    words += [text.format(plan[name]) for name, text in _MORE.items() if plan.get(name)]
+    words += [text.format(plan[name]) for name, text in _MORE.items() if plan[name] != usual[name]]
     return ", ".join([*words, f"micro-batch {told['micro_batch']}"])
 
 
