@@ -389,12 +389,12 @@ def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
     """
     watts = float(device.details.get("long_W", 0)) or device.peak_w
     found = replace(method.sees(device, dtype, method.settings), peak_w=watts)
-    constants = dict(found.constants)
-    if "interval.plan_beyond" in constants:
-        constants["interval.beyond"] *= constants["interval.plan_beyond"]
-    if "training.softmax" in constants:
-        constants["attention.softmax"] = constants["training.softmax"]
+    known, own = found.constants, {}
+    if "interval.plan_beyond" in known:
+        own["interval.beyond"] = known["interval.beyond"] * known["interval.plan_beyond"]
+    if "training.softmax" in known:
+        own["attention.softmax"] = known["training.softmax"]
     share = method.settings.compute_efficiency
-    peaks = {low: device.peak_flop_per_s.get(low) for low in LOW_BYTES}
-    more = {low: peak * share for low, peak in peaks.items() if peak is not None}
-    return replace(found, constants=constants, peak_flop_per_s={**found.peak_flop_per_s, **more})
+    lower = {low: peak for low, peak in device.peak_flop_per_s.items() if low in LOW_BYTES}
+    peaks = {**found.peak_flop_per_s, **{low: peak * share for low, peak in lower.items()}}
+    return replace(found, constants={**known, **own}, peak_flop_per_s=peaks)
