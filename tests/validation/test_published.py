@@ -53,6 +53,7 @@ def test_the_stack_is_that_of_the_date() -> None:
         stack_at("megatro", "2024-01")
 
 
+@pytest.mark.slow  # every published table is scored
 @pytest.mark.parametrize(
     ("name", "quantity", "mean", "median"),
     [

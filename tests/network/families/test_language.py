@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
+from places import ROOT
 from steptime.build import build, make_workload, read_model
 from steptime.network.families import language
 
-TABLE = Path(__file__).parents[3] / "shared/reference/llm/models.csv"
+TABLE = ROOT.parent / "shared/reference/llm/models.csv"
 
 
 def parameters(name: str) -> int:
