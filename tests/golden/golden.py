@@ -28,7 +28,6 @@ HERE = Path(__file__).parent
 COMMITTED = HERE / "golden.json"
 COMMANDS = HERE / "commands.txt"
 TOLERANCE = 1e-12
-NOISE = 1e-15  # what is left of a difference of seconds that are equal
 LONG = 8  # a list of more values is kept as sums
 
 NETWORKS = (
@@ -168,11 +167,11 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str,
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values agree to 1e-12, or are both rounding."""
+    """Whether two values agree to 1e-12."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, float | int) and isinstance(other, float | int):
-        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=NOISE)
+        return math.isclose(one, other, rel_tol=TOLERANCE)
     return bool(one == other)
 
 

@@ -241,7 +241,7 @@ def ties_of(source: Source) -> dict[str, str] | None:
 
 
 def _tie(program: Program, ties: Mapping[str, str]) -> None:
-    """Give tied weights one path, that of the first which a node reads."""
+    """Let tied weights have one path, that of the first which a node reads."""
     read = {name for node in program.nodes for name in node.tensors}
     groups: dict[str, list[str]] = {}
     for name, path in program.weights.items():

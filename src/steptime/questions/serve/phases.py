@@ -32,6 +32,7 @@ from steptime.questions.serve.kernels import (
 )
 
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
+ROUNDING = 1e-12  # of a sum of seconds: a difference of two that is less is none
 
 
 class Spent(NamedTuple):
@@ -166,12 +167,13 @@ class Phases:
         begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
         issue_s = begin_s + summed(plain, [self._issued_s([one]) - begin_s for one in plain])
         one_s, all_s = (self._part(rows)[LAST].seconds for rows in (1, tokens))
+        rest_s = whole.products_s + whole.other_s - one_s + all_s - joined_s + core_s
         return {
             "weights_s": stored_s - plain_s,
             "merged_s": joined_s - stored_s,
             "attention_s": whole.attention_s - core_s,
             "last_token_s": one_s - all_s,
-            "rows_s": whole.products_s + whole.other_s - one_s + all_s - joined_s + core_s,
+            "rows_s": rest_s if abs(rest_s) > ROUNDING * joined_s else 0.0,
             "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
             "server_s": self._server_s(1) + self.constant("prompt_s"),
         }
