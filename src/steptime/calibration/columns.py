@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, timing_of
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s
@@ -27,12 +27,12 @@ class Columns:
         first = first_dtype(cases[0].device)  # peaks of all types are filled in
         self.device: Device = reached(cases[0].device, first, Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
-        self._isolated = np.array([case.condition == "isolated" for case in cases])
+        by_events = not self.device.is_own_host
+        self._isolated = np.array([by_events and one.condition == "isolated" for one in cases])
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
-        self._kinds = [case.kernels[0].kind for case in cases]
         owners = [i for i, case in enumerate(cases) for _ in case.kernels]
         every = [self._found(one, case) for case in cases for one in case.kernels]
         self._kernels = Kernels(every, owners=owners)
@@ -85,10 +85,11 @@ class Columns:
         device = replace(self.device, constants=constants)
         products = device.calibration.get("products", {})
         alone = self._alone[self._case].astype(float)
-        rests = self._isolated[self._case] * constants.get("isolated.pause_s", 0.0)
+        isolated = self._isolated
+        rests = isolated * timing_of(self.cases, constants).pause_s if isolated.any() else isolated
 
         def ask(rows: Rows, places: Ints) -> Interval:
-            found = price(rows, device, alone[places], rests[places])
+            found = price(rows, device, alone[places], rests[self._case[places]])
             known = products.get(f"{rows.kind} {rows.dtype}")
             if known and len(rows.products) == 1:
                 factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]
@@ -102,9 +103,10 @@ class Columns:
         """Return what is measured of cases whose kernels take these seconds, pass by pass."""
         device_s: Floats = passes.sum(axis=0)
         total = device_s
-        if self._isolated.any() and "launch.isolated_s" in constants:  # a CPU is its own host
-            factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
-            between = between_events_s(device_s, factors, constants)
+        if self._isolated.any():
+            timing = timing_of(self.cases, constants)
+            host_s = constants["launch.isolated_s"] * timing.factor
+            between = between_events_s(device_s, host_s, timing.visible)
             total = np.where(self._isolated, between, device_s)
         if self._steps and (hosts := self._hosts(constants)):
             parts = list(passes[:, self._steps])

@@ -244,6 +244,7 @@ def _case(
         place,
         said.calibrates,
         said.copies,
+        said.timing,
         asked,
     )
 

@@ -1,12 +1,20 @@
 """The keys of a mapping file: what the columns of a table of measured times mean."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from steptime.calibration.cases import COPIES, Condition
+from steptime.core.errors import one_of
+from steptime.network.ops import OPS
 
 Size = int | str
+
+
+def _of_timing(name: str) -> str:
+    """Return a key of `timing`; raises `InputError` for what is neither of events nor a kind."""
+    one_of("timing", name, ("seen", "pause_s", *OPS))
+    return name
 
 
 class OpOf(BaseModel):
@@ -39,7 +47,8 @@ class Rows(OpOf):
     """What some rows of a table are: an op, several `ops`, `parts`, or a `model`.
 
     Images of a `model` lie as `channels_last` says, its host is `host`, and products of float32 run
-    as `tf32` says; without these they are what they are in the stack, and on any host.
+    as `tf32` says; without these they are what they are in the stack, and on any host. `timing` is
+    how `isolated` ops were timed, where that is not what is usual (`cases.Timing`).
     """
 
     file: str = ""
@@ -62,6 +71,7 @@ class Rows(OpOf):
     rivals: dict[str, str] = {}
     calibrates: bool = True
     copies: int = Field(COPIES, ge=1)
+    timing: dict[Annotated[str, AfterValidator(_of_timing)], Annotated[float, Field(ge=0)]] = {}
 
 
 class Keys(Rows):
