@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import split_alexnet
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
 from steptime.hardware.device import Device, Link
+from steptime.paleo.layers import Layer
 from steptime.paleo.model_parallel import (
     FORK_NOTE,
     MEMORY_NOTE,
@@ -155,7 +155,7 @@ def test_nested_lists_of_the_original(shared: Path) -> None:
     """Of networks without forks, and of any that the data has with them."""
     for net, expected in json.loads((shared / "paleo/graph.json").read_text()).items():
         model = StepModel(shared / "paleo/nets" / f"{net}.json", "K40")
-        assert as_json(nested(model.graph(1).layers)) == expected["nested"]
+        assert as_json(nested(model.graph(1).source)) == expected["nested"]
 
 
 def as_json(items: Nested) -> list[Any]:

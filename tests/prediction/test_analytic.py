@@ -25,6 +25,7 @@ from steptime.network.ops.builder import Builder
 from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import added, longer
+from steptime.paleo.rules import kept
 from steptime.prediction import cost_model
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.kernel import Interval, Kernel, Settings
@@ -67,7 +68,7 @@ def lowered(graph: Graph, options: str = "", dtype: str = "float32") -> Lowered:
 def kernel(flop: float, *tensors: float, serial: int = 1) -> Kernel:
     moved = sum(tensors)
     return Kernel(
-        "op", "relu", "forward", "float32", "vector", flop, moved, serial=serial, tensors=tensors
+        "op", "relu", "forward", "float32", "vector", flop, moved, serial=serial, figures=tensors
     )
 
 
@@ -155,8 +156,8 @@ def test_paleo_with_every_correction_is_analytic(text: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -> None:
     changed = ANALYTIC.under({name: "paleo"})
-    assert changed.settings.faults == {name}
-    assert with_faults(changed, ()).settings == ANALYTIC.settings == Settings()
+    assert kept(changed.settings).faults == {name}
+    assert with_faults(changed, ()).settings == kept(ANALYTIC.settings) == kept(Settings())
     with pytest.raises(InputError, match=f"analytic: option {name} is exact or paleo, not 'no'"):
         ANALYTIC.under({name: "no"})
 

@@ -105,8 +105,8 @@ def scale(
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
     given = options.pairs(option_, "option")
     found = StepModel(workload, options.one_device(device), fabric, method, given)
-    if found.method.as_published and latency_us is not None:
-        raise InputError("--latency-us: method paleo knows no latency")
+    if latency_us is not None and not found.method.latency:
+        raise InputError(f"--latency-us: method {found.method.name} knows no latency")
     how = Exchange(collective, compression, overlap)
     counts = None
     if replicas is not None or parallel == "data":
@@ -204,7 +204,7 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exc
     chosen, fabric = model.collective(how.collective), model.fabric
     if fabric is not None and parallel != "model":
         notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
-    for name in fabric.without_latency if fabric and not model.method.as_published else ():
+    for name in fabric.without_latency if fabric and model.method.latency else ():
         mend = " (--latency-us)" if fabric and name == fabric.between.name else ""
         notes.append(f"{name}: no latency is known, so none is counted{mend}")
     return notes

@@ -8,6 +8,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.paleo.method import FAULTS, with_faults
+from steptime.paleo.rules import kept
 from steptime.prediction import cost_model
 from steptime.prediction.method import ANALYTIC, Method
 from steptime.prediction.step_model import StepModel
@@ -76,7 +77,7 @@ def calibrated(
 
 
 def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
-    kept = target.settings.faults
+    own = kept(target.settings).faults
     faults, extras = list(FAULTS), {name: getattr(ANALYTIC, name) for name in EXTRAS}
     yield (
         "paleo",
@@ -84,7 +85,7 @@ def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
         with_faults(target, faults).tuned(**extras),
     )
     for name, meaning in FAULTS.items():
-        if name not in kept:
+        if name not in own:
             faults.remove(name)
             yield name, meaning, with_faults(target, faults).tuned(**extras)
     for name, meaning in EXTRAS.items():

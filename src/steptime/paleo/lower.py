@@ -6,11 +6,11 @@ from math import prod
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Layer, Part
+from steptime.core.graph import Graph, Part
 from steptime.network.ops import OPS
 from steptime.network.ops.training import parameters_of
-from steptime.paleo.layers import INPUT, layers_of
-from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, rule_of, update
+from steptime.paleo.layers import INPUT, Layer, layers_of
+from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, Kept, kept, rule_of, update
 from steptime.prediction.kernel import Kernel, Settings, Unit
 from steptime.prediction.lower import Lowered, Row, gradient_bytes, input_bytes
 from steptime.prediction.lower import lower as lower_ops
@@ -24,19 +24,20 @@ _RULED = (  # which rule says what the products of a pass are
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
-    """Return the kernels of the step that `graph` is, with `settings.faults` of Paleo's.
+    """Return the kernels of the step that `graph` is, with the faults that settings keep.
 
     Without faults these are the kernels of the ops alone. Raises `InputError` where a rule is kept
     that does not know a layer.
     """
-    if "ops" in settings.faults:
-        return _by_layer(graph, dtype, settings)
-    if "dtype" in settings.faults and precision(dtype).compute != "float32":
+    how = kept(settings)
+    if "ops" in how.faults:
+        return _by_layer(graph, dtype, how)
+    if "dtype" in how.faults and precision(dtype).compute != "float32":
         raise InputError(
             f"option dtype=paleo counts elements of 4 bytes, but the ops are of {dtype}; "
             "add --option ops=paleo, or take --dtype float32"
         )
-    return _by_op(graph, dtype, settings)
+    return _by_op(graph, dtype, how)
 
 
 def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
@@ -44,7 +45,7 @@ def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
     return _kernel("", "update", "update", dtype, update(parameters))
 
 
-def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+def _by_layer(graph: Graph, dtype: str, settings: Kept) -> Lowered:
     """Return the kernels of the layers, and nothing of the ops beside them."""
     faults = settings.faults
     compute = precision(dtype).compute
@@ -77,7 +78,7 @@ def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
 
 
-def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+def _by_op(graph: Graph, dtype: str, settings: Kept) -> Lowered:
     """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
     faults = settings.faults
     of_ops = lower_ops(graph, dtype, settings)
@@ -113,7 +114,7 @@ class _Ruled:
     def __init__(
         self,
         layers: Iterable[Layer],
-        settings: Settings,
+        settings: Kept,
         element_bytes: float,
         dtype: str,
         trains: bool,
@@ -174,7 +175,7 @@ def _skipped(layer: Layer) -> Part | None:
 def _kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Kernel:
     unit: Unit = "matrix" if kind in ("conv", "deconv", "inner_product") else "vector"
     flop, tensors = cost
-    return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), tensors=tensors)
+    return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), figures=tensors)
 
 
 def _trains(graph: Graph) -> bool:

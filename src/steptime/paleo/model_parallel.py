@@ -19,10 +19,19 @@ from math import prod
 
 from steptime.core.errors import InputError
 from steptime.hardware.device import GB, GIB
+from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel
 from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.paleo.placement import Node, Part, crosses_groups, device_of, layer_name, nodes
-from steptime.paleo.rules import FLOAT_BYTES
+from steptime.paleo.placement import (
+    Node,
+    Part,
+    as_published,
+    crosses_groups,
+    device_of,
+    layer_name,
+    nodes,
+)
+from steptime.paleo.rules import FLOAT_BYTES, kept
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel, no_link
@@ -40,7 +49,7 @@ Seconds3 = tuple[float, float, float]  # forward, backward, update
 
 def splits_of(model: StepModel) -> int:
     """Return the number of splits of a network's file, 1 where none of its layers is split."""
-    layers = model.graph(model.workload.batch_per_replica).layers
+    layers = layers_in(model.graph(model.workload.batch_per_replica))
     return 1 + max((device_of(layer) for layer in layers), default=0)
 
 
@@ -55,15 +64,14 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     count = _checked(model, workers)
     every = nodes(model, batch, "model")
     items = nested([node.layer for node in every])
-    notes = [NESTED_NOTE] if model.method.as_published and has_nested_forks(items) else []
-    if model.method.as_published and count == 1 and any(isinstance(item, Group) for item in items):
-        notes.append(FORK_NOTE)
-    if model.method.as_published and crosses_groups([node.layer for node in every]):
-        notes.append(MEMORY_NOTE)
+    forks = count == 1 and any(isinstance(item, Group) for item in items)
+    crosses = crosses_groups([node.layer for node in every])
+    said = {NESTED_NOTE: has_nested_forks(items), FORK_NOTE: forks, MEMORY_NOTE: crosses}
+    notes = [note for note, holds in said.items() if holds and as_published(model)]
     upper = [sum(part(node).total_s for node in every) for part in (_forward, _backward)]
     fetched = sum(node.fetch_s for node in every)
     update, of_all = 0.0, 0.0
-    if not model.method.as_published:
+    if not as_published(model):
         update = max(_update_s(model, own) for own in _by_device(every, count))
         of_all = _update_s(model, every)
     forward, backward = (_lower(model, items, every, part) for part in (_forward, _backward))
@@ -102,7 +110,7 @@ def hybrid(
     notes = [note] if note else []
     every = nodes(model, share, "hybrid")
     items = nested([node.layer for node in every])
-    if model.method.as_published and has_nested_forks(items):
+    if as_published(model) and has_nested_forks(items):
         notes.append(NESTED_NOTE)
     whole = [node for node in every if node.layer.split is None]
     split = [node for node in every if node.layer.split is not None]
@@ -114,7 +122,7 @@ def hybrid(
     hidden = _hidden_s(model, every, count)
     once = [_lower(model, items, split, part) for part in (_forward, _backward)]
     devices = _by_device(split, count)
-    if model.method.as_published:
+    if as_published(model):
         forward, backward = ((seconds - hidden) * count + hidden for seconds in once)
         update = _update_s(model, split, in_turn=True)
     else:
@@ -159,7 +167,7 @@ def _lower(
     return lower_bound(
         items,
         lambda name: seconds.get(name, 0.0),
-        None if model.method.as_published else lambda name: device.get(name, 0),
+        None if as_published(model) else lambda name: device.get(name, 0),
     )
 
 
@@ -171,7 +179,7 @@ def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
         for node in every
         if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
     ]
-    if not model.method.as_published:
+    if not as_published(model):
         return max((node.fetch_s for node in fed), default=0.0)
     if model.fabric is None:
         return 0.0
@@ -185,7 +193,7 @@ def _update_s(model: StepModel, every: Sequence[Node], in_turn: bool = False) ->
 
     `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
     """
-    if "update" not in model.settings.faults:
+    if "update" not in kept(model.settings).faults:
         return sum(node.update_s for node in every)
     parameters = sum(node.layer.parameters for node in every)
     times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
@@ -212,7 +220,7 @@ def _slowest(
 def _gradient_bytes(model: StepModel, every: Sequence[Node]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
     unsplit = {node.layer.name for node in every if node.layer.split is None}
-    if "update" in model.settings.faults:
+    if "update" in kept(model.settings).faults:
         parameters = sum(n.layer.parameters for n in every if n.layer.name in unsplit)
         return float(FLOAT_BYTES * parameters)
     names = {node.layer.name: node for node in every}

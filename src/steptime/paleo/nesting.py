@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
+from steptime.paleo.layers import Layer
 
 MOST_FORKS = 200  # one inside the other
 

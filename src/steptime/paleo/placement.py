@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
 from steptime.hardware.device import GB, GIB
-from steptime.paleo.layers import layers_of
-from steptime.paleo.rules import FLOAT_BYTES
+from steptime.paleo.layers import Layer, layers_of
+from steptime.paleo.method import without_latency
+from steptime.paleo.rules import FLOAT_BYTES, kept
 from steptime.prediction.kernel import Interval
 from steptime.prediction.schedule import RowTime, total
 from steptime.prediction.step_model import StepModel
@@ -50,6 +50,11 @@ class Node:
     update_s: float
     flop: float
     kernels: tuple[int, int, int]
+
+
+def as_published(model: StepModel) -> bool:
+    """Whether replicas and splits are those of the original, faults and all."""
+    return model.method.links is without_latency
 
 
 def device_of(layer: Layer) -> int:
@@ -127,7 +132,7 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
     groups of `FETCH_GROUP` devices the rate is half; Paleo halves it once more for each such parent
     and not at all for a single one.
     """
-    settings = model.settings
+    settings, original = kept(model.settings), as_published(model)
     element = (
         SIZE_BYTES[precision(model.workload.dtype).compute]
         if "dtype" not in settings.faults
@@ -137,14 +142,14 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
     cycle = 1.0 / clock_hz if clock_hz else 0.0
     full, latency = model.device.memory_bytes_per_s, 0.0
     link = None if model.fabric is None else model.fabric.between
-    if model.method.as_published and mode == "model":
+    if original and mode == "model":
         link = None
     if link is not None:
         full, latency = link.bytes_per_s, link.latency_s or 0.0
     full *= settings.link_efficiency * (GIB / GB if "gigabyte" in settings.faults else 1.0)
 
     def remote(layer: Layer, parent: Layer) -> bool:
-        if model.method.as_published:  # the text "0" of a split is not the number 0 of other layers
+        if original:  # the text "0" of a split is not the number 0 of other layers
             return layer.split != parent.split
         return device_of(layer) != device_of(parent)
 
@@ -153,18 +158,14 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         for parent in parents:
             if not remote(layer, parent):
                 continue
-            halves = (
-                link is not None
-                and _apart(layer, parent)
-                and (several or not model.method.as_published)
-            )
+            halves = link is not None and _apart(layer, parent) and (several or not original)
             halvings += halves
-            if model.method.as_published and halvings > MOST_HALVINGS:
+            if original and halvings > MOST_HALVINGS:
                 raise InputError(
                     f"paleo: layer '{layer.name}' fetches from over {MOST_HALVINGS} devices of "
                     "other groups; each halves the link's rate in Paleo, until nothing is left"
                 )
-            rate = (rate if model.method.as_published else full) / (2 if halves else 1)
+            rate = (rate if original else full) / (2 if halves else 1)
             shape = parent.outputs if several else layer.inputs
             total += max(cycle, latency + element * prod(shape) / rate)
         return total

@@ -12,13 +12,28 @@ from math import prod
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer, Part
+from steptime.core.graph import Part
+from steptime.paleo.layers import Layer
+from steptime.prediction.kernel import Settings
 
 Pair = tuple[int, int]
 ALGORITHMS = ("gemm", "fft", "fft-tiling")
 TILE = 32
 FLOAT_BYTES = 4
 COMPLEX_BYTES = 2 * FLOAT_BYTES
+
+
+@dataclass(frozen=True)
+class Kept(Settings):
+    """Settings, and what is as published: `faults`, and the `algorithm` of convolutions."""
+
+    faults: frozenset[str] = frozenset()
+    algorithm: str = "gemm"
+
+
+def kept(settings: Settings) -> Kept:
+    """Return the settings with what is as published, nothing in those of other methods."""
+    return settings if isinstance(settings, Kept) else Kept(**vars(settings))
 
 
 class Cost(NamedTuple):

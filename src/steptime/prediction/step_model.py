@@ -137,22 +137,13 @@ class StepModel:
         """The device as kernels find it; raises `InputError` where it has no peak for the dtype."""
         return self.method.sees(self.device, self.workload.dtype, self.settings)
 
-    @cached_property
-    def seen_in_update(self) -> Device:
-        """The device as kernels of the update find it."""
-        reached = self.settings.update_efficiency
-        if reached is None or reached == self.settings.compute_efficiency:
-            return self.seen
-        settings = replace(self.settings, compute_efficiency=reached)
-        return self.method.sees(self.device, self.workload.dtype, settings)
-
     def price(self, kernel: Kernel) -> Interval:
         """Return the seconds of a kernel on the device."""
         return self.priced(Kernels([kernel])).intervals()[0]
 
     def priced(self, kernels: Kernels) -> Prices:
         """Return the seconds of kernels that differ on the device, without exchanges."""
-        return self.method.prices(kernels, self.seen, self.seen_in_update)
+        return self.method.prices(kernels, self.seen)
 
     @cached_property
     def stack(self) -> Stack:
@@ -178,7 +169,7 @@ class StepModel:
 
     @property
     def parameters(self) -> int:
-        """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
+        """Trained parameters as the method counts them."""
         return self.lowered().parameters
 
     @property

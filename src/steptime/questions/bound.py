@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 def _idle(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
-    idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, tensors=())
+    idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=())
     if kernel.pass_ != "update":
         idle = idle._replace(kind="relu", unit="vector")
     return idle

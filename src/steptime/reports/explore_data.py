@@ -97,10 +97,10 @@ def _method(name: str) -> Table:
     method = cost_model(name)
     return {
         **picked(method, "version collective"),
-        "as_paleo": method.as_published,
+        "as_paleo": not method.latency,
         "hosted": bool(method.reads),
         "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
-        "update_at_peak": method.settings.update_efficiency == 1.0,
+        "update_at_peak": not method.latency,
         "exchanges": {
             name: _exchanges(one, method.links) for name, one in method.collectives.items()
         },
