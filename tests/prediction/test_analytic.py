@@ -332,12 +332,12 @@ def test_explaining_leads_from_one_method_to_the_other() -> None:
         ppp = " ".join(one for one in options.split() if one.startswith("ppp"))
         first = times(graph, device, ppp, "paleo", dtype)
         last = times(graph, device, options, "analytic", dtype)
-        assert steps[0].step_s == first.step_s
-        assert steps[-1].step_s == last.step_s
-        assert (steps[-1].forward_s, steps[-1].update_s) == (last.forward_s, last.update_s)
-        total = steps[0].step_s + sum(step.change_s for step in steps)
+        assert steps[0]["step_s"] == first.step_s
+        assert steps[-1]["step_s"] == last.step_s
+        assert (steps[-1]["forward_s"], steps[-1]["update_s"]) == (last.forward_s, last.update_s)
+        total = steps[0]["step_s"] + sum(step["change_s"] for step in steps)
         assert total == pytest.approx(last.step_s, rel=1e-12)
-        names = [step.correction for step in steps]
+        names = [step["correction"] for step in steps]
         assert names[0] == "paleo"
         assert ("backward" in names) == ("backward" not in options)
         assert ("fuse" in names) == ("fuse" in options)

@@ -1,13 +1,10 @@
 """Cases: what was timed, as kernels or a workload, under which condition, and its seconds."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
-from itertools import repeat
-from typing import Literal, NamedTuple
-
-import numpy as np
+from typing import Literal
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten
@@ -24,7 +21,6 @@ from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
 from steptime.prediction.kernel import Kernel, Settings
-from steptime.prediction.kernels import Floats
 from steptime.prediction.lower import lower
 from steptime.prediction.method import stack_option
 from steptime.prediction.price import peak_flop_per_s
@@ -69,7 +65,7 @@ class Case:
     group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
     are the seconds that others predicted. `place` is where the case stands. Cases that do not
     calibrate are only predicted. What is `repeated` goes round `copies` of its weights; `timing` is
-    what of an `isolated` op's time was otherwise than its condition says (`Timing`). `asked` are
+    how an `isolated` op was timed, where that is not as `conditions` have it. `asked` are
     options of methods beside the stack, as texts: `tf32`, `channels_last`, `host`. Raises
     `InputError` where nothing runs, and where no peak of the device is known for its type.
     """
@@ -114,7 +110,11 @@ class Case:
 
 
 def conditions() -> Mapping[str, Constant]:
-    """Return how ops by themselves are timed, by condition: `isolated.pause_s`, ..."""
+    """Return how ops by themselves are timed, by condition.
+
+    Of a call on the host the device sees the share `isolated.seen` before the first kernel; it
+    rests `isolated.pause_s` before; the call of a kind takes `isolated.KIND` times as long.
+    """
     return fresh(DATA / "conditions.toml", constants_from_table)
 
 
@@ -122,37 +122,6 @@ def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str
     """Return the constants of a kind of device, of a stack, and of how ops are timed by a host."""
     of_timing = {} if device.is_own_host else conditions()
     return {**catalog.priors(device.kind, stack), **of_timing}
-
-
-class Timing(NamedTuple):
-    """How `isolated` cases were timed, side by side: a share, a factor of the host, seconds.
-
-    Of a call on the host the device sees the share `visible` before the first kernel, the call of
-    its kind takes `factor` times as long as that of others, and the device rests `pause_s`.
-    """
-
-    visible: Floats
-    factor: Floats
-    pause_s: Floats
-
-
-def timing_of(cases: Sequence[Case], constants: Mapping[str, float]) -> Timing:
-    """Return how cases were timed: as each says, else by constants, else as their condition is."""
-    usual = conditions()
-
-    def each(names: Iterable[str], other: float) -> Floats:
-        full = ((case, name, f"isolated.{name}") for case, name in zip(cases, names, strict=True))
-        return np.array([
-            case.timing[name] if name in case.timing
-            else constants[key] if key in constants
-            else usual[key].value if key in usual
-            else other
-            for case, name, key in full
-        ])  # fmt: skip
-
-    kinds = (case.kernels[0].kind for case in cases)
-    visible, pause_s = (each(repeat(name, len(cases)), 0.0) for name in ("seen", "pause_s"))
-    return Timing(visible, each(kinds, 1.0), pause_s)
 
 
 Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause

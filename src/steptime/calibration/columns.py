@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import Case, timing_of
+from steptime.calibration.cases import Case, conditions
+from steptime.calibration.fit import constants_of
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s
@@ -85,8 +86,7 @@ class Columns:
         device = replace(self.device, constants=constants)
         products = device.calibration.get("products", {})
         alone = self._alone[self._case].astype(float)
-        isolated = self._isolated
-        rests = isolated * timing_of(self.cases, constants).pause_s if isolated.any() else isolated
+        rests = self._isolated * self._timing(["pause_s"] * len(self.cases), constants)
 
         def ask(rows: Rows, places: Ints) -> Interval:
             found = price(rows, device, alone[places], rests[self._case[places]])
@@ -104,15 +104,22 @@ class Columns:
         device_s: Floats = passes.sum(axis=0)
         total = device_s
         if self._isolated.any():
-            timing = timing_of(self.cases, constants)
-            host_s = constants["launch.isolated_s"] * timing.factor
-            between = between_events_s(device_s, host_s, timing.visible)
+            factors = self._timing([one.kernels[0].kind for one in self.cases], constants)
+            visible = self._timing(["seen"] * len(self.cases), constants)
+            host_s = constants["launch.isolated_s"] * factors
+            between = between_events_s(device_s, host_s, visible)
             total = np.where(self._isolated, between, device_s)
         if self._steps and (hosts := self._hosts(constants)):
             parts = list(passes[:, self._steps])
             ahead, waiting = (sum(behind_host(parts, host)) for host in hosts)
             total[self._steps] = np.where(self._awaited, waiting, ahead)
         return total
+
+    def _timing(self, names: Sequence[str], constants: Constants) -> Floats:
+        """Return of each case a figure of how it was timed: as it says, or constants, or usual."""
+        usual, said = constants_of(conditions()), zip(self.cases, names, strict=True)
+        full = [(one.timing, name, f"isolated.{name}") for one, name in said]
+        return np.array([of.get(n, constants.get(k, usual.get(k, 1.0))) for of, n, k in full])
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:
         """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""

@@ -48,7 +48,7 @@ class Rows(OpOf):
 
     Images of a `model` lie as `channels_last` says, its host is `host`, and products of float32 run
     as `tf32` says; without these they are what they are in the stack, and on any host. `timing` is
-    how `isolated` ops were timed, where that is not what is usual (`cases.Timing`).
+    how `isolated` ops were timed, where that is not what is usual (`cases.conditions`).
     """
 
     file: str = ""

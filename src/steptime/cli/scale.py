@@ -15,7 +15,7 @@ from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
 from steptime.hardware.prices import BILLINGS, Training, bill
 from steptime.paleo.model_parallel import hybrid, model_parallel
-from steptime.paleo.placement import Mode, layer_rows
+from steptime.paleo.placement import layer_rows
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_text
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
@@ -141,8 +141,7 @@ def scale(
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }
     if parallel != "data":
-        mode: Mode = "model" if parallel == "model" else "hybrid"
-        document["ops"] = layer_rows(found, rows[0].batch_per_worker, mode)
+        document["ops"] = layer_rows(found, rows[0].batch_per_worker, parallel)
     return Answer(document, [_table(document)])
 
 

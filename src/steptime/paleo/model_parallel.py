@@ -16,6 +16,7 @@ faults of the original, which every other method mends:
 
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import attrgetter
 
 from steptime.core.errors import InputError
 from steptime.hardware.device import GB, GIB
@@ -45,6 +46,7 @@ FORK_NOTE = (
 MEMORY_NOTE = "fetches between groups run at memory bandwidth too; the original stops here"
 PARTS = ("forward_s", "backward_s", "update_s")
 Seconds3 = tuple[float, float, float]  # forward, backward, update
+PASSES: tuple[Callable[[Node], Part], ...] = attrgetter("forward"), attrgetter("backward")
 
 
 def splits_of(model: StepModel) -> int:
@@ -68,13 +70,13 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     crosses = crosses_groups([node.layer for node in every])
     said = {NESTED_NOTE: has_nested_forks(items), FORK_NOTE: forks, MEMORY_NOTE: crosses}
     notes = [note for note, holds in said.items() if holds and as_published(model)]
-    upper = [sum(part(node).total_s for node in every) for part in (_forward, _backward)]
+    upper = [sum(part(node).total_s for node in every) for part in PASSES]
     fetched = sum(node.fetch_s for node in every)
     update, of_all = 0.0, 0.0
     if not as_published(model):
         update = max(_update_s(model, own) for own in _by_device(every, count))
         of_all = _update_s(model, every)
-    forward, backward = (_lower(model, items, every, part) for part in (_forward, _backward))
+    forward, backward = (_lower(model, items, every, part) for part in PASSES)
     parts = _slowest(model, _by_device(every, count), (forward, backward, update), 1)
     shown = {
         "forward_lower_s": parts[0],
@@ -115,12 +117,10 @@ def hybrid(
     whole = [node for node in every if node.layer.split is None]
     split = [node for node in every if node.layer.split is not None]
 
-    forward, backward = (
-        sum(part(node).bound_s for node in whole) for part in (_forward, _backward)
-    )
+    forward, backward = (sum(part(node).bound_s for node in whole) for part in PASSES)
     data = _issued(model, whole, (forward, backward, _update_s(model, whole)), 1)
     hidden = _hidden_s(model, every, count)
-    once = [_lower(model, items, split, part) for part in (_forward, _backward)]
+    once = [_lower(model, items, split, part) for part in PASSES]
     devices = _by_device(split, count)
     if as_published(model):
         forward, backward = ((seconds - hidden) * count + hidden for seconds in once)
@@ -141,14 +141,6 @@ def hybrid(
     alone = throughput(model, batch, model.timeline(batch).step_s)
     sizes = (count, total, share)
     return scaling_row(model, sizes, parts, comm_s, sync, sync, alone, "; ".join(notes), shown)
-
-
-def _forward(node: Node) -> Part:
-    return node.forward
-
-
-def _backward(node: Node) -> Part:
-    return node.backward
 
 
 def _by_device(every: Sequence[Node], workers: int) -> list[list[Node]]:

@@ -6,7 +6,7 @@ A layer `name@k` of a model-parallel block runs on device k, every other one on 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
@@ -20,7 +20,6 @@ from steptime.prediction.step_model import StepModel
 
 FETCH_GROUP = 4  # devices that reach each other at the full rate
 MOST_HALVINGS = 60  # of a link's rate by Paleo, device after device
-Mode = Literal["model", "hybrid"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def device_of(layer: Layer) -> int:
     return layer.split or 0
 
 
-def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
+def nodes(model: StepModel, batch: int, mode: str) -> tuple[Node, ...]:
     """Return the layers of a step on `batch` examples, with what each fetches, in their order.
 
     In mode `model` Paleo fetches at the rate of the device's memory.
@@ -125,7 +124,7 @@ def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> Part:
     return Part(compute, memory, whole.value + fetch_s, whole.value + fetch_s)
 
 
-def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str, float]:
+def _fetches(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, float]:
     """Return the seconds in which each layer fetches what it reads from other devices.
 
     Of one parent the layer's input, of several each parent's output, one after the other. Between
@@ -133,32 +132,25 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
     and not at all for a single one.
     """
     settings, original = kept(model.settings), as_published(model)
-    element = (
-        SIZE_BYTES[precision(model.workload.dtype).compute]
-        if "dtype" not in settings.faults
-        else FLOAT_BYTES
-    )
-    clock_hz = model.device.clock_hz if "cycle" in settings.faults else None
+    faults, native = settings.faults, SIZE_BYTES[precision(model.workload.dtype).compute]
+    element = FLOAT_BYTES if "dtype" in faults else native
+    clock_hz = model.device.clock_hz if "cycle" in faults else None
     cycle = 1.0 / clock_hz if clock_hz else 0.0
     full, latency = model.device.memory_bytes_per_s, 0.0
-    link = None if model.fabric is None else model.fabric.between
-    if original and mode == "model":
-        link = None
-    if link is not None:
+    unjoined = model.fabric is None or (original and mode == "model")
+    if model.fabric is not None and not unjoined:
+        link = model.fabric.between
         full, latency = link.bytes_per_s, link.latency_s or 0.0
-    full *= settings.link_efficiency * (GIB / GB if "gigabyte" in settings.faults else 1.0)
-
-    def remote(layer: Layer, parent: Layer) -> bool:
-        if original:  # the text "0" of a split is not the number 0 of other layers
-            return layer.split != parent.split
-        return device_of(layer) != device_of(parent)
+    full *= settings.link_efficiency * (GIB / GB if "gigabyte" in faults else 1.0)
 
     def fetch(layer: Layer, parents: Sequence[Layer]) -> float:
         total, rate, several, halvings = 0.0, full, len(parents) > 1, 0
         for parent in parents:
-            if not remote(layer, parent):
+            # the text "0" of a split is not the number 0 of other layers in the original
+            beside = layer.split == parent.split
+            if beside if original else device_of(layer) == device_of(parent):
                 continue
-            halves = link is not None and _apart(layer, parent) and (several or not original)
+            halves = not unjoined and _apart(layer, parent) and (several or not original)
             halvings += halves
             if original and halvings > MOST_HALVINGS:
                 raise InputError(
@@ -171,14 +163,13 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str,
         return total
 
     by_name = {layer.name: layer for layer in layers}
-    fetch_s = {}
-    for layer in layers:
-        parents = [by_name[name] for name in layer.parents if name in by_name]
-        fetch_s[layer.name] = fetch(layer, parents)
-    return fetch_s
+    return {
+        layer.name: fetch(layer, [by_name[name] for name in layer.parents if name in by_name])
+        for layer in layers
+    }
 
 
-def layer_rows(model: StepModel, batch: int, mode: Mode) -> list[dict[str, Any]]:
+def layer_rows(model: StepModel, batch: int, mode: str) -> list[dict[str, Any]]:
     """Return the layers of a step, each on its device, as JSON values."""
 
     def one(node: Node) -> dict[str, Any]:

@@ -1,6 +1,10 @@
 """How long a kernel takes in Paleo, and what Paleo makes of a device's figures."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from operator import add
+from typing import Any
 
 import numpy as np
 
@@ -38,29 +42,20 @@ def _of_pass(device: Device, pass_: str) -> Device:
     return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.constants[RATE])
 
 
-def longer(kernels: Rows, device: Device) -> Interval:
-    """Return the longer of arithmetic and traffic, each term of them at least a clock cycle."""
-    compute_s, memory_s = _in_cycles(kernels, device)
-    value = np.maximum(compute_s, memory_s) + price.launching_s(kernels, device)
-    return Interval(value, value, None, False, compute_s, memory_s)
+def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) -> Interval:
+    """Return arithmetic and traffic of each tensor, added or joined otherwise.
 
-
-def added(kernels: Rows, device: Device) -> Interval:
-    """Return the sum of arithmetic and traffic, each term of them at least a clock cycle."""
-    compute_s, memory_s = _in_cycles(kernels, device)
-    value = compute_s + memory_s + price.launching_s(kernels, device)
-    return Interval(value, value, None, False, compute_s, memory_s)
-
-
-def _in_cycles(kernels: Rows, device: Device) -> tuple[float, float]:
-    """Return the seconds of arithmetic, if there is any, and of the traffic of each tensor."""
+    Each of these terms takes at least a clock cycle, where that is known; no arithmetic is none.
+    """
     device = _of_pass(device, kernels.pass_)
     compute_s, memory_s = price.at_peak(kernels, device)
-    if device.clock_hz is None:
-        return compute_s, memory_s
-    cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
-    tensors = kernels.figures or (kernels.bytes,)
-    return (
-        np.maximum(cycle_s, compute_s) * (kernels.flop > 0),
-        sum(np.maximum(cycle_s, size / rate) for size in tensors),
-    )
+    if device.clock_hz is not None:
+        cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
+        compute_s = np.maximum(cycle_s, compute_s) * (kernels.flop > 0)
+        sizes = kernels.figures or (kernels.bytes,)
+        memory_s = sum(np.maximum(cycle_s, size / rate) for size in sizes)
+    value = join(compute_s, memory_s) + price.launching_s(kernels, device)
+    return Interval(value, value, None, False, compute_s, memory_s)
+
+
+longer = partial(added, join=np.maximum)
