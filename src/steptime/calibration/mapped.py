@@ -15,22 +15,22 @@ from typing import Any
 
 from steptime.build import read_table
 from steptime.calibration.cases import Case, Unasked, leave_out
-from steptime.calibration.mapping import Table, cases_of, listed, mapping, plain_cases
+from steptime.calibration.mapping import TimesMapping, cases_of, listed, mapping, plain_cases
 from steptime.calibration.recorded import recorded
 from steptime.core.errors import InputError, shorten
 from steptime.hardware.device import Device
 from steptime.records import store
 from steptime.records.readers import read_path
 from steptime.records.readers.csv_mapping import ENDINGS, Mapped, check_mapping
-from steptime.records.readers.sources import Found, Source, Unread
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, Unread
+from steptime.records.record import Quantity, Record, RecordMethod
 
 
 @dataclass(frozen=True)
 class Timed:
     """A reader of CSV files by a mapping of times, of which steps of networks become records."""
 
-    table: Table
+    table: TimesMapping
     name: str
     source: str
     sha256: str
@@ -40,11 +40,11 @@ class Timed:
         """Who measured what the mapping is for."""
         return self.source
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: RecordSource) -> bool:
         """Whether this is a table, by its name."""
         return source.name.lower().endswith(ENDINGS)
 
-    def read(self, source: Source) -> Found:
+    def read(self, source: RecordSource) -> Reading:
         """Return a record for each step; what is none is unread, with its line."""
         tabs = "\t" if source.name.lower().endswith(".tsv") else ","
         unasked: Unasked = []
@@ -53,14 +53,14 @@ class Timed:
         unread = [Unread(source.name, _line(place), cause) for place, cause in unasked]
         reason = "an op, no step of a network; steptime evaluate reads it"
         unread += [Unread(source.name, _line(c.place), reason) for c in cases if not c.workload]
-        return Found(tuple(filter(None, map(self._record, cases))), tuple(unread))
+        return Reading(tuple(filter(None, map(self._record, cases))), tuple(unread))
 
     def _record(self, case: Case) -> Record | None:
         if not case.workload:
             return None
         return Record(
             origin="published",
-            method=Method(self.name, "unknown", {"stack": case.stack} if case.stack else {}),
+            method=RecordMethod(self.name, "unknown", {"stack": case.stack} if case.stack else {}),
             workload=case.workload,
             platform=case.device.name,
             quantities={"step_s": Quantity(case.seconds)},

@@ -34,7 +34,7 @@ class OpOf(BaseModel):
     where: str = ""
 
 
-class Parts(BaseModel):
+class PartsTable(BaseModel):
     """A second table that lists the ops of a row's network: those with the same value `by`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,7 +43,7 @@ class Parts(BaseModel):
     ops: tuple[OpOf, ...] = Field(min_length=1)
 
 
-class Rows(OpOf):
+class RowKeys(OpOf):
     """What some rows of a table are: an op, several `ops`, `parts`, or a `model`.
 
     Images of a `model` lie as `channels_last` says, its host is `host`, and products of float32 run
@@ -59,7 +59,7 @@ class Rows(OpOf):
     group: str = ""
     family: str = ""
     ops: tuple[OpOf, ...] = ()
-    parts: Parts | None = None
+    parts: PartsTable | None = None
     model: str = ""
     batch: str = ""
     phase: str = "train"
@@ -74,7 +74,7 @@ class Rows(OpOf):
     timing: dict[Annotated[str, AfterValidator(_of_timing)], Annotated[float, Field(ge=0)]] = {}
 
 
-class Keys(Rows):
+class Keys(RowKeys):
     """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`."""
 
     name: str = ""

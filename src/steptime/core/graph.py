@@ -59,7 +59,7 @@ class Op:
         return frozen(self.attrs)
 
 
-class Case(NamedTuple):
+class OpCase(NamedTuple):
     """An op without its names: equal cases cost the same, and are evaluated once."""
 
     kind: str
@@ -99,11 +99,11 @@ class Graph:
         return math.prod(first.shape)
 
     @cached_property
-    def cases(self) -> Mapping[str, Case]:
+    def cases(self) -> Mapping[str, OpCase]:
         """What the costs of each op follow from, by the op's name."""
         tensors = self.tensors
         return {
-            op.name: Case(
+            op.name: OpCase(
                 op.kind,
                 tuple([tensors[name] for name in op.inputs]),
                 op.settings,

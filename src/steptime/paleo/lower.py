@@ -10,7 +10,7 @@ from steptime.core.graph import Graph, Part
 from steptime.network.ops import OPS
 from steptime.network.ops.training import parameters_of
 from steptime.paleo.layers import INPUT, Layer, layers_of
-from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, Kept, kept, rule_of, update
+from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, PaleoSettings, kept, rule_of, update
 from steptime.prediction.kernel import Kernel, Settings, Unit
 from steptime.prediction.lower import Lowered, Row, gradient_bytes, input_bytes
 from steptime.prediction.lower import lower as lower_ops
@@ -45,7 +45,7 @@ def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
     return _kernel("", "update", "update", dtype, update(parameters))
 
 
-def _by_layer(graph: Graph, dtype: str, settings: Kept) -> Lowered:
+def _by_layer(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     """Return the kernels of the layers, and nothing of the ops beside them."""
     faults = settings.faults
     compute = precision(dtype).compute
@@ -78,7 +78,7 @@ def _by_layer(graph: Graph, dtype: str, settings: Kept) -> Lowered:
     return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
 
 
-def _by_op(graph: Graph, dtype: str, settings: Kept) -> Lowered:
+def _by_op(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
     faults = settings.faults
     of_ops = lower_ops(graph, dtype, settings)
@@ -114,7 +114,7 @@ class _Ruled:
     def __init__(
         self,
         layers: Iterable[Layer],
-        settings: Kept,
+        settings: PaleoSettings,
         element_bytes: float,
         dtype: str,
         trains: bool,

@@ -22,10 +22,10 @@ from steptime.core.errors import InputError
 from steptime.hardware.device import GB, GIB
 from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel
-from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nested
 from steptime.paleo.placement import (
-    Node,
-    Part,
+    LayerTimes,
+    PassTimes,
     as_published,
     crosses_groups,
     device_of,
@@ -36,7 +36,7 @@ from steptime.paleo.rules import FLOAT_BYTES, kept
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel, no_link
-from steptime.questions.scaling import Exchange, ScalingRow, batch_share, scaling_row, throughput
+from steptime.questions.scaling import ScalingRow, Sync, batch_share, scaling_row, throughput
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (
@@ -46,7 +46,8 @@ FORK_NOTE = (
 MEMORY_NOTE = "fetches between groups run at memory bandwidth too; the original stops here"
 PARTS = ("forward_s", "backward_s", "update_s")
 Seconds3 = tuple[float, float, float]  # forward, backward, update
-PASSES: tuple[Callable[[Node], Part], ...] = attrgetter("forward"), attrgetter("backward")
+Pass = Callable[[LayerTimes], PassTimes]
+PASSES: tuple[Pass, ...] = attrgetter("forward"), attrgetter("backward")
 
 
 def splits_of(model: StepModel) -> int:
@@ -66,7 +67,7 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     count = _checked(model, workers)
     every = nodes(model, batch, "model")
     items = nested([node.layer for node in every])
-    forks = count == 1 and any(isinstance(item, Group) for item in items)
+    forks = count == 1 and any(isinstance(item, Fork) for item in items)
     crosses = crosses_groups([node.layer for node in every])
     said = {NESTED_NOTE: has_nested_forks(items), FORK_NOTE: forks, MEMORY_NOTE: crosses}
     notes = [note for note, holds in said.items() if holds and as_published(model)]
@@ -95,7 +96,7 @@ def hybrid(
     batch: int,
     workers: int | None = None,
     scaling: str = "weak",
-    exchange: Exchange | None = None,
+    exchange: Sync | None = None,
 ) -> ScalingRow:
     """Return the row of one weird trick: layers that are not split data parallel, split ones not.
 
@@ -105,7 +106,7 @@ def hybrid(
     `InputError` for a number that is not the file's splits.
     """
     count = _checked(model, workers)
-    how = exchange or Exchange()
+    how = exchange or Sync()
     if how.overlap:
         raise InputError("overlap of communication is for data parallelism, not hybrid")
     share, note = batch_share(model, count, batch, scaling)
@@ -143,16 +144,14 @@ def hybrid(
     return scaling_row(model, sizes, parts, comm_s, sync, sync, alone, "; ".join(notes), shown)
 
 
-def _by_device(every: Sequence[Node], workers: int) -> list[list[Node]]:
-    devices: list[list[Node]] = [[] for _ in range(workers)]
+def _by_device(every: Sequence[LayerTimes], workers: int) -> list[list[LayerTimes]]:
+    devices: list[list[LayerTimes]] = [[] for _ in range(workers)]
     for node in every:
         devices[device_of(node.layer)].append(node)
     return devices
 
 
-def _lower(
-    model: StepModel, items: Nested, counted: Sequence[Node], part: Callable[[Node], Part]
-) -> float:
+def _lower(model: StepModel, items: Nested, counted: Sequence[LayerTimes], part: Pass) -> float:
     """Return the lower bound of a pass over the nested list, some of its layers `counted`."""
     seconds = {node.layer.name: part(node).total_s for node in counted}
     device = {node.layer.name: device_of(node.layer) for node in counted}
@@ -163,7 +162,7 @@ def _lower(
     )
 
 
-def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
+def _hidden_s(model: StepModel, every: Sequence[LayerTimes], workers: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
     unsplit = {node.layer.name: node.layer for node in every if node.layer.split is None}
     fed = [
@@ -180,7 +179,7 @@ def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
     return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (workers - 1)
 
 
-def _update_s(model: StepModel, every: Sequence[Node], in_turn: bool = False) -> float:
+def _update_s(model: StepModel, every: Sequence[LayerTimes], in_turn: bool = False) -> float:
     """Return the seconds in which one device updates the weights of some layers.
 
     `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
@@ -192,7 +191,7 @@ def _update_s(model: StepModel, every: Sequence[Node], in_turn: bool = False) ->
     return overlapped(times) if model.settings.pipelined and not in_turn else times.value
 
 
-def _issued(model: StepModel, every: Sequence[Node], parts: Seconds3, times: int) -> Seconds3:
+def _issued(model: StepModel, every: Sequence[LayerTimes], parts: Seconds3, times: int) -> Seconds3:
     """Return the parts of a step, longer where a device waits for its host.
 
     The passes of some layers are issued `times` times, their update once.
@@ -203,13 +202,13 @@ def _issued(model: StepModel, every: Sequence[Node], parts: Seconds3, times: int
 
 
 def _slowest(
-    model: StepModel, devices: Sequence[Sequence[Node]], parts: Seconds3, times: int
+    model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: Seconds3, times: int
 ) -> Seconds3:
     """Return the parts of a step on the device whose host takes longest."""
     return max((_issued(model, own, parts, times) for own in devices), key=sum)
 
 
-def _gradient_bytes(model: StepModel, every: Sequence[Node]) -> float:
+def _gradient_bytes(model: StepModel, every: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
     unsplit = {node.layer.name for node in every if node.layer.split is None}
     if "update" in kept(model.settings).faults:

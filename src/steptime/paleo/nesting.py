@@ -12,13 +12,13 @@ MOST_FORKS = 200  # one inside the other
 
 
 @dataclass(frozen=True)
-class Group:
+class Fork:
     """Chains that may run at the same time; each is a list like the whole network."""
 
-    chains: tuple[tuple[str | Group, ...], ...]
+    chains: tuple[tuple[str | Fork, ...], ...]
 
 
-Item = str | Group
+Item = str | Fork
 Nested = tuple[Item, ...]
 
 
@@ -62,7 +62,7 @@ def _chain(
     while heads:
         if forks:
             chains = [_chain(parents, children, [head], False, depth + 1) for head in heads]
-            items.append(Group(tuple(own for own, _ in chains)))
+            items.append(Fork(tuple(own for own, _ in chains)))
             passed = [pair for _, counts in chains for pair in counts.items()]
             alone, below = [], list[str]()
         else:
@@ -116,5 +116,5 @@ def has_nested_forks(items: Nested, inside: bool = False) -> bool:
     return any(
         inside or any(has_nested_forks(chain, True) for chain in item.chains)
         for item in items
-        if isinstance(item, Group)
+        if isinstance(item, Fork)
     )

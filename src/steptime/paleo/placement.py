@@ -23,7 +23,7 @@ MOST_HALVINGS = 60  # of a link's rate by Paleo, device after device
 
 
 @dataclass(frozen=True)
-class Part:
+class PassTimes:
     """Seconds of one direction of a layer: with all its parts in turn, and overlapped.
 
     `bound_s` differs from `total_s` only where a method overlaps the layer's parts (`layer`).
@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Node:
+class LayerTimes:
     """A layer with its times; `memory_s` of its parts includes `fetch_s`.
 
     `flop` is of its forward pass, `kernels` are numbers by part of the step.
@@ -44,8 +44,8 @@ class Node:
 
     layer: Layer
     fetch_s: float
-    forward: Part
-    backward: Part
+    forward: PassTimes
+    backward: PassTimes
     update_s: float
     flop: float
     kernels: tuple[int, int, int]
@@ -61,7 +61,7 @@ def device_of(layer: Layer) -> int:
     return layer.split or 0
 
 
-def nodes(model: StepModel, batch: int, mode: str) -> tuple[Node, ...]:
+def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
     """Return the layers of a step on `batch` examples, with what each fetches, in their order.
 
     In mode `model` Paleo fetches at the rate of the device's memory.
@@ -77,7 +77,7 @@ def nodes(model: StepModel, batch: int, mode: str) -> tuple[Node, ...]:
         own, fetch_s = rows[layer.name], fetched[layer.name]
         forward, backward, update = (sum(row.launches[i] for row in own) for i in range(3))
         found.append(
-            Node(
+            LayerTimes(
                 layer,
                 fetch_s,
                 _part([row.forward for row in own], fetch_s, pipelined),
@@ -116,12 +116,12 @@ def _apart(one: Layer, other: Layer) -> bool:
     return device_of(one) // FETCH_GROUP != device_of(other) // FETCH_GROUP
 
 
-def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> Part:
+def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> PassTimes:
     whole = total(times)
     compute, memory = whole.compute_s, whole.memory_s + fetch_s
     if pipelined:
-        return Part(compute, memory, compute + memory, max(compute, memory))
-    return Part(compute, memory, whole.value + fetch_s, whole.value + fetch_s)
+        return PassTimes(compute, memory, compute + memory, max(compute, memory))
+    return PassTimes(compute, memory, whole.value + fetch_s, whole.value + fetch_s)
 
 
 def _fetches(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, float]:
@@ -172,7 +172,7 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, 
 def layer_rows(model: StepModel, batch: int, mode: str) -> list[dict[str, Any]]:
     """Return the layers of a step, each on its device, as JSON values."""
 
-    def one(node: Node) -> dict[str, Any]:
+    def one(node: LayerTimes) -> dict[str, Any]:
         in_turn = mode == "model" or node.layer.split is not None
         row: dict[str, Any] = {
             "name": node.layer.name,

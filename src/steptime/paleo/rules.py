@@ -24,16 +24,16 @@ COMPLEX_BYTES = 2 * FLOAT_BYTES
 
 
 @dataclass(frozen=True)
-class Kept(Settings):
+class PaleoSettings(Settings):
     """Settings, and what is as published: `faults`, and the `algorithm` of convolutions."""
 
     faults: frozenset[str] = frozenset()
     algorithm: str = "gemm"
 
 
-def kept(settings: Settings) -> Kept:
+def kept(settings: Settings) -> PaleoSettings:
     """Return the settings with what is as published, nothing in those of other methods."""
-    return settings if isinstance(settings, Kept) else Kept(**vars(settings))
+    return settings if isinstance(settings, PaleoSettings) else PaleoSettings(**vars(settings))
 
 
 class Cost(NamedTuple):

@@ -30,7 +30,7 @@ PAYS = 0.5  # share of the throughput that added devices must bring to be worth 
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Sync:
     """How gradients are exchanged: by which collective, how much smaller, and whether meanwhile.
 
     `collective` None is the method's own. `compression` divides the bytes. `overlap` exchanges
@@ -80,7 +80,7 @@ def data_parallel(
     workers: Sequence[int],
     batch: int,
     scaling: str = "weak",
-    exchange: Exchange | None = None,
+    exchange: Sync | None = None,
 ) -> tuple[ScalingRow, ...]:
     """Return one row for each number of replicas, in their order.
 
@@ -88,7 +88,7 @@ def data_parallel(
     over one replica with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises
     `InputError` as `batch_share` does, and where several replicas have no link.
     """
-    how = exchange or Exchange()
+    how = exchange or Sync()
     if how.overlap and model.lowered().by_layer:
         name = model.method.name
         raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
@@ -278,7 +278,7 @@ def predict_replicas(
     head, *rows = records(model)
     comm_s = model.timeline().exposed_s
     if how.collective and not how.shards:
-        exchange = Exchange(how.collective, overlap=beside)
+        exchange = Sync(how.collective, overlap=beside)
         (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
         comm_s = row.exposed_comm_s
     said: dict[str, object] = {**head.method.options, "strategy": strategy}
