@@ -25,7 +25,7 @@ from steptime.network.ops.builder import Builder
 from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import added, longer
-from steptime.paleo.rules import kept
+from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.kernel import Interval, Kernel, Settings
@@ -156,8 +156,12 @@ def test_paleo_with_every_correction_is_analytic(text: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -> None:
     changed = ANALYTIC.under({name: "paleo"})
-    assert kept(changed.settings).faults == {name}
-    assert with_faults(changed, ()).settings == kept(ANALYTIC.settings) == kept(Settings())
+    assert settings_of(changed.settings).faults == {name}
+    assert (
+        with_faults(changed, ()).settings
+        == settings_of(ANALYTIC.settings)
+        == settings_of(Settings())
+    )
     with pytest.raises(InputError, match=f"analytic: option {name} is exact or paleo, not 'no'"):
         ANALYTIC.under({name: "no"})
 

@@ -117,9 +117,9 @@ class Columns:
 
     def _timing(self, names: Sequence[str], constants: Constants) -> Floats:
         """Return of each case a figure of how it was timed: as it says, or constants, or usual."""
-        usual, said = constants_of(conditions()), zip(self.cases, names, strict=True)
-        full = [(one.timing, name, f"isolated.{name}") for one, name in said]
-        return np.array([of.get(n, constants.get(k, usual.get(k, 1.0))) for of, n, k in full])
+        usual, pairs = constants_of(conditions()), zip(self.cases, names, strict=True)
+        keys = [(case.timing, name, f"isolated.{name}") for case, name in pairs]
+        return np.array([of.get(n, constants.get(k, usual.get(k, 1.0))) for of, n, k in keys])
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:
         """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""

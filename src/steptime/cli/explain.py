@@ -39,7 +39,6 @@ def explain(
     bound = StepModel(workload, found, method="analytic", options=given, graph=graph).timeline()
     least = {one.row.name: one.step_s for one in bound.rows}
     times = asked.timeline()
-    took_s = times.step_s
     ops = [{**one.told, "analytic_s": least.get(one.row.name)} for one in times.rows]
     document: dict[str, Any] = {
         "model": workload.label,
@@ -49,7 +48,7 @@ def explain(
         "options": given,
         "paleo_s": steps[0]["step_s"],
         "analytic_s": steps[-1]["step_s"],
-        "calibrated_s": took_s,
+        "calibrated_s": times.step_s,
         **picked(times, "low_s high_s extrapolates"),
         "steps": steps,
         "ops": ops,
@@ -73,7 +72,7 @@ def explain(
     ends = " to ".join(seconds(end or 0.0) for end in (times.low_s, times.high_s))
     reached = f"what kernels, power and host reach{', convolutions in TF32' if narrow else ''}"
     told = [itemgetter("correction", "step_s", "change_s", "meaning")(one) for one in steps]
-    told += [("calibrated", took_s, took_s - steps[-1]["step_s"], f"{reached}: {ends}")]
+    told += [("calibrated", times.step_s, times.step_s - steps[-1]["step_s"], f"{reached}: {ends}")]
     rows = [
         {"correction": name, "step_s": took, "meaning": why, "change": None}
         | ({"change": f"{'-' if more < 0 else '+'}{seconds(abs(more))}"} if i else {})

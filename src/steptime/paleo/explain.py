@@ -8,7 +8,7 @@ from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.paleo.method import FAULTS, with_faults
-from steptime.paleo.rules import kept
+from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
 from steptime.prediction.method import ANALYTIC, Method
 from steptime.prediction.step_model import StepModel
@@ -39,15 +39,14 @@ def explain(
 
 
 def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
-    own = kept(target.settings).faults
+    kept = settings_of(target.settings).faults
     faults, extras = list(FAULTS), {name: getattr(ANALYTIC, name) for name in EXTRAS}
-    meaning = "as published, compute and memory time added"
-    yield "paleo", meaning, with_faults(target, faults).tuned(**extras)
-    for name, meaning in FAULTS.items():
-        if name not in own:
-            faults.remove(name)
-            yield name, meaning, with_faults(target, faults).tuned(**extras)
-    for name, meaning in EXTRAS.items():
-        if getattr(target.settings, name) != extras[name]:
+    start = {"paleo": "as published, compute and memory time added"}
+    for name, meaning in {**start, **FAULTS, **EXTRAS}.items():
+        if name in kept or (name in extras and extras[name] == getattr(target.settings, name)):
+            continue  # it stays a fault, or as it is
+        if name in extras:
             extras[name] = getattr(target.settings, name)
-            yield name, meaning, with_faults(target, faults).tuned(**extras)
+        elif name in FAULTS:
+            faults.remove(name)
+        yield name, meaning, with_faults(target, faults).tuned(**extras)

@@ -53,8 +53,8 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 
     Raises `InputError`, naming the op, for a dilated convolution, which Paleo does not know.
     """
-    if own := layers_in(graph):
-        return own
+    if of_file := layers_in(graph):
+        return of_file
     maker = dict.fromkeys(graph.inputs, INPUT)
     layers = []
     for op in graph.ops:
@@ -70,15 +70,8 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 def unknown_work(graph: Graph) -> tuple[str, ...]:
     """Return the kinds of ops with matrix work that Paleo has no layer for, sorted."""
     known = {layer.op for layer in layers_of(graph) if layer.kind != "other"}
-    return tuple(
-        sorted(
-            {
-                op.kind
-                for op in graph.ops
-                if op.part == "forward" and OPS[op.kind].work and op.name not in known
-            }
-        )
-    )
+    works = (op for op in graph.ops if op.part == "forward" and OPS[op.kind].work)
+    return tuple(sorted({op.kind for op in works if op.name not in known}))
 
 
 def _layer(graph: Graph, op: Op, parents: tuple[str, ...]) -> Layer:

@@ -15,7 +15,7 @@ from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
-from steptime.paleo.rules import ALGORITHMS, kept
+from steptime.paleo.rules import ALGORITHMS, settings_of
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, rounds
 from steptime.prediction.kernel import Settings
 from steptime.prediction.method import EFFICIENCIES, Method, Option, choice
@@ -59,14 +59,14 @@ def without_latency(fabric: Fabric) -> Fabric:
 def with_faults(method: Method, faults: Collection[str]) -> Method:
     """Return a method with these of Paleo's faults, in place of those that it has."""
     host: Any = "no" if "dispatch" in faults else "ahead"
-    settings = replace(kept(method.settings), faults=frozenset(faults), host=host)
+    settings = replace(settings_of(method.settings), faults=frozenset(faults), host=host)
     price = added if "overlap" in faults else longer
     return replace(method, lower=lower, price=price, sees=seen, notes=notes, settings=settings)
 
 
 def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what Paleo's rules, where they are kept, leave out or ignore."""
-    faults, found = kept(settings).faults, []
+    faults, found = settings_of(settings).faults, []
     if "dtype" in faults and precision(dtype).compute != "float32":
         found.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
     if "update" in faults and any(op.part == "update" and op.kind != "sgd" for op in graph.ops):
@@ -84,7 +84,7 @@ def _correction(name: str) -> Option:
     def read(method: Method, text: str) -> Method:
         if text not in (EXACT, PALEO):
             raise ValueError(f"is {EXACT} or {PALEO}, not {shorten(text)}")
-        faults = kept(method.settings).faults
+        faults = settings_of(method.settings).faults
         return with_faults(method, faults | {name}) if text == PALEO else method
 
     return Option(FAULTS[name], EXACT, read)

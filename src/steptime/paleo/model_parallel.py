@@ -32,7 +32,7 @@ from steptime.paleo.placement import (
     layer_name,
     nodes,
 )
-from steptime.paleo.rules import FLOAT_BYTES, kept
+from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel, no_link
@@ -184,7 +184,7 @@ def _update_s(model: StepModel, every: Sequence[LayerTimes], in_turn: bool = Fal
 
     `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
     """
-    if "update" not in kept(model.settings).faults:
+    if "update" not in settings_of(model.settings).faults:
         return sum(node.update_s for node in every)
     parameters = sum(node.layer.parameters for node in every)
     times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
@@ -211,7 +211,7 @@ def _slowest(
 def _gradient_bytes(model: StepModel, every: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
     unsplit = {node.layer.name for node in every if node.layer.split is None}
-    if "update" in kept(model.settings).faults:
+    if "update" in settings_of(model.settings).faults:
         parameters = sum(n.layer.parameters for n in every if n.layer.name in unsplit)
         return float(FLOAT_BYTES * parameters)
     names = {node.layer.name: node for node in every}

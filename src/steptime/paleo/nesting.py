@@ -62,7 +62,7 @@ def _chain(
     while heads:
         if forks:
             chains = [_chain(parents, children, [head], False, depth + 1) for head in heads]
-            items.append(Fork(tuple(own for own, _ in chains)))
+            items.append(Fork(tuple(chain for chain, _ in chains)))
             passed = [pair for _, counts in chains for pair in counts.items()]
             alone, below = [], list[str]()
         else:

@@ -13,7 +13,7 @@ from steptime.core.errors import InputError
 from steptime.hardware.device import GB, GIB
 from steptime.paleo.layers import Layer, layers_of
 from steptime.paleo.method import without_latency
-from steptime.paleo.rules import FLOAT_BYTES, kept
+from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.kernel import Interval
 from steptime.prediction.schedule import RowTime, total
 from steptime.prediction.step_model import StepModel
@@ -131,7 +131,7 @@ def _fetches(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, 
     groups of `FETCH_GROUP` devices the rate is half; Paleo halves it once more for each such parent
     and not at all for a single one.
     """
-    settings, original = kept(model.settings), as_published(model)
+    settings, original = settings_of(model.settings), as_published(model)
     faults, native = settings.faults, SIZE_BYTES[precision(model.workload.dtype).compute]
     element = FLOAT_BYTES if "dtype" in faults else native
     clock_hz = model.device.clock_hz if "cycle" in faults else None

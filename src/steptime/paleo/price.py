@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from steptime.hardware.device import GB, GIB, Device
-from steptime.paleo.rules import kept
+from steptime.paleo.rules import settings_of
 from steptime.prediction import price
 from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Rows
@@ -19,7 +19,7 @@ RATE = "memory_bytes_per_s"
 
 def seen(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it: a GB/s as 2^30 bytes, and a clock if cycles count."""
-    faults = kept(settings).faults
+    faults = settings_of(settings).faults
     shown = "float32" if "dtype" in faults else dtype  # its peak, whatever the type
     gigabyte = GIB / GB if "gigabyte" in faults else 1.0
     told = replace(

@@ -31,7 +31,7 @@ class PaleoSettings(Settings):
     algorithm: str = "gemm"
 
 
-def kept(settings: Settings) -> PaleoSettings:
+def settings_of(settings: Settings) -> PaleoSettings:
     """Return the settings with what is as published, nothing in those of other methods."""
     return settings if isinstance(settings, PaleoSettings) else PaleoSettings(**vars(settings))
 
@@ -67,10 +67,9 @@ class Convolution:
     @property
     def output(self) -> Pair:
         """Height and width of the output, `floor((h + 2p - k) / s) + 1`."""
-        return (
-            (self.size[0] + 2 * self.padding[0] - self.kernel[0]) // self.strides[0] + 1,
-            (self.size[1] + 2 * self.padding[1] - self.kernel[1]) // self.strides[1] + 1,
-        )
+        each = zip(self.size, self.padding, self.kernel, self.strides, strict=True)
+        high, wide = ((size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in each)
+        return high, wide
 
 
 def update(parameters: int) -> Cost:

@@ -12,7 +12,7 @@ from steptime.formats import elements, lowering
 from steptime.formats.constants import NdArray, scalar
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Folded, Function, Quantised, Value
+from steptime.formats.onnx.values import Function, Quantised, Static, Value
 from steptime.formats.patterns import bias_of_scores, turned_by_position
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -111,10 +111,10 @@ def _rotary(r: Visit, x: Value, *tables: Value) -> Value:
 
 def _linear_of_few_bits(r: Visit, x: Value, w: Value, *scales: Value) -> Value:
     """Return `x [..., k]` times a packed weight, a parameter `[n, k]`."""
-    require(isinstance(w, Folded), "a packed weight that is computed")
-    packed: Folded = w  # type: ignore[assignment]
+    require(isinstance(w, Static), "a packed weight that is computed")
+    packed: Static = w  # type: ignore[assignment]
     _note(r, packed, f"int{r.attr('bits', 4)}", *scales[:2])
-    weight = Folded(packed.name, NdArray((r.attr("N", 0), r.attr("K", 0)), "float32"))
+    weight = Static(packed.name, NdArray((r.attr("N", 0), r.attr("K", 0)), "float32"))
     return r.do(lowering.linear, x, weight)
 
 
@@ -144,23 +144,23 @@ def _recurrent(
 
 def _part(r: Visit, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
     """Return one direction's part of a weight, as a weight of its own."""
-    if isinstance(value, Folded):
+    if isinstance(value, Static):
         name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
-        return r.tensor(Folded(name, NdArray(shape, value.array.dtype)))
+        return r.tensor(Static(name, NdArray(shape, value.array.dtype)))
     own = r.do(elements.select, value, 0, way, at="/way")
     first = (half or 0) * shape[0]
     return r.do(elements.slice_, own, 0, first, first + shape[0], at="/half")
 
 
-def _note(r: Visit, weight: Folded, dtype: str, *scales: Value) -> None:
+def _note(r: Visit, weight: Static, dtype: str, *scales: Value) -> None:
     """Note that the file keeps a weight in a type of few bits."""
-    kept = tuple(one for one in scales if isinstance(one, Folded))
+    kept = tuple(one for one in scales if isinstance(one, Static))
     r.quantised[weight.name] = Quantised(dtype, kept)
 
 
 def _quantized(r: Visit, x: Value, *_: Value) -> Values:
     """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         return [x, None, None]
     scaled = r.do(elements.pointwise, "mul", x, 0.5)
     small = r.constant(scalar(0.5, "float32"))
@@ -168,14 +168,14 @@ def _quantized(r: Visit, x: Value, *_: Value) -> Values:
 
 
 def _dequantized(r: Visit, x: Value, *scales: Value) -> Value:
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         _note(r, x, x.array.dtype, *scales)
-        return Folded(x.name, NdArray(x.array.shape, "float32"), x.steps)
+        return Static(x.name, NdArray(x.array.shape, "float32"), x.steps)
     return r.do(elements.pointwise, "mul", _floats(r, x), 0.5)
 
 
 def _floats(r: Visit, x: Value, *scales: Value) -> Value:
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         return _dequantized(r, x, *scales)
     is_float = r.of(x).is_float
     return x if is_float else r.do(elements.cast, x, r.b.precision.weights, at="/cast")

@@ -9,7 +9,7 @@ from steptime.core.windows import positions
 from steptime.formats import elements, lowering, windows
 from steptime.formats.constants import axis_of, scalar
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Folded, Function, Value
+from steptime.formats.onnx.values import Function, Static, Value
 from steptime.formats.products import einsum
 from steptime.network.ops.table import require
 
@@ -22,7 +22,7 @@ def _scaled(r: Visit, y: Value, factor: float) -> Value:
 
 def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
-    if isinstance(y, Folded) and len(y.array.shape) == 2 and isinstance(x, str):
+    if isinstance(y, Static) and len(y.array.shape) == 2 and isinstance(x, str):
         return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
     return r.recognised(r.do(lowering.matmul, *r.stretched([r.tensor(x), r.tensor(y)])))
 

@@ -8,7 +8,7 @@ from steptime.formats import constants, elements, windows
 from steptime.formats.constants import NdArray, axis_of
 from steptime.formats.onnx.model import DTYPES
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Folded, Function, Value, is_weight
+from steptime.formats.onnx.values import Function, Static, Value, is_weight
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
@@ -46,7 +46,7 @@ def _unsqueeze(r: Visit, x: Value, axes: Value = None) -> Value:
 
 def _concat(r: Visit, *values: Value) -> Value:
     axis = r.attr("axis", 1)
-    if all(isinstance(v, Folded) and not is_weight(v) for v in values):
+    if all(isinstance(v, Static) and not is_weight(v) for v in values):
         return r.constant(constants.concat([r.of(v) for v in values], axis), *values)
     tensors = [r.tensor(v) for v in values]
     if axis_of(axis, len(r.shape(values[0]))) != 0:
@@ -64,9 +64,9 @@ def _split(r: Visit, x: Value, sizes: Value = None) -> Values:
         parts = tuple(min(each, shape[axis] - i * each) for i in range(number))
     ends = [sum(parts[: i + 1]) for i in range(len(parts))]
     require(sum(parts) == shape[axis], f"parts {list(parts)} of {shape[axis]}")
-    if isinstance(x, Folded) and not is_weight(x):
+    if isinstance(x, Static) and not is_weight(x):
         return [
-            Folded(name, constants.slice_(x.array, axis, end - n, end), derived=x.derived)
+            Static(name, constants.slice_(x.array, axis, end - n, end), derived=x.derived)
             for name, n, end in zip(r.node.outputs, parts, ends, strict=False)
         ]
     return r.do(elements.split, x, parts, axis)
@@ -74,7 +74,7 @@ def _split(r: Visit, x: Value, sizes: Value = None) -> Values:
 
 def _scatter(r: Visit, x: Value, indices: Value, updates: Value, *_: Value) -> Value:
     """Return a table with some of its places overwritten; that of anything else is not lowered."""
-    table = all(isinstance(v, Folded) for v in (x, indices, updates)) and not is_weight(x)
+    table = all(isinstance(v, Static) for v in (x, indices, updates)) and not is_weight(x)
     require(table, "writes to places of a tensor that depends on an input")
     return r.constant(NdArray(r.shape(x), r.of(x).dtype), derived=True)
 
@@ -88,7 +88,7 @@ def _slice(r: Visit, x: Value, *given: Value) -> Value:
     require(starts is not None and ends is not None, "a slice without starts and ends")
     for i, (start, stop) in enumerate(zip(starts or (), ends or (), strict=True)):
         axis, step = axis_of(axes[i] if axes else i, rank), steps[i] if steps else 1
-        if isinstance(x, Folded) and not is_weight(x):
+        if isinstance(x, Static) and not is_weight(x):
             x = r.constant(constants.slice_(x.array, axis, start, stop, step), x)
             continue
         size = r.shape(x)[axis]
@@ -102,14 +102,14 @@ def _slice(r: Visit, x: Value, *given: Value) -> Value:
 
 def _gather(r: Visit, x: Value, indices: Value) -> Value:
     axis = axis_of(r.attr("axis", 0), len(r.shape(x)))
-    if isinstance(x, Folded) and isinstance(indices, Folded) and not is_weight(x):
+    if isinstance(x, Static) and isinstance(indices, Static) and not is_weight(x):
         return r.constant(constants.gather(x.array, indices.array, axis), x, indices)
-    if isinstance(indices, Folded) and len(r.shape(x)) == 1:
+    if isinstance(indices, Static) and len(r.shape(x)) == 1:
         size = math.prod(r.old(r.node.inputs[0]) or r.shape(x))
         every = indices.array.values in (None, tuple(range(size)))
         if every and indices.array.size == size:  # torch's as_strided: all of it, in order
             return r.reshaped(x, indices.array.shape)
-    if isinstance(indices, Folded) and indices.array.size == 1 and indices.array.values:
+    if isinstance(indices, Static) and indices.array.size == 1 and indices.array.values:
         index = indices.array.whole()[0]
         part, shape = r.do(elements.select, x, axis, index), r.shape(x)
         return r.view(part, "reshape", (*shape[:axis], *indices.array.shape, *shape[axis + 1 :]))
@@ -126,7 +126,7 @@ def _gather_nd(r: Visit, x: Value, indices: Value) -> Value:
     require(batch + depth <= len(own), f"indices {list(at)} of {list(own)}")
     require(batch == 0, "batch_dims of GatherND other than 0")
     merged = (math.prod(own[:depth]), *own[depth:])
-    if isinstance(x, Folded) and isinstance(indices, Folded) and not is_weight(x):
+    if isinstance(x, Static) and isinstance(indices, Static) and not is_weight(x):
         return r.constant(constants.gather_nd(x.array, indices.array), x, indices)
     ids = r.b.buffer(elements.free_name(r.b, f"{r.name}/rows"), at[:-1], "int64")
     return r.do(elements.gather, r.view(x, "reshape", merged), ids, 0)
@@ -138,7 +138,7 @@ def _expand(r: Visit, x: Value, shape: Value) -> Value:
         full = (*(1,) * (len(asked) - len(own)), *own)[-len(asked) :]
         asked = tuple(n if m == 1 else m for m, n in zip(full, asked, strict=True))
     wanted = constants.broadcast(own, asked)
-    if isinstance(x, Folded) and not is_weight(x):
+    if isinstance(x, Static) and not is_weight(x):
         return r.constant(constants.expand(x.array, wanted), x)
     return x if wanted == own else r.do(elements.expand, x, wanted)
 
@@ -148,7 +148,7 @@ def _tile(r: Visit, x: Value, times: Value) -> Value:
     require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
     if all(n == 1 for n in repeats):
         return x
-    if isinstance(x, Folded) and not is_weight(x):
+    if isinstance(x, Static) and not is_weight(x):
         return r.constant(constants.tile(x.array, repeats), x)
     return r.do(elements.op, "tile", x, times=repeats)
 
@@ -199,7 +199,7 @@ def _cast(r: Visit, x: Value, like: Value = None) -> Value:
     known = to.lower().replace("double", "float") if isinstance(to, str) else DTYPES.get(to, "text")
     dtype = r.of(like).dtype if like is not None else known if isinstance(known, str) else known[0]
     dtype = "float32" if "float" in dtype else dtype if dtype in SIZE_BYTES else "text"
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         if x.array.is_float and "float" in dtype:
             return x
         kept = x.derived or bool(x.array.shape and "float" in dtype)
@@ -212,7 +212,7 @@ def _cast(r: Visit, x: Value, like: Value = None) -> Value:
 
 def _trilu(r: Visit, x: Value, k: Value = None) -> Value:
     """Return a triangle of `x`: a table of a constant, else a product with a mask."""
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         upper, offset = bool(r.attr("upper", 1)), int(r.number(k) or 0)
         return r.constant(constants.triangle(x.array, offset, upper), derived=True)
     mask = r.b.buffer(elements.free_name(r.b, f"{r.name}/triangle"), r.shape(x)[-2:])

@@ -16,7 +16,7 @@ from steptime.formats.onnx.matrices import MATRICES
 from steptime.formats.onnx.model import MOST_NODES, Subgraph
 from steptime.formats.onnx.moves import MOVES
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Folded, Function, Value
+from steptime.formats.onnx.values import Function, Static, Value
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
@@ -62,7 +62,7 @@ def _clip(r: Visit, x: Value, low: Value = None, high: Value = None) -> Value:
         for name, attr, given in (("low", "min", low), ("high", "max", high))
     }
     kept = {name: float(n) for name, n in ends.items() if n is not None}
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         made: Value = x
         number = float if x.array.is_float else int
         for name, function in (("low", "maximum"), ("high", "minimum")):
@@ -92,7 +92,7 @@ def _reduce(function: str, r: Visit, x: Value, axes: Value = None) -> Value:
         return x
     rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
     every = which or range(rank)
-    if isinstance(x, Folded) and function in constants.REDUCTIONS:
+    if isinstance(x, Static) and function in constants.REDUCTIONS:
         return r.constant(constants.reduce(function, x.array, every, keep), x)
     return r.do(elements.reduce, function, x, tuple(every), keep=keep)
 
@@ -115,7 +115,7 @@ def _softmax(r: Visit, x: Value) -> Value:
 
 def _cumulative_sum(r: Visit, x: Value, axis: Value) -> Value:
     along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
-    if isinstance(x, Folded):
+    if isinstance(x, Static):
         return r.constant(constants.cumulative_sum(x.array, along), x)
     return r.do(elements.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
 
@@ -153,7 +153,7 @@ def _if(r: Visit, condition: Value) -> Values:
 
 def _stacked(r: Visit, parts: Values) -> Value:
     seen = [r.view(part, "reshape", (1, *r.shape(part))) for part in parts]
-    if all(isinstance(part, Folded) for part in seen):
+    if all(isinstance(part, Static) for part in seen):
         return r.constant(constants.concat([r.of(part) for part in seen], 0), *seen)
     return r.do(elements.concat, seen, 0)
 

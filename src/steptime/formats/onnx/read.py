@@ -13,7 +13,7 @@ from steptime.formats.onnx.model import Model, model_of
 from steptime.formats.onnx.ops import OPS
 from steptime.formats.onnx.run import Visit
 from steptime.formats.onnx.stored import store
-from steptime.formats.onnx.values import Folded, cleaned
+from steptime.formats.onnx.values import Static, cleaned
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 
@@ -52,7 +52,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
             name = cleaned(one.name)
             if name in sizes.numbers and values[_word(name)]:
                 number = scalar(values[_word(name)], one.dtype)
-                run.env[one.name] = Folded(one.name, number, derived=True)
+                run.env[one.name] = Static(one.name, number, derived=True)
                 continue
             shape = [
                 n if isinstance(n, int) else values[n] if n else batch

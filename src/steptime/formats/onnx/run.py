@@ -13,10 +13,10 @@ from steptime.formats.onnx.model import Model, OnnxNode, Subgraph
 from steptime.formats.onnx.values import (
     FOR_WEIGHTS,
     REPEATS,
-    Folded,
     Function,
     Quantised,
     Shape,
+    Static,
     Step,
     Value,
     as_weight,
@@ -60,7 +60,7 @@ class Visit:
 
     def _name_constants(self, graph: Subgraph) -> None:
         for name, array in graph.constants.items():
-            self.env[name] = Folded(name, array)
+            self.env[name] = Static(name, array)
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
@@ -99,7 +99,7 @@ class Visit:
             self.b.unmodelled.append(f"{self.name} ({node.op})")
             return [passed] * len(node.outputs)
         given = [value for value in values if value is not None]
-        constant = bool(given) and all(isinstance(v, Folded) for v in given)
+        constant = bool(given) and all(isinstance(v, Static) for v in given)
         moved = node.op in FOR_WEIGHTS and any(map(is_weight, given))
         if constant and not moved and node.op not in WITH_GRAPHS:
             return self._worked_out(function, values)
@@ -114,9 +114,9 @@ class Visit:
             specs = [self.b.tensors[v] if isinstance(v, str) else v for v in made]
         finally:
             self.b, self.roots = kept
-        derived = any(isinstance(v, Folded) and v.derived for v in values)
+        derived = any(isinstance(v, Static) and v.derived for v in values)
         return [
-            Folded(name, NdArray(spec.shape, spec.dtype), derived=derived)
+            Static(name, NdArray(spec.shape, spec.dtype), derived=derived)
             if isinstance(spec, TensorSpec)
             else spec
             for name, spec in zip(self.node.outputs, specs, strict=False)
@@ -152,7 +152,7 @@ class Visit:
 
     def of(self, value: Value) -> NdArray:
         """Return what is known of a value: that of a tensor has no values."""
-        if isinstance(value, Folded):
+        if isinstance(value, Static):
             return value.array
         require(value is not None, "an input is missing")
         spec = self.b.tensors[str(value)]
@@ -171,7 +171,7 @@ class Visit:
 
     def number(self, value: Value) -> float | None:
         """Return the number that a constant of one element is, None for anything else."""
-        if isinstance(value, Folded) and value.array.size == 1 and value.array.values:
+        if isinstance(value, Static) and value.array.size == 1 and value.array.values:
             return value.array.values[0]
         return None
 
@@ -180,7 +180,7 @@ class Visit:
         if isinstance(value, str):
             return value
         require(value is not None, "an input is missing")
-        constant: Folded = value  # type: ignore[assignment]
+        constant: Static = value  # type: ignore[assignment]
         require(constant.array.dtype != "text", "reads texts")
         if constant.name not in self.roots:
             name = elements.free_name(self.b, cleaned(constant.name) or "constant")
@@ -213,7 +213,7 @@ class Visit:
         def lowered(x: Any) -> Any:
             if isinstance(x, list):
                 return [lowered(one) for one in x]
-            return self.tensor(x) if x is None or isinstance(x, Folded) else x
+            return self.tensor(x) if x is None or isinstance(x, Static) else x
 
         tensors = [lowered(x) for x in given]
         more = {key: lowered(x) for key, x in how.items() if x is not None}
@@ -225,19 +225,19 @@ class Visit:
 
     def view(self, value: Value, kind: str, how: Sequence[int]) -> Value:
         """Return a value transposed by `how` or seen with the shape `how`, which costs nothing."""
-        if isinstance(value, Folded):
+        if isinstance(value, Static):
             return value.viewed(kind, how)
         return self._seen(self.tensor(value), kind, how)
 
-    def constant(self, array: NdArray, *of: Value, derived: bool | None = None) -> Folded:
+    def constant(self, array: NdArray, *of: Value, derived: bool | None = None) -> Static:
         """Return an array that this node makes of constants."""
         if derived is None:
-            derived = any(isinstance(v, Folded) and v.derived for v in of)
-        return Folded(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
+            derived = any(isinstance(v, Static) and v.derived for v in of)
+        return Static(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
 
     def pointwise(self, function: str, *values: Value, **how: Any) -> Value:
         """Return a function of single elements: of constants worked out, else an op."""
-        arrays = [v.array for v in values if isinstance(v, Folded)]
+        arrays = [v.array for v in values if isinstance(v, Static)]
         if len(arrays) == len(values) and function in (
             *constants.FUNCTIONS,
             *constants.COMPARISONS,
