@@ -30,6 +30,9 @@ class Columns:
         self.seconds: Floats = np.array([case.seconds for case in cases])
         by_events = not self.device.is_own_host
         self._isolated = np.array([by_events and one.condition == "isolated" for one in cases])
+        kinds = [case.kernels[0].kind for case in cases]
+        self._kinds, self._kind = np.unique(kinds, return_inverse=True)
+        self._own_timing = [i for i, case in enumerate(cases) if case.timing]
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
@@ -86,7 +89,7 @@ class Columns:
         device = replace(self.device, constants=constants)
         products = device.calibration.get("products", {})
         alone = self._alone[self._case].astype(float)
-        rests = self._isolated * self._timing(["pause_s"] * len(self.cases), constants)
+        rests = self._isolated * self._timing(constants, "pause_s")
 
         def ask(rows: Rows, places: Ints) -> Interval:
             found = price(rows, device, alone[places], rests[self._case[places]])
@@ -104,10 +107,8 @@ class Columns:
         device_s: Floats = passes.sum(axis=0)
         total = device_s
         if self._isolated.any():
-            factors = self._timing([one.kernels[0].kind for one in self.cases], constants)
-            visible = self._timing(["seen"] * len(self.cases), constants)
-            host_s = constants["launch.isolated_s"] * factors
-            between = between_events_s(device_s, host_s, visible)
+            host_s = constants["launch.isolated_s"] * self._timing(constants)
+            between = between_events_s(device_s, host_s, self._timing(constants, "seen"))
             total = np.where(self._isolated, between, device_s)
         if self._steps and (hosts := self._hosts(constants)):
             parts = list(passes[:, self._steps])
@@ -115,11 +116,18 @@ class Columns:
             total[self._steps] = np.where(self._awaited, waiting, ahead)
         return total
 
-    def _timing(self, names: Sequence[str], constants: Constants) -> Floats:
-        """Return of each case a figure of how it was timed: as it says, or constants, or usual."""
-        usual, pairs = constants_of(conditions()), zip(self.cases, names, strict=True)
-        keys = [(case.timing, name, f"isolated.{name}") for case, name in pairs]
-        return np.array([of.get(n, constants.get(k, usual.get(k, 1.0))) for of, n, k in keys])
+    def _timing(self, constants: Constants, name: str = "") -> Floats:
+        """Return a figure of how each case was timed, that of its kind if no `name` is said.
+
+        It is what the case says, else constants, else what is usual.
+        """
+        usual, names = constants_of(conditions()), [name or kind for kind in self._kinds]
+        keys = map("isolated.{}".format, names)
+        figures: Floats = np.array([constants.get(key, usual.get(key, 1.0)) for key in keys])
+        found: Floats = figures[self._kind]
+        for i in self._own_timing:
+            found[i] = self.cases[i].timing.get(names[self._kind[i]], found[i])
+        return found
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:
         """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""

@@ -32,13 +32,8 @@ class Timed:
 
     table: TimesMapping
     name: str
-    source: str
+    SOURCE: str  # as the readers that are modules have it
     sha256: str
-
-    @property
-    def SOURCE(self) -> str:  # noqa: N802  # as the readers that are modules have it
-        """Who measured what the mapping is for."""
-        return self.source
 
     def recognises(self, source: RecordSource) -> bool:
         """Whether this is a table, by its name."""

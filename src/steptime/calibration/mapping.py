@@ -23,6 +23,7 @@ from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.ranges import truth
+from steptime.core.table import picked
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS, Workload
@@ -236,16 +237,13 @@ def _case(
         device or _device(filled(said.device, row)),
         seconds * scale,
         group or (workload.model if workload else filled(said.kind, row) or "network"),
-        said.condition,
-        filled(said.family, row),
-        workload,
-        filled(said.stack, row),
-        rivals,
-        place,
-        said.calibrates,
-        said.copies,
-        said.timing,
-        asked,
+        **picked(said, "condition calibrates copies timing"),
+        family=filled(said.family, row),
+        stack=filled(said.stack, row),
+        workload=workload,
+        rivals=rivals,
+        place=place,
+        asked=asked,
     )
 
 
