@@ -21,8 +21,9 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
         table.setdefault(form, {})[own] = {
             "value": rounded(one.value),
             "spread": rounded(one.spread),
-            "fitted_on": one.fitted_on,
+            "fitted_on": one.fitted_on or None,
             "rows": one.rows or None,
+            "why": one.why or None,
         }
     write_whole(path, _HEAD + toml_text(table))
 
@@ -40,7 +41,8 @@ def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
     for name, one in fitted.items():
         lines[places[name]] = (
             f"{name.partition('.')[2]} = {{ value = {rounded(one.value)!r}, "
-            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}" }}'
+            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}", '
+            f"rows = {[*one.rows]} }}".replace("'", '"')
         )
     write_whole(path, "\n".join(lines) + "\n")
 
