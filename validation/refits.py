@@ -13,10 +13,10 @@ from steptime.calibration.columns import Columns
 from steptime.calibration.evaluate import scored_at
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
-from steptime.hardware.constants import neutral_value
 from validation.fitting.hierarchy import hierarchical
 from validation.fitting.stages import STAGES, by_device, even
 from validation.score import CaseAnswer, op_reply
+from validation.sets import neutral_value
 from validation.ways import Off, Row, Way, constants_of, far, places, told_of
 
 PER_KIND = 100  # rows of a kind of a device, in a stage

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.core.table import Table, columns
+from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
-from steptime.hardware.constants import JUDGED, Constant
+from steptime.hardware.constants import Constant
 from validation.layouts import layouts
 
 OWNERS = ("gpu", "cpu", "host", "link")  # files of priors
@@ -50,11 +51,17 @@ def constants_of_stack(name: str) -> dict[str, Constant]:
     return {**stack.host, **stack.uses, **stack.memory}
 
 
+def neutral_value(name: str) -> float | None:
+    """Return what a constant of a price is where no rows tell it; None for those of stacks."""
+    value: float | None = packaged("constants.toml")["neutral"].get(name)
+    return value
+
+
 def ground(one: Constant) -> str:
     """Return what a constant stands on: rows, a judgement, or a source that is no row."""
     if one.rows:
         return "told by rows"
-    return "judged" if one.why.startswith(JUDGED) else "from a source"
+    return "judged" if one.why.startswith("judged") else "from a source"
 
 
 def census() -> list[dict[str, Any]]:

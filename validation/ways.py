@@ -10,11 +10,11 @@ import numpy as np
 
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
-from steptime.hardware.constants import Constant, neutral_value, value_of
+from steptime.hardware.constants import Constant, value_of
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from validation.score import CaseAnswer
-from validation.sets import constants_of_stack
+from validation.sets import constants_of_stack, neutral_value
 
 HALF = 0.5
 By = Mapping[str, Mapping[str, float | None]]  # name, stack

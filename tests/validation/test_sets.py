@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steptime.core.toml_files import DATA, read_toml
-from steptime.hardware.constants import known, neutral_value, uses
+from steptime.hardware.constants import known, uses
 from validation.fitting.stages import STAGES
-from validation.sets import GROUNDS, ground, names, owned
+from validation.sets import GROUNDS, ground, names, neutral_value, owned
 
 OWNERS = (*sorted((DATA / "priors").glob("*.toml")), *sorted((DATA / "stacks").glob("*.toml")))
 DECLARED = {name for use in uses() for name in known(use)}

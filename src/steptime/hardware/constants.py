@@ -21,7 +21,7 @@ class Constant(NamedTuple):
     A spread of 0 says that the constant is the same everywhere. Units are in the name; what is yes
     or no has a `value` of True or False. `rows` are the sets of rows that told it (`python -m
     validation --sets`), which `fitted_on` describes. What no rows told says `why`: a source, a
-    definition, a measurement of one's own, or, where it begins with `JUDGED`, that it was judged.
+    definition, a measurement of one's own, or, where it begins with "judged", a judgement.
     """
 
     value: float
@@ -31,24 +31,15 @@ class Constant(NamedTuple):
     why: str = ""
 
 
-JUDGED = "judged"
-
-
 NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that changes nothing
     **dict.fromkeys(("seconds", "bytes", "share", "number"), 0.0),
     "factor": 1.0,
     "flag": False,
 }
-_NEUTRAL = "neutral"  # a table of constants.toml
 _HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE: Check = (lambda value: type(value) in {int, float, bool}, "a number, true or false")
-_CONSTANT: dict[str, Check] = {
-    "value": _VALUE,
-    "spread": NUMBER,
-    "fitted_on": TEXT,
-    "rows": TEXTS,
-    "why": TEXT,
-}
+_CONSTANT: dict[str, Check] = {"value": _VALUE, "spread": NUMBER, "rows": TEXTS}
+_CONSTANT |= dict.fromkeys(("fitted_on", "why"), TEXT)
 
 
 @cache
@@ -60,13 +51,7 @@ def known(use: str) -> Mapping[str, str]:
 
 def uses() -> tuple[str, ...]:
     """Return the uses that a stack may have constants for."""
-    return tuple(use for use in packaged("constants.toml") if use != _NEUTRAL)
-
-
-def neutral_value(name: str) -> float | None:
-    """Return what a constant of a price is where no rows tell it; None for those of stacks."""
-    value: float | None = packaged("constants.toml")[_NEUTRAL].get(name)
-    return value
+    return tuple(use for use in packaged("constants.toml") if use != "neutral")
 
 
 def typed(use: str, said: Mapping[str, float]) -> tuple[dict[str, float], dict[str, bool]]:
