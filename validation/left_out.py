@@ -103,11 +103,11 @@ def left_out(rows: Sequence[Row], method: str, data: Path = BESIDE) -> list[Row]
 def shares(off: Off, parts: PartsOf) -> dict[Parts, list[tuple[Way, float]]]:
     """Return of each group how far the constants that its sets told go by the other rows."""
     found: dict[Parts, list[tuple[Way, float]]] = {}
-    groups = [parts(off.rows[i]) for i, _ in off.at]
-    for group in {*groups}:
-        rest = np.array([one.isdisjoint(group) for one in groups])
-        both = zip(off.at, groups, strict=True)
-        sets = {off.rows[i].set for (i, _), one in both if one == group}
+    told: dict[Parts, set[str]] = defaultdict(set)
+    for row in off.rows:
+        told[parts(row)].add(row.set)
+    for group, sets in told.items():
+        rest = np.array([parts(off.rows[i]).isdisjoint(group) for i, _ in off.at])
         own = [way for way in off.ways if not sets.isdisjoint(way.rows)]
         moves = np.stack([way.moves for way in own], axis=1) if own else np.empty((len(rest), 0))
         plain = off.told - moves.sum(axis=1)

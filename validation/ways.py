@@ -1,5 +1,6 @@
 """How far rows are off, and how much of that each constant that rows told moves."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +18,7 @@ from validation.score import CaseAnswer
 from validation.sets import constants_of_stack, neutral_value
 
 HALF = 0.5
+MOST = 100  # rows of a stack
 By = Mapping[str, Mapping[str, float | None]]  # name, stack
 
 
@@ -119,14 +121,26 @@ def far(row: Row, name: str) -> float:
     return log(row.reply.values[name].value / row.question.measured[name])
 
 
+def drawn(rows: Sequence[Row]) -> set[int]:
+    """Return the places of at most `MOST` rows of each stack, evenly: more tell nothing new."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        found[row.reply.stack].append(i)
+    return {i for own in found.values() for i in own[:: -(-len(own) // MOST)]}
+
+
 def ways(rows: Sequence[Row], base: Method) -> Off:
-    """Return how far rows are off, and the way of each constant from neutral to what it is."""
-    at = places(rows)
+    """Return how far rows are off, and the way of each constant from neutral to what it is.
+
+    They are of the rows that are `drawn`.
+    """
+    some = drawn(rows)
+    at = [one for one in places(rows) if one[0] in some]
     told = np.array([far(rows[i], name) for i, name in at])
     every = {(name, one): None for row in rows for name, one in told_of(row).items()}
     found = []
     for name, one in every:
-        of = [constants_of(row).get(name) == one for row in rows]
+        of = [constants_of(row).get(name) == one and i in some for i, row in enumerate(rows)]
         stacks = {row.reply.stack for row, is_of in zip(rows, of, strict=True) if is_of}
         value = {stack: neutral(name, one, stack) for stack in stacks}
         other = with_constants(base, {name: value})

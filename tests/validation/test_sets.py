@@ -13,7 +13,7 @@ from validation.sets import GROUNDS, ground, names, neutral_value, owned
 
 OWNERS = (*sorted((DATA / "priors").glob("*.toml")), *sorted((DATA / "stacks").glob("*.toml")))
 DECLARED = {name for use in uses() for name in known(use)}
-LIMITS = re.compile(r"(capped|best|long)_\w+|\w+_(reached|measured)")  # of what somebody ran
+LIMITS = re.compile(r"(capped|best|long|reached)_\w+")  # of what somebody ran
 
 
 def constants(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
@@ -38,6 +38,17 @@ def test_a_constant_says_the_rows_that_told_it_or_why() -> None:
 
 def test_links_hold_no_constant() -> None:
     assert [one for path in (DATA / "links").glob("*.toml") for one in constants(path)] == []
+
+
+def test_no_device_file_holds_what_somebody_reached() -> None:
+    held = [
+        (path.stem, name)
+        for path in (DATA / "devices").glob("*.toml")
+        for table in (read_toml(path), read_toml(path).get("details", {}))
+        for name in table
+        if LIMITS.fullmatch(name)
+    ]
+    assert held == []
 
 
 def test_rows_are_sets_that_validation_knows() -> None:
