@@ -70,7 +70,6 @@ def _ops(path: Path, layout: Layout, method: str) -> Iterator[Predicted]:
     for one in _scored(cases, method):
         label, place = f"{layout.name}, {one.case.kind}", one.case.place or path.name
         texts, measured = {"device": one.case.device.name}, {"seconds": one.case.seconds}
-        texts["model"] = one.case.family or one.case.kind
         question = Question(label, place, CaseAnswer(one.case), texts, {}, measured)
         answer = question, op_reply(one.value, one.low, one.high)
         yield label, place, answer if one.value > 0 else InputError("a size is 0")
