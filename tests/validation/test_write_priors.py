@@ -34,10 +34,10 @@ def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Pa
     path = tmp_path / "mine.toml"
     before = 'name = "mine"\n\n[host] # seconds\nstep_s = {}\nview_s = {}\n'
     path.write_text(before)
-    write_lines(path, {"host.step_s": Constant(0.00012345, 0.5, "rows", ("a", "b"))})
+    write_lines(path, {"host.step_s": Constant(0.00012345, 0.5, "it's", ("a", "b"))})
     assert path.read_text() == before.replace(
         "step_s = {}",
-        'step_s = { value = 0.000123, spread = 0.5, fitted_on = "rows", rows = ["a", "b"] }',
+        'step_s = { value = 0.000123, spread = 0.5, fitted_on = "it\'s", rows = ["a", "b"] }',
     )
     with pytest.raises(KeyError):
         write_lines(path, {"host.none_s": Constant(1.0, 0.0, "rows")})

@@ -1,6 +1,7 @@
 """Constants that were fitted, written into a file of priors."""
 
 from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
 
 from steptime.core.files import write_whole
@@ -42,7 +43,7 @@ def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
         lines[places[name]] = (
             f"{name.partition('.')[2]} = {{ value = {rounded(one.value)!r}, "
             f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}", '
-            f"rows = {[*one.rows]} }}".replace("'", '"')
+            f"rows = {dumps(one.rows)} }}"
         )
     write_whole(path, "\n".join(lines) + "\n")
 
