@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from steptime.calibration.cases import conditions
 from steptime.core.table import Table, columns
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
@@ -38,6 +39,8 @@ def owned() -> Iterator[tuple[str, str, Constant]]:
     for owner in OWNERS:
         for name, one in catalog.constants_of(owner).items():
             yield owner, name, one
+    for name, one in conditions().items():
+        yield "conditions", name, one
     for stack in catalog.stack_names(own=False):
         for name, one in constants_of_stack(stack).items():
             like = catalog.stack(stack).like

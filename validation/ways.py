@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.calibration.cases import priors_of
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, value_of
@@ -78,7 +79,7 @@ def constants_of(row: Row) -> Mapping[str, Constant]:
 
 @lru_cache(maxsize=512)
 def _constants(device: str, stack: str) -> Mapping[str, Constant]:
-    return catalog.priors(catalog.device(device).kind, stack)
+    return priors_of(catalog.device(device), stack)
 
 
 def told_of(row: Row) -> dict[str, Constant]:

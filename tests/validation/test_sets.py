@@ -11,7 +11,10 @@ from steptime.hardware.constants import known, uses
 from validation.fitting.stages import STAGES
 from validation.sets import GROUNDS, ground, names, neutral_value, owned
 
-OWNERS = (*sorted((DATA / "priors").glob("*.toml")), *sorted((DATA / "stacks").glob("*.toml")))
+OWNERS = [
+    *(path for room in ("priors", "stacks", "hosts") for path in (DATA / room).glob("*.toml")),
+    DATA / "conditions.toml",
+]
 DECLARED = {name for use in uses() for name in known(use)}
 LIMITS = re.compile(r"(capped|best|long|reached)_\w+")  # of what somebody ran
 
@@ -56,7 +59,7 @@ def test_rows_are_sets_that_validation_knows() -> None:
 
 
 def test_what_a_stage_fits_says_its_sets() -> None:
-    told = {name: one.rows for owner, name, one in owned() if owner == "gpu"}
+    told = {name: one.rows for owner, name, one in owned() if owner in ("gpu", "conditions")}
     for stage in STAGES.values():
         for name in stage.free:
             if not name.startswith("host."):

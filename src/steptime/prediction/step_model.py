@@ -26,7 +26,7 @@ from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
-from steptime.prediction.kernel import Exchange, Interval, Kernel, Settings
+from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, stack_of
 from steptime.prediction.memory import Moment, Needs, blocks_bytes, needs_of, worst_moment
@@ -150,11 +150,8 @@ class StepModel:
     @cached_property
     def seen(self) -> Device:
         """The device as kernels find it; raises `InputError` where it has no peak for the dtype."""
-        return self._seen(self.settings)
-
-    def _seen(self, settings: Settings) -> Device:
-        found = self.method.sees(self.device, self.workload.dtype, settings)
-        share, peaks = settings.compute_efficiency, self.device.peak_flop_per_s
+        found = self.method.sees(self.device, self.workload.dtype, self.settings)
+        share, peaks = self.settings.compute_efficiency, self.device.peak_flop_per_s
         lower = {name: peaks[name] * share for name in LOW_BYTES if name in peaks}
         if self.low:
             found = replace(found, peak_flop_per_s={**found.peak_flop_per_s, **lower})
@@ -167,21 +164,13 @@ class StepModel:
         settings = replace(self.settings, tf32="auto")
         return self.method.sees(self.device, known[0], settings).constants if known else {}
 
-    @cached_property
-    def seen_in_update(self) -> Device:
-        """The device as kernels of the update find it."""
-        reached = self.settings.update_efficiency
-        if reached is None or reached == self.settings.compute_efficiency:
-            return self.seen
-        return self._seen(replace(self.settings, compute_efficiency=reached))
-
     def price(self, kernel: Kernel) -> Interval:
         """Return the seconds of a kernel on the device."""
         return self.priced(Kernels([kernel])).intervals()[0]
 
     def priced(self, kernels: Kernels) -> Prices:
         """Return the seconds of kernels that differ on the device, without exchanges."""
-        return self.method.prices(kernels, self.seen, self.seen_in_update)
+        return self.method.prices(kernels, self.seen)
 
     @cached_property
     def stack(self) -> Stack:
@@ -209,7 +198,7 @@ class StepModel:
 
     @property
     def parameters(self) -> int:
-        """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
+        """Trained parameters as the method counts them."""
         return self.lowered().parameters
 
     @property
