@@ -69,6 +69,8 @@ def answer(given: Namespace) -> Answer:
     if given.calibrate_with and (given.left_out or given.method != DEFAULT):
         other = "--left-out" if given.left_out else f"--method {given.method}"
         raise InputError(f"--calibrate-with goes with --method {DEFAULT}, not with {other}")
+    if given.left_out and given.method != DEFAULT:
+        raise InputError(f"--left-out goes with --method {DEFAULT}, not with {given.method}")
     if given.sets:
         return Answer({"owners": sets.census(), "sets": sets.by_set()}, sets.tables(), [])
     tables, unread = tables_in(given.tables)

@@ -161,7 +161,7 @@ def with_constants(base: Method, values: By) -> Method:
         seen = base.sees(device, dtype, under)
         own = {**seen.constants}
         for name, by in values.items():
-            if under.stack not in by:
+            if under.stack not in by or name not in own:
                 continue
             value = by[under.stack]
             if value is None:

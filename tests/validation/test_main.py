@@ -160,6 +160,7 @@ def test_steps_are_drawn(tmp_path: Path) -> None:
         (["--draws", "0"], "--draws: must be at least 1, not 0"),
         (["--calibrate-with", "0"], "--calibrate-with: must be at least 1, not 0"),
         (["--calibrate-with", "2", "--left-out"], "not with --left-out"),
+        (["--left-out", "--method", "analytic"], "--left-out goes with --method calibrated"),
         (["--calibrate-with", "2", "--method", "roofline"], "not with --method roofline"),
         (["--calibrate-with", "3"], "no row is left to check beside 3 of each device"),
         (["--by", "kinds"], "unknown group 'kinds'"),
