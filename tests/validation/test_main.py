@@ -94,6 +94,7 @@ def test_what_no_row_told_is_the_same_left_out(
     assert told(capsys, table, "--left-out")["cases"] == told(capsys, table)["cases"]
 
 
+@pytest.mark.slow  # all stages of the fit are read
 def test_ops_are_left_out_by_device(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
