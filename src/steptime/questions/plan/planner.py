@@ -42,6 +42,7 @@ from steptime.questions.plan.stages import Layout, Load, layout_of
 _HOST = catalog.constants_of("host")
 HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
 HOST_DEVICES = int(_HOST["memory.devices"].value)
+SPARE = catalog.constants_of("gpu")["plan.spare"].value  # of the memory
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
 T = TypeVar("T")
 _UNKNOWN = object()
