@@ -32,11 +32,11 @@ Row = Mapping[str, Any]
 class Layout(BaseModel):
     """What the columns of a kind of table mean.
 
-    `kind` says who answers (`answers.KINDS`), by formulas in braces too. `texts` are texts with formulas in braces, `numbers`
-    formulas, `measured` formulas of what was measured by the name of the quantity. Rows for which a
-    formula of `refused` is true are not asked, for the reason beside it; those that `ran` were in
-    the memory of their devices. `words` translate cells by column. `rows` are a mapping file's,
-    where a table is of single ops.
+    `kind` says who answers (`answers.KINDS`), by formulas in braces too. `texts` are texts with
+    such formulas, `numbers` formulas, `measured` formulas of what was measured by the name of the
+    quantity. Rows for which a formula of `refused` is true are not asked, for the reason beside it;
+    those that `ran` were in the memory of their devices. `words` translate cells by column. `rows`
+    are a mapping file's, where a table is of single ops.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

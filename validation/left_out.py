@@ -32,9 +32,7 @@ NEUTRAL: Mapping[str, tuple[tuple[str, ...], str, float]] = {  # stacks, constan
     "products, 2024": (("megatron-2024",), "training.products", 1.0),
     "layer_s, 2021": (("megatron-2021", "megatron-2022"), "training.layer_s", 1e-4),
     "straggling": ((), "training.straggling", 0.0),
-    "routed_s": (MEGATRON, "training.routed_s", 1e-4),
     "routed_bytes": (MEGATRON, "training.routed_bytes", 8.0),
-    "expert_hidden": (("megatron-2026",), "training.expert_hidden", 0.0),
 }
 RIDGE, CUT = 0.02, 0.1  # of a constant's way, and of ln(predicted / measured): beyond it far rows
 ROUNDS = 30  # of weights of far rows

@@ -120,7 +120,6 @@ def adds(planner: Planner, found: PlanTime) -> list[dict[str, Any]]:
 
     for part, count in one.shape.devices[0]:
         piece, times = one.found[part.name], count * asked.rounds
-        terms["gradient accumulation"] += times * one.grow_s(piece)
         short = [
             one._replace(bytes=one.bytes / 2, dtype=planner.in_memory)
             if one.kind.startswith("cross_entropy")

@@ -28,7 +28,7 @@ from steptime.questions.plan.stages import Layout, Load
 from steptime.questions.scaling import waits
 
 CONSTANTS = (  # of a stack's training
-    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden",
+    "context_bytes", "buffer_bytes", "fragmented",
 )  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0

@@ -95,7 +95,6 @@ def whole_model(weight_bytes: float, update_bytes: float) -> dict[str, float]:
         "state_bytes": 2 * weight_bytes,
         "gradient_bytes": weight_bytes,
         "update_bytes": update_bytes * weight_bytes / whole,
-        **dict.fromkeys(("refresh_bytes", "cast_bytes"), 0.0),
         **({"logit_bytes": 0.0} if weight_bytes >= whole else {}),
     }
 

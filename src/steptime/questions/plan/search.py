@@ -205,8 +205,9 @@ def _spent(one: Quick) -> tuple[float, ...]:
 def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Search:
     """Return a search with the fewest layers computed again that fit, of plans that do so with all.
 
-    They leave as much of the memory as predictions miss, since fewer always fill it up. The fewer there are, the less time a plan takes and the more memory: they are found by halving,
-    for plans that none beats, and for those that would be the fastest with none.
+    They leave as much of the memory as predictions miss, since fewer always fill it up. The fewer
+    there are, the less time a plan takes and the more memory: they are found by halving, for plans
+    that none beats, and for those that would be the fastest with none.
     """
     more: list[Quick] = []
     best_s = found.front[0].step_s if found.front else inf
