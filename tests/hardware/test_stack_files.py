@@ -155,7 +155,7 @@ def test_a_constant_says_the_tables_that_told_it() -> None:
     assert constants_from_table({"a": {"b": row}}, "x")["a.b"].rows == ("neusight",)
 
 
-MEANT = {  # what files of 0.14 say and those of today do not: what told nothing left, or is the base's
+MEANT = {  # what files of 0.14 say beside those of today, whose values told nothing left out
     "megatron-2024": {
         "training.gradient_bytes": 4, "training.update_bytes": 30, "training.layer_s": 2e-05,
     },

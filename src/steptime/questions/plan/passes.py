@@ -171,7 +171,9 @@ class Step:
         piece, planner = self.found[part.name], self.planner
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
-        layer_s = 0.0 if part.is_end else planner.constant("layer_s")
+        layer_s = 0.0  # what calls of many devices take a layer
+        if self.plan.devices > 1:
+            layer_s = 0.0 if part.is_end else planner.constant("layer_s")
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
         host = [one + layer_s for one in piece.host_s]
         if again and self.plan.recompute == "full":

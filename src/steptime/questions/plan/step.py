@@ -113,7 +113,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         exposures.append(Wait(*send[:3], moved, all_s, waits + open_))
     exposed_s = sum(wait.exposed_s for wait in exposures)
     return PlanTime(
-        asked, step_s, *planner.within(step_s, exposed_s, asked.micro_batch),
+        asked, step_s, *planner.within(plan, asked.micro_batch, step_s, exposed_s),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -308,7 +308,7 @@ def _tail(one: Step, load: Load) -> _Tail:
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
-    update_s = planner.update_s(bytes_, sharded, one.micro_batch)
+    update_s = planner.update_s(plan, bytes_, sharded, one.micro_batch)
     if plan.offload in ("optimizer", "both"):
         update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
         moves.append(moved)
