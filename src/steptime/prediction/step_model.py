@@ -142,8 +142,9 @@ class StepModel:
         """Return the model of another graph, of a step on `batch` examples, on the same device."""
         other = copy(self)
         other.workload = replace(self.workload, batch_per_replica=batch)
-        empty = {name: {} for name in ("_lowered", "_counted", "_memory", "_timelines")}
-        vars(other).update(empty, _latest=(batch, graph))
+        for name in ("_lowered", "_counted", "_memory", "_timelines"):
+            vars(other)[name] = {}
+        vars(other)["_latest"] = (batch, graph)
         return other
 
     @cached_property

@@ -1,5 +1,6 @@
 """What a software stack adds to the graph of a training step, by its constants of trainings."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -17,6 +18,8 @@ HALVES = ("bfloat16", "float16")
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
 LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
+FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
+_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
 
 
@@ -125,10 +128,22 @@ def in_layer(row: str) -> bool:
     return row.startswith("block")
 
 
+def piece_of(row: str) -> str:
+    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
+    head = row.partition("/")[0]
+    if in_layer(head):
+        return head
+    return FIRST if head.startswith(_BEFORE) else LAST
+
+
 def _added(
     graph: Graph, constants: Mapping[str, float], master: bool, low: str
 ) -> Iterator[Kernel]:
-    """Yield kernels that a stack adds: casts of logits and of operands, sorting of rows."""
+    """Yield kernels that a stack adds.
+
+    They are casts of logits and of operands, the sorting of rows, and the sums of gradients with
+    those of other micro-batches, of each layer at once.
+    """
     passes: Sequence[Part] = ("forward", "backward")
     seen: set[str] = set()
     for op in graph.ops:
@@ -147,6 +162,15 @@ def _added(
                 seen.add(name)
                 moved = constants["quantised_bytes"] * graph.tensors[name].size
                 yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
+    if constants["accumulate_bytes"]:
+        sizes: Counter[str] = Counter()
+        rows: dict[str, str] = {}
+        for op in (one for one in graph.ops if one.part == "update"):
+            sizes[piece := piece_of(op.inputs[0])] += graph.tensors[op.inputs[0]].size
+            rows.setdefault(piece, op.of)
+        for piece, size in sizes.items():
+            moved = constants["accumulate_bytes"] * size
+            yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, moved)
 
 
 def sizes_of(

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.prediction.training import LOW_BYTES
+from steptime.prediction.training import FIRST, LAST, LOW_BYTES
 from steptime.questions.plan.passes import Step
-from steptime.questions.plan.pieces import FIRST, LAST
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Load
 

@@ -21,7 +21,8 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Row
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.questions.plan.pieces import FIRST, LAST, Kept, Piece, held_of
+from steptime.prediction.training import FIRST, LAST
+from steptime.questions.plan.pieces import Kept, Piece, held_of
 from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
 from steptime.questions.scaling import waits

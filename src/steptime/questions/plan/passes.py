@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from steptime.prediction.training import LAST
 from steptime.questions.plan.faults import Asked
-from steptime.questions.plan.pieces import LAST, Piece, Trade
+from steptime.questions.plan.pieces import Piece, Trade
 from steptime.questions.plan.pipeline import Stage
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Group, Layout, Part, groups

@@ -27,15 +27,13 @@ from steptime.prediction.kernels import Kernels, added
 from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.prediction.training import in_layer
+from steptime.prediction.training import FIRST, LAST, piece_of
 
-FIRST, LAST = "first", "last"
 GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else tensor ranks
     **dict.fromkeys(("dispatch", "combine"), "expert"),
     **dict.fromkeys(("gather_k", "gather_v"), "context"),
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
-_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
 class Trade(NamedTuple):
@@ -180,14 +178,6 @@ def _piece(
         float(joules),
         update_s,
     )
-
-
-def piece_of(row: str) -> str:
-    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
-    head = row.partition("/")[0]
-    if in_layer(head):
-        return head
-    return FIRST if head.startswith(_BEFORE) else LAST
 
 
 Where = Callable[[str], str]

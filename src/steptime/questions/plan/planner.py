@@ -30,8 +30,16 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.prediction.training import LOW_BYTES, fused_update, graph_dtype, numbers
-from steptime.questions.plan.pieces import FIRST, LAST, Piece, piece_of, pieces, rank_of_one
+from steptime.prediction.training import (
+    FIRST,
+    LAST,
+    LOW_BYTES,
+    fused_update,
+    graph_dtype,
+    numbers,
+    piece_of,
+)
+from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 
 _HOST = catalog.constants_of("host")

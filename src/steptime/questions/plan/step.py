@@ -8,6 +8,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
+from steptime.prediction.training import FIRST
 from steptime.questions.plan.ends import Least, ends_of, least, most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
@@ -21,7 +22,6 @@ from steptime.questions.plan.memory import (
     shared_of,
 )
 from steptime.questions.plan.passes import Step, Wait
-from steptime.questions.plan.pieces import FIRST
 from steptime.questions.plan.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
 from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.questions.plan.stages import Group, Load

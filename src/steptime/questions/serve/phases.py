@@ -20,8 +20,7 @@ from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.training import LOW_KINDS, NEWER
-from steptime.questions.plan.pieces import FIRST, LAST, piece_of
+from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
 from steptime.questions.serve.kernels import (
     FORMATS,
