@@ -84,7 +84,8 @@ class How:
     tokens: float | None = number("N", "Tokens of a training: shows hours and cost.")
     prices: options.Prices = None
     stack: Text = optional(
-        "NAME", "The software. Default: megatron-2025, of other networks torch-eager."
+        "NAME",
+        "The software. Default: megatron-2025; of one device, or of other networks, torch-eager.",
     )
     method: options.Method = DEFAULT
 
