@@ -236,7 +236,7 @@ class Planner:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
         constants, seen = self.seen.constants, self.stack.seen
         like = {catalog.device(name).architecture for name in seen.get("devices", ())}
-        beyond = like and self.device.architecture not in like and self.device.kind == "gpu"
+        beyond = seen and self.device.architecture not in like and self.device.kind == "gpu"
         unseen = constants["interval.plan_unseen"] if beyond else 0.0
         return bounds("experts" if self.shape.experts else "plan", constants, unseen=unseen)
 
