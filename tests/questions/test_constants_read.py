@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.cases import Case, conditions, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
@@ -142,7 +142,9 @@ def names() -> set[str]:
                 for kind, shapes in ISOLATED.items()
             ]
             seen = calibrated.METHOD.sees(device, "float32", calibrated.METHOD.settings)
-            assert np.isfinite(Columns(cases).intervals(seen.constants)).all()
+            of_timing = {name: one.value for name, one in conditions().items()}
+            constants = Reads({**seen.constants, **of_timing}, found)
+            assert np.isfinite(Columns(cases).intervals(constants)).all()
     return found
 
 
@@ -153,7 +155,8 @@ def held() -> set[str]:
     """The names of all constants that the tables hold."""
     stacks = map(catalog.stack, catalog.stack_names(own=False))
     of_stacks = {name for one in stacks for name in (*one.host, *one.uses)}
-    return of_stacks | {name for owner in OWNERS for name in catalog.constants_of(owner)}
+    of_owners = {name for owner in OWNERS for name in catalog.constants_of(owner)}
+    return of_stacks | of_owners | conditions().keys()
 
 
 def test_a_constant_that_a_table_holds_is_read(names: set[str]) -> None:

@@ -31,7 +31,7 @@ def _stages(text: str, where: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitOptions:
     """The options that say how a step is split, by the fields of `Plan`."""
 
     tensor: int | None = whole("T", "Devices that share each product. Default: 1.")
@@ -68,7 +68,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class How:
+class PlanOptions:
     """The options of a training, by the fields of `Request`."""
 
     micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
@@ -94,9 +94,9 @@ class How:
 def plan(
     model: options.Model,
     device: options.Device,
-    nodes: options.Nodes,
-    split: Split,
-    how: How,
+    nodes: options.NodeOptions,
+    split: SplitOptions,
+    how: PlanOptions,
     level: list[str] | None = optional(
         "SIZE:LINK",
         "Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with "

@@ -150,7 +150,7 @@ class _Beside:
     def rows(self, kernels: Kernels, models: Sequence[StepModel]) -> list[Floats]:
         """Return rows of numbers of each network: passes, then ends and joules where known."""
         on, size = models[0], (len(models), -1, 3)
-        ask = on.method.ask(on.seen, on.seen_in_update)
+        ask = on.method.ask(on.seen)
         parts = kernels.weighted(ask, self.often)
         if on.settings.pipelined:
             parts[0] = parts[1] = np.maximum(parts[4], parts[5])

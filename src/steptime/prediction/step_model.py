@@ -26,7 +26,7 @@ from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
-from steptime.prediction.kernel import Exchange, Interval, Kernel, Settings
+from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, stack_of
 from steptime.prediction.memory import Moment, Needs, blocks_bytes, needs_of, worst_moment
@@ -142,19 +142,14 @@ class StepModel:
         """Return the model of another graph, of a step on `batch` examples, on the same device."""
         other = copy(self)
         other.workload = replace(self.workload, batch_per_replica=batch)
-        for name in ("_lowered", "_counted", "_memory", "_timelines"):
-            vars(other)[name] = {}
-        vars(other)["_latest"] = (batch, graph)
+        vars(other).update({name: {} for name in _KEPT}, _latest=(batch, graph))
         return other
 
     @cached_property
     def seen(self) -> Device:
         """The device as kernels find it; raises `InputError` where it has no peak for the dtype."""
-        return self._seen(self.settings)
-
-    def _seen(self, settings: Settings) -> Device:
-        found = self.method.sees(self.device, self.workload.dtype, settings)
-        share, peaks = settings.compute_efficiency, self.device.peak_flop_per_s
+        found = self.method.sees(self.device, self.workload.dtype, self.settings)
+        share, peaks = self.settings.compute_efficiency, self.device.peak_flop_per_s
         lower = {name: peaks[name] * share for name in LOW_BYTES if name in peaks}
         if self.low:
             found = replace(found, peak_flop_per_s={**found.peak_flop_per_s, **lower})
@@ -167,21 +162,13 @@ class StepModel:
         settings = replace(self.settings, tf32="auto")
         return self.method.sees(self.device, known[0], settings).constants if known else {}
 
-    @cached_property
-    def seen_in_update(self) -> Device:
-        """The device as kernels of the update find it."""
-        reached = self.settings.update_efficiency
-        if reached is None or reached == self.settings.compute_efficiency:
-            return self.seen
-        return self._seen(replace(self.settings, compute_efficiency=reached))
-
     def price(self, kernel: Kernel) -> Interval:
         """Return the seconds of a kernel on the device."""
         return self.priced(Kernels([kernel])).intervals()[0]
 
     def priced(self, kernels: Kernels) -> Prices:
         """Return the seconds of kernels that differ on the device, without exchanges."""
-        return self.method.prices(kernels, self.seen, self.seen_in_update)
+        return self.method.prices(kernels, self.seen)
 
     @cached_property
     def stack(self) -> Stack:
@@ -209,7 +196,7 @@ class StepModel:
 
     @property
     def parameters(self) -> int:
-        """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
+        """Trained parameters as the method counts them."""
         return self.lowered().parameters
 
     @property
@@ -245,16 +232,14 @@ class StepModel:
         if wanted not in self._lowered:
             graph = self.graph(wanted)
             step = self.method.lower(graph, self.workload.dtype, self.settings)
-            self._lowered[wanted] = as_trained(step, graph, self.said, *self._types, self.low)
+            types = self.workload.dtype, self.stack.master_weights
+            self._lowered[wanted] = as_trained(step, graph, self.said, *types, self.low)
         return self._lowered[wanted]
-
-    @property
-    def _types(self) -> tuple[str, bool]:
-        return self.workload.dtype, self.stack.master_weights
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
-        return sizes_of(self.graph(batch), self.said, *self._types)
+        types = self.workload.dtype, self.stack.master_weights
+        return sizes_of(self.graph(batch), self.said, *types)
 
     def living(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""
@@ -329,10 +314,8 @@ class StepModel:
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
-        lowered = self.lowered(batch)
-        needs = self.needs(batch)
-        fits = needs.fit(self.device)
-        remarks = self.remarks(batch)
+        lowered, needs = self.lowered(batch), self.needs(batch)
+        fits, remarks = needs.fit(self.device), self.remarks(batch)
         if not fits:
             remarks = (needs.too_large(self.device), *remarks)
         counted = self.counted(batch)
@@ -394,15 +377,16 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if self.fabric is None:
-            if workers > 1:
-                raise no_link(workers)
-            return 0.0
-        return self.collectives[name](size_bytes, workers, self.fabric)
+        if self.fabric is None and workers > 1:
+            raise no_link(workers)
+        return self.collectives[name](size_bytes, workers, self.fabric) if self.fabric else 0.0
 
     def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
         """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
         return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
+
+
+_KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch
 
 
 def no_link(workers: int) -> InputError:
