@@ -33,7 +33,6 @@ NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that change
     "factor": 1.0,
     "flag": False,
 }
-_RETIRED = "retired"
 _HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE: Check = (lambda value: type(value) in {int, float, bool}, "a number, true or false")
 _CONSTANT: dict[str, Check] = {
@@ -53,13 +52,12 @@ def known(use: str) -> Mapping[str, str]:
 
 def uses() -> tuple[str, ...]:
     """Return the uses that a stack may have constants for."""
-    return tuple(use for use in packaged("constants.toml") if use != _RETIRED)
+    return tuple(packaged("constants.toml"))
 
 
 def is_retired(name: str) -> bool:
     """Whether nothing reads a constant any more, by its full name, that older files may say."""
-    use, _, own = name.partition(".")
-    return own in packaged("constants.toml")[_RETIRED].get(use, ())
+    return name in packaged("retired.toml")["constants"]
 
 
 def typed(use: str, said: Mapping[str, float]) -> tuple[dict[str, float], dict[str, bool]]:

@@ -135,8 +135,7 @@ def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = 
     unlike = [name for name in given.pop("unlike", ()) if not is_retired(name)]
     said = {**given, "joins": joins, "kinds": kinds}
     for use in uses_of_stacks():
-        rows = given.get(use, {}).items()
-        own = {name: row for name, row in rows if not is_retired(f"{use}.{name}")}
+        own = {k: row for k, row in given.get(use, {}).items() if not is_retired(f"{use}.{k}")}
         said[use] = constants_from_table({use: own}, where)
         for name in said[use]:
             if name.partition("_")[0] not in _HOST_PASSES:
