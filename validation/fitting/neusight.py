@@ -28,7 +28,13 @@ ROWS = {"softmax": "softmax", "ln": "layer_norm"}
 
 def vectors(data: Path) -> Iterator[Case]:
     """Yield elementwise ops, softmax and layer norm over [b, h]."""
-    for row in drawn(data / "measured/neusight/ops_vector.csv.gz", 120):
+    for name in ("ops_vector", "more_vector"):
+        yield from vectors_of(data / f"measured/neusight/{name}.csv.gz")
+
+
+def vectors_of(path: Path) -> Iterator[Case]:
+    """Yield the ops of one of the tables."""
+    for row in drawn(path, 120):
         b, h = int(row["b"]), int(row["h"])
         kernel = vector(row["op"], b, h)
         group = (

@@ -22,7 +22,8 @@ CONSTANTS = {
     "stream.cached_bytes": 10.0,
     "stream.softmax_again": 0.4,
     "stream.norm_again": 0.5,
-    "stream.row_s": 1e-7,
+    "stream.element_clocks": 2.0,
+    "stream.rows_running": 16.0,
     "launch.gap_s": 1e-6,
     "launch.isolated_s": 30e-6,
     "isolated.seen": 0.5,
@@ -90,7 +91,20 @@ def test_long_rows_of_softmax_are_read_again_and_all_rows_of_norms():
     assert seconds[1] == pytest.approx(1.4 * moved / rate)
     assert seconds[2] == pytest.approx(1.5 * norm.bytes / rate)
     rows = stream(short, NO_CACHE, CONSTANTS).compute_s - short.flop / (19.49e12 * 0.5)
-    assert rows == pytest.approx(80_000 * 1e-7 / 108)
+    assert rows == pytest.approx(80_000 * 1024 * 2.0 / (108 * 1410e6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "again", "longest"), [("layer_norm", 0.5, 8192), ("softmax", 0.4, 1024)]
+)
+def test_rows_at_work_that_the_last_cache_holds_are_not_read_again(kind, again, longest):
+    kernel = one(kind, (40_000, 8192), *[(8192,)] * (2 if kind == "layer_norm" else 0))
+    running = 16 * 108 * longest * 4
+    for cache, share in ((running, 0.5), (5 * running, 0.0), (running / 100, 1.0)):
+        device = replace(A100, l2_bytes=cache)
+        seconds = stream(kernel, device, CONSTANTS).memory_s - LATENCY
+        moved = kernel.bytes * (1 + share * again)
+        assert seconds == pytest.approx(moved / (0.9 * 1560e9), rel=0.02)
 
 
 def test_events_show_the_host_or_the_device_whichever_is_later():
