@@ -21,7 +21,7 @@ from steptime.calibration.fit import logs
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.calibrated.method import NAMES, form_of
+from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
 from validation.fitting import catapult
 
@@ -87,7 +87,7 @@ def _group(case: Case, share: float) -> str:
         return f"host{of}"
     largest = max(case.kernels, key=lambda one: one.bytes)
     whole = len(case.kernels) > 1 and case.condition in ("step", "call")
-    return f"step{of}" if whole else NAMES[form_of(largest, case.device)]
+    return f"step{of}" if whole else name_of(largest, case.device)
 
 
 def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:

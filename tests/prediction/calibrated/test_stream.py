@@ -24,6 +24,7 @@ CONSTANTS = {
     "stream.norm_again": 0.5,
     "stream.element_clocks": 2.0,
     "stream.rows_running": 16.0,
+    "stream.kept_row": 1024.0,
     "launch.gap_s": 1e-6,
     "launch.isolated_s": 30e-6,
     "isolated.seen": 0.5,
@@ -32,6 +33,7 @@ CONSTANTS = {
     "attention.backward": 0.9,
     "attention.softmax": 32.0,
     "attention.plain": 0.5,
+    "attention.queries": 128.0,
 }
 A100 = replace(
     calibrated_device(catalog.device("a100-sxm4-40gb"), "float16", Settings()),

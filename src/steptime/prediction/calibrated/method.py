@@ -1,5 +1,6 @@
 """The method `calibrated`: what kernels take on a device as it is, with an interval."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,12 @@ from steptime.prediction.calibrated.form import (
     ruled_as,
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants
-from steptime.prediction.calibrated.hull import beyond, wider
-from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.hull import beyond, is_told, wider
+from steptime.prediction.calibrated.interval import NEIGHBOURS, bounds, is_known, widest
 from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
-from steptime.prediction.calibrated.stream import stream
+from steptime.prediction.calibrated.stream import REDUCING, stream
 from steptime.prediction.calibrated.systolic import systolic
 from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Rows
@@ -82,9 +83,11 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
         value = alone * value + (1 - alone) * often_s
     value = value + gap_s
     wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
-    apart, in_step = (bounds(NAMES[form], constants, wider, one) for one in (False, True))
+    name = name_of(rows, device)
+    like = name if is_told(name, device) else widest(constants, name)
+    apart, in_step = (bounds(like, constants, wider, one) for one in (False, True))
     low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
-    beyond = constants.get("interval.beyond", 0.0) > 0
+    beyond = constants.get("interval.beyond", 0.0) > 0 or not _is_told(name, device, constants)
     return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
 
 
@@ -92,6 +95,21 @@ def form_of(kernel: Kernel | Rows, device: Device) -> Form:
     """Return the form that prices a kernel on a device."""
     forms = FORMS.get(device.kind, GPU)
     return forms.get(kernel.kind) or forms[kernel.unit]
+
+
+def name_of(kernel: Kernel | Rows, device: Device) -> str:
+    """Return the name under which constants say how far off a kernel is on a device."""
+    form = form_of(kernel, device)
+    return "reduction" if form is stream and kernel.kind in REDUCING else NAMES[form]
+
+
+def _is_told(name: str, device: Device, constants: Collection[str]) -> bool:
+    """Whether rows of a device's like told how far off the kernels of a name are.
+
+    Where no name of a kind of device has an interval of its own, one stands for all of them.
+    """
+    one_for_all = not any(is_known(one, constants) for one in NEIGHBOURS)
+    return is_told(name, device) and (one_for_all or is_known(name, constants))
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
@@ -128,9 +146,15 @@ def reached(device: Device, dtype: str, settings: Settings) -> Device:
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
 
 
-def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
     said = [*notes_of(device), *calibrated_under(device, settings.stack)]
+    forms, constants = FORMS.get(device.kind, GPU), catalog.priors(device.kind, settings.stack)
+    names = {NAMES[forms[op.kind]] for op in graph.ops if op.kind in forms}
+    untold = sorted(name for name in names if not _is_told(name, device, constants))
+    if untold:
+        what = f"not measured on {device.name} or its like: {', '.join(untold)}"
+        said.append(f"{what}; the interval is the widest of other kernels")
     if not (device.is_own_host or catalog.stack(settings.stack).host):
         stack = settings.stack
         said.append(f"stack {stack}: the host's time is not known and left out: no [host]")

@@ -1,6 +1,5 @@
 """Kernels that move bytes: elementwise ops, softmax, norms, pools, copies, optimizers."""
 
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +17,11 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.kernels import Rows
 
-_SOFTMAX = ("stream.softmax_again", 1024, 1024)  # shorter rows stay in registers
-_NORM = ("stream.norm_again", 0, inf)
-REDUCING = {  # kind: share of the bytes that is moved again, for rows longer than, by how many
-    **dict.fromkeys(("softmax", "softmax_grad", "cross_entropy", "log_softmax_grad"), _SOFTMAX),
-    **dict.fromkeys(("layer_norm", "rms_norm"), _NORM),
+REDUCING = {  # kind of rows that are reduced: share of the bytes that is moved again
+    **dict.fromkeys(
+        ("softmax", "softmax_grad", "cross_entropy", "log_softmax_grad"), "stream.softmax_again"
+    ),
+    **dict.fromkeys(("layer_norm", "rms_norm"), "stream.norm_again"),
 }
 
 
@@ -50,14 +49,19 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
 def _again(kernels: Rows, device: Device, constants: Constants) -> Any:
     """Return the share of its bytes that a kernel of rows moves again from memory.
 
-    Each multiprocessor works on `stream.rows_running` rows at once, of softmax on those of as many
-    threads: 16 of 1 MB on each of 10 are 160 MB, of which a cache of 40 MB holds next to nothing.
+    Each multiprocessor works on `stream.rows_running` rows at once: 16 of 1 MB on each of 10 are
+    160 MB, of which a cache of 40 MB holds next to nothing. Rows of softmax up to
+    `stream.kept_row` stay in registers, and of longer ones as much is at work.
     """
-    again, longest, threads = REDUCING[kernels.kind]
-    row_bytes = SIZE_BYTES[kernels.dtype] * np.minimum(kernels.row, threads)
+    again, row = REDUCING[kernels.kind], kernels.row
+    if again == "stream.softmax_again":
+        longest = constants["stream.kept_row"]
+        shorter, row = row <= longest, np.minimum(row, longest)
+    else:
+        shorter = False
     units = device.multiprocessors or MULTIPROCESSORS
-    running = constants["stream.rows_running"] * units * row_bytes
-    return constants[again] * missed(running, device) * (kernels.row > longest)
+    running = constants["stream.rows_running"] * units * row * SIZE_BYTES[kernels.dtype]
+    return constants[again] * missed(running, device) * np.logical_not(shorter)
 
 
 class _Rates(NamedTuple):
