@@ -13,16 +13,18 @@ _HEAD = "# Constants of the method `calibrated`; `validation.fit` rewrites a sec
 def write(path: Path, fitted: Mapping[str, Constant]) -> None:
     """Rewrite the constants `fitted` of a file of priors; the other ones stay as they are.
 
-    Values and spreads have 3 significant digits. What is new follows the constants of its form.
+    Rows that told a constant stay as they are where it does not say them. Values and spreads have 3
+    significant digits. What is new follows the constants of its form.
     """
     table = read_toml(path)
     for name, one in fitted.items():
         form, _, own = name.partition(".")
-        table.setdefault(form, {})[own] = {
+        before = table.setdefault(form, {}).get(own, {})
+        table[form][own] = {
             "value": rounded(one.value),
             "spread": rounded(one.spread),
             "fitted_on": one.fitted_on,
-            "rows": one.rows or None,
+            "rows": [*one.rows] or before.get("rows"),
         }
     write_whole(path, _HEAD + toml_text(table))
 

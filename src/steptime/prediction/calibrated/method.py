@@ -106,10 +106,13 @@ def name_of(kernel: Kernel | Rows, device: Device) -> str:
 def _is_told(name: str, device: Device, constants: Collection[str]) -> bool:
     """Whether rows of a device's like told how far off the kernels of a name are.
 
-    Where no name of a kind of device has an interval of its own, one stands for all of them.
+    Where no name of a kind of device has an interval of its own, one stands for all of them, as it
+    does for those that its own rows did not tell on a calibrated device.
     """
-    one_for_all = not any(is_known(one, constants) for one in NEIGHBOURS)
-    return is_told(name, device) and (one_for_all or is_known(name, constants))
+    one_for_all = device.calibration.get("intervals") or not any(
+        is_known(one, constants) for one in NEIGHBOURS
+    )
+    return is_told(name, device) and (bool(one_for_all) or is_known(name, constants))
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
