@@ -95,7 +95,6 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "isolated.layer_norm": 1.8,
             "stream.share_hbm": 0.92,
             "stream.share_gddr": 0.81,
-            "stream.share_amd": 0.78,
             "stream.share_old": 0.79,
             "stream.cached_bytes": 21.0,
             "stream.softmax_again": 0.49,
