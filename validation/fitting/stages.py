@@ -131,7 +131,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "product.turn_s": 1e-7,
             "product.along": 2.5,
             "product.old": 1.0,
-            "power.flop_j": 2.2e-11,
+            "power.flop_j": 1.6e-11,
         },
         lambda data: (one for one in _products(data) if not _is_strided(one)),
         "products of NeuSight and DeepBench, float32",

@@ -199,6 +199,7 @@ POWER = {
     "power.waiting_hbm": 0.2,
     "power.waiting_gddr": 0.3,
     "power.clock": 1.0,
+    "power.unthrottled": 2.0,
     "power.mixed": 1.25,
     "power.error": 0.1,
 }
@@ -210,24 +211,18 @@ def test_power_bounds_what_lasts() -> None:
     limit = limit_of(device, POWER, "matrix", "float32")
     # at 10 nm 0.625 of 8 pJ a FLOP are 5 J, and 1 J for the bytes; 80 W are left beside waiting
     assert capped_s(work, 1.0, 1, limit) == pytest.approx(6 / 80)
-    # in 18.75 ms the 6 J are four times what 80 W allow: clocks, and joules of a FLOP, are halved
-    fast = limit._replace(peak_flop_per_s=1e15)
-    assert capped_s(work, 0.01875, 1, fast) == pytest.approx((5 / 2 + 1) / 80)
     assert capped_s(work, 1.0, 0, limit) == pytest.approx(6 / 100)  # in a step
     # what takes 0.1 s at 4 TFLOP/s is not more than 0.4 TFLOP: 2 J
     assert capped_s(work, 0.1, 1, limit) == pytest.approx(3 / 80)
     gddr = limit_of(replace(device, memory_type="GDDR6"), POWER, "matrix", "float32")
     assert capped_s(work, 1.0, 1, gddr) == pytest.approx(6 / 70)
-    quick = limit_of(replace(device, clock_hz=3e9), POWER, "matrix", "float32")
-    assert capped_s(work, 1.0, 1, quick) == pytest.approx(11 / 80)  # at twice the clock
     assert limit_of(AMPERE, POWER, "matrix", "float32") is None  # no limit is known
     assert limit_of(replace(device, kind="tpu"), POWER, "matrix", "float32") is None
     assert capped_s(work, 1.0, 1, None) == 0
 
 
 def test_a_published_product_replaces_the_cap_of_matrix_units() -> None:
-    # 80 W are left at 20 TFLOP/s of bfloat16, half of its peak: 4 pJ, at full clocks twice as much,
-    # and as much again of tf32 at half the rate
+    # 80 W are left at 20 TFLOP/s of bfloat16, half of its peak: 4 pJ, of tf32 at half the rate 8
     device = replace(
         AMPERE,
         peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13, "tf32": 2e13},
@@ -236,11 +231,30 @@ def test_a_published_product_replaces_the_cap_of_matrix_units() -> None:
         process_nm=10.0,
         capped_flop_per_s=2e13,
     )
-    joules = {"float32": 5e-12, "bfloat16": 8e-12, "tf32": 16e-12}
+    joules = {"float32": 5e-12, "bfloat16": 4e-12, "tf32": 8e-12}
     for dtype, each in joules.items():
         limit = limit_of(device, POWER, "matrix", dtype)
         assert limit is not None
         assert limit.flop_j == pytest.approx(each)
+
+
+def test_joules_of_matrix_units_fall_with_the_clock() -> None:
+    peaks = {"float32": 4e12, "float16": 4e15}
+    device = replace(
+        AMPERE, peak_flop_per_s=peaks, vector_flop_per_s={"float32": 4e12}, peak_w=100.0
+    )
+    device = replace(device, process_nm=10.0, clock_hz=3e9)
+    work = Kernel("op", "matmul", "forward", "float16", "matrix", 1e12, 1e10)
+    limit = limit_of(device, POWER, "matrix", "float16")
+    assert limit is not None
+    # 1 pJ at 16 nm and 1.5 GHz is 1.25 at 10 nm and 3 GHz; 1 J is of the bytes
+    assert capped_s(work, 1.0, 1, limit) == pytest.approx(2.25 / 80)
+    # in 7.03 ms these are four times what 80 W allow: clocks, and joules of a FLOP, are halved
+    assert capped_s(work, 2.25 / 4 / 80, 1, limit) == pytest.approx((1.25 / 2 + 1) / 80)
+    vector = limit_of(device, POWER, "matrix", "float32")
+    assert vector is not None
+    assert vector.flop_j == pytest.approx(5e-12)
+    assert capped_s(work, 0.5, 1, vector) == pytest.approx(6 / 80)
 
 
 def test_tiles_that_are_half_empty_draw_power() -> None:
@@ -266,9 +280,9 @@ def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
     device = replace(AMPERE, peak_w=100.0, process_nm=10.0, constants=POWER)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)
-    # 6 J, and 20 W waiting
+    # 5 J of FLOP, twice as much at full clocks, and 1 J of bytes; 20 W waiting
     assert drawn_of(spent_j(Kernels([work]), device), (1.0, 0.5, 2.0), device) == pytest.approx(
-        (20 + 6, 10 + 6 / off, 40 + 6 * off)
+        (20 + 11, 10 + 11 / off, 40 + 11 * off)
     )
     assert drawn_of(spent_j(Kernels([work]), device), (0.05,) * 3, device) == pytest.approx(
         (5, 5, 5)

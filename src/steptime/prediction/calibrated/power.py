@@ -16,32 +16,36 @@ TINY_J = 1e-30  # of a kernel that neither computes nor moves anything
 
 
 def dynamic_j(kernels: Rows, flop: Any, device: Device, constants: Constants) -> Any:
-    """Return the joules that a kernel takes beyond those of a device that waits.
+    """Return the joules that a kernel takes at full clocks beyond those of a device that waits.
 
-    They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.tensor_j` of matrix units,
-    less at smaller nodes by `power.node`, and `power.byte_j` for a byte.
+    They are `power.flop_j` for a FLOP of vector units at 16 nm, `power.unthrottled` times as much
+    as at the limit, `power.tensor_j` of matrix units, less at smaller nodes by `power.node`, and
+    `power.byte_j` for a byte.
     """
     dtype = ruled_as(kernels, device)
     multiplies = kernels.unit == "matrix" and has_matrix_units(device, dtype)
     each = _flop_j(device, constants, multiplies, dtype)
+    each *= 1.0 if multiplies else constants["power.unthrottled"]
     return flop * each + kernels.bytes * constants["power.byte_j"]
 
 
 def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) -> float:
-    """Return the joules of a FLOP at full clocks, of units made for products or of others."""
-    node: float = ((device.clock_hz or CLOCK_HZ) / CLOCK_HZ) ** constants["power.clock"]
-    node *= _node(device, constants)
+    """Return the joules of a FLOP of vector units at any clock, or of matrix units at full clocks.
+
+    T4 and L4 at half of their clocks take what cards for games take at all of theirs for a FLOP of
+    vector units: they take the same. Those of matrix units fall with the clock (`capped_s`).
+    """
+    node = _node(device, constants)
     if not multiplies:
         return constants["power.flop_j"] * node
-    age = (device.architecture or "").lower().partition(" ")[0]
-    each = constants["power.tensor_j"]
-    each *= prod(constants[f"power.{of}"] for of in (age, dtype) if f"power.{of}" in constants)
-    if device.capped_flop_per_s and device.peak_w:
-        share: float = device.capped_flop_per_s / device.peak_flop_per_s["bfloat16"]
+    if device.capped_flop_per_s and device.peak_w:  # as measured at the limit
+        share = device.capped_flop_per_s / device.peak_flop_per_s["bfloat16"]
         budget_w = device.peak_w * (1 - waiting_share(device, constants))
-        at_cap = budget_w / (share * device.peak_flop_per_s[dtype])
-        return float(at_cap / share ** constants["power.clock"])
-    return each * node
+        return budget_w / (share * device.peak_flop_per_s[dtype])
+    age = (device.architecture or "").lower().partition(" ")[0]
+    each: float = ((device.clock_hz or CLOCK_HZ) / CLOCK_HZ) ** constants["power.clock"]
+    each *= prod(constants[f"power.{of}"] for of in (age, dtype) if f"power.{of}" in constants)
+    return constants["power.tensor_j"] * each * node
 
 
 def _node(device: Device, constants: Constants) -> float:
@@ -83,10 +87,10 @@ def capped_s(
 
     At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. Where the kernel would take them in less
     at full clocks, these fall, and the voltage with them: at half of its clocks, and a `clock` of
-    1, its FLOP take half of the joules. Vector units that are not `alone` have `power.mixed` as
-    many watts: the kernels around them save for them. `flop` is the arithmetic done where it is not
-    what is counted. What takes `compute_s` at the peak is no more than the peak allows: Winograd's
-    is less than counted.
+    1, FLOP of matrix units take half of the joules. Vector units that are not `alone` have
+    `power.mixed` as many watts: the kernels around them save for them. `flop` is the arithmetic
+    done where it is not what is counted. What takes `compute_s` at the peak is no more than the
+    peak allows: Winograd's is less than counted.
     """
     if limit is None:
         return 0.0
@@ -108,7 +112,8 @@ def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Lim
     flop_j = _flop_j(device, constants, multiplies, dtype)
     peak = device.peak_flop_per_s[dtype]
     watts = budget_w, budget_w * mixed
-    return Limit(peak, flop_j, constants["power.byte_j"], *watts, constants["power.clock"])
+    clock = constants["power.clock"] if multiplies and not device.capped_flop_per_s else 0.0
+    return Limit(peak, flop_j, constants["power.byte_j"], *watts, clock)
 
 
 def waiting_share(device: Device, constants: Constants) -> float:
