@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steptime.hardware import catalog
-from steptime.prediction.calibrated.interval import bounds, widest
+from steptime.prediction.calibrated.interval import bounds, known_as
 from steptime.prediction.kernel import Interval
 from steptime.prediction.kernels import Prices
 from steptime.prediction.schedule import total
@@ -47,9 +47,9 @@ def test_a_form_without_rows_is_as_wide_as_the_widest_neighbour():
     assert bounds("attention", PARTS | WIDE).high == pytest.approx(math.exp(math.sqrt(0.02)))
     ends = {"interval.all_low": -0.2, "interval.all_high": 0.1, "interval.together": 0.5}
     assert bounds("attention", known | ends).high == pytest.approx(math.exp(0.1))  # calibrated
-    assert widest(known) == widest(known, "product") == "convolution"
-    assert widest(known, "host") == "host"
-    assert widest(PARTS) == "all"  # of a CPU
+    assert known_as("attention", known) == "convolution"
+    assert known_as("host", known) == "host"
+    assert known_as("attention", PARTS) == "all"  # of a CPU
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ no such either, as on a CPU, `all` stands for every form. `interval.beyond` wide
 a device beyond those that were measured (`hull.py`).
 """
 
-from collections.abc import Collection
 from math import hypot
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = 
     That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
     is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
     """
-    at = form if is_known(form, constants) else widest(constants)
+    at = known_as(form, constants)
     low = constants.get(f"interval.{at}_low")
     if low is not None:
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
@@ -47,18 +46,17 @@ def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = 
     return Bounds(E**-half, E**half, shared2**0.5 / half)
 
 
-def is_known(form: str, constants: Collection[str]) -> bool:
-    """Whether constants say how far off a form is by name."""
-    return f"interval.{form}_low" in constants or f"interval.{form}_own" in constants
-
-
-def widest(constants: Constants, *more: str) -> str:
-    """Return the form whose interval others take, of `more` too: `all` if it stands for each."""
-    told = [one for one in (*NEIGHBOURS, *more) if f"interval.{one}_own" in constants]
+def known_as(form: str, constants: Constants) -> str:
+    """Return whose interval a form takes: its own, `all` if it stands for each, the widest."""
+    if f"interval.{form}_low" in constants or f"interval.{form}_own" in constants:
+        return form
+    told = [one for one in NEIGHBOURS if f"interval.{one}_own" in constants]
     if "interval.all_low" in constants or not told:
         return "all"
-    ends = [[constants[f"interval.{one}_{end}"] for end in ("own", "shared")] for one in told]
-    return max(zip([hypot(*one) for one in ends], told, strict=True))[1]
+    halves = [
+        hypot(constants[f"interval.{one}_own"], constants[f"interval.{one}_shared"]) for one in told
+    ]
+    return max(zip(halves, told, strict=True))[1]
 
 
 OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with

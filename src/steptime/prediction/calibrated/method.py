@@ -1,6 +1,6 @@
 """The method `calibrated`: what kernels take on a device as it is, with an interval."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants
 from steptime.prediction.calibrated.hull import beyond, is_told, wider
-from steptime.prediction.calibrated.interval import NEIGHBOURS, bounds, is_known, widest
+from steptime.prediction.calibrated.interval import bounds, known_as
 from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
@@ -84,10 +84,10 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     value = value + gap_s
     wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
     name = name_of(rows, device)
-    like = name if is_told(name, device) else widest(constants, name)
+    like = _known_as(name, device, constants)
     apart, in_step = (bounds(like, constants, wider, one) for one in (False, True))
     low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
-    beyond = constants.get("interval.beyond", 0.0) > 0 or not _is_told(name, device, constants)
+    beyond = constants.get("interval.beyond", 0.0) > 0 or like not in (name, "all")
     return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
 
 
@@ -103,16 +103,9 @@ def name_of(kernel: Kernel | Rows, device: Device) -> str:
     return "reduction" if form is stream and kernel.kind in REDUCING else NAMES[form]
 
 
-def _is_told(name: str, device: Device, constants: Collection[str]) -> bool:
-    """Whether rows of a device's like told how far off the kernels of a name are.
-
-    Where no name of a kind of device has an interval of its own, one stands for all of them, as it
-    does for those that its own rows did not tell on a calibrated device.
-    """
-    one_for_all = device.calibration.get("intervals") or not any(
-        is_known(one, constants) for one in NEIGHBOURS
-    )
-    return is_told(name, device) and (bool(one_for_all) or is_known(name, constants))
+def _known_as(name: str, device: Device, constants: Mapping[str, Any]) -> str:
+    """Return the name whose interval kernels of a name take; no own one if none was measured."""
+    return known_as(name if is_told(name, device) else "", constants)
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
@@ -152,11 +145,12 @@ WAITS = choice("the host waits for the device at the end of each step", "waits",
 def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
     said = [*notes_of(device), *calibrated_under(device, settings.stack)]
-    forms, constants = FORMS.get(device.kind, GPU), catalog.priors(device.kind, settings.stack)
+    forms = FORMS.get(device.kind, GPU)
+    known = {name: one.value for name, one in catalog.priors(device.kind, settings.stack).items()}
     names = {NAMES[forms[op.kind]] for op in graph.ops if op.kind in forms}
-    untold = sorted(name for name in names if not _is_told(name, device, constants))
-    if untold:
-        what = f"not measured on {device.name} or its like: {', '.join(untold)}"
+    untold = {name for name in names if _known_as(name, device, known) not in (name, "all")}
+    if untold and not device.calibration.get("intervals"):
+        what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"
         said.append(f"{what}; the interval is the widest of other kernels")
     if not (device.is_own_host or catalog.stack(settings.stack).host):
         stack = settings.stack

@@ -77,11 +77,7 @@ class Limit(NamedTuple):
 
 
 def capped_s(
-    kernels: Rows,
-    compute_s: Any,
-    alone: Any,
-    limit: Limit | None,
-    flop: Any = None,
+    kernels: Rows, compute_s: Any, alone: Any, limit: Limit | None, flop: Any = None
 ) -> Any:
     """Return the least seconds in which a GPU may spend a kernel's energy, 0 if not known.
 
@@ -144,11 +140,8 @@ def spent_j(kernels: Kernels, device: Device, often: Floats | None = None) -> An
 
     Each row of `often` says how often they come, if that is not as often as there are.
     """
-    found: Any = 0.0
-    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
-        joules = dynamic_j(rows, rows.flop, device, device.constants)
-        found = found + (kernels.often if often is None else often)[..., places] @ joules
-    return found
+    joules: Any = (kernels.often if often is None else often) @ joules_of(kernels, device)
+    return joules
 
 
 def drawn_of(

@@ -20,6 +20,7 @@ from steptime.prediction.calibrated.form import (
 from steptime.prediction.calibrated.product import tiled_s
 from steptime.prediction.kernels import Rows, computed_as
 
+PAUSES = ("recurrent.step_s", "recurrent.kept_s")
 REGISTER_BYTES = 256 * 1024  # of a multiprocessor, which may keep weights from step to step
 
 
@@ -40,14 +41,10 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in each)
     peak = device.peak_flop_per_s[computed_as(kernels, device)]
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
-    pauses, kept_pauses = (
-        len(each) * steps * constants[f"recurrent.{name}"] for name in ("step_s", "kept_s")
-    )
+    pauses, kept_pauses = (steps * len(each) * constants[name] for name in PAUSES)
     kept = flop / (peak * constants["recurrent.kept_share"])
-    stays = (weights <= REGISTER_BYTES * units) & (
-        kept + kept_pauses < np.maximum(chain, again) + pauses
-    )
-    stays = stays & (not _is_old(device))
+    stays = kept + kept_pauses < np.maximum(chain, again) + pauses
+    stays = stays & (weights <= REGISTER_BYTES * units) & (not _is_old(device))
     after_s = tiled_s(kernels._replace(products=after), device, constants)
     compute = np.maximum(np.where(stays, kept, chain) + after_s, kernels.flop / peak)
     return Parts(compute, np.where(stays, 0.0, again), np.where(stays, kept_pauses, pauses))

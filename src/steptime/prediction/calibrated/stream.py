@@ -1,6 +1,6 @@
 """Kernels that move bytes: elementwise ops, softmax, norms, pools, copies, optimizers."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,17 +33,21 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     the last cache does not hold those at work (`_again`). Bytes that all fit into it come from
     there, `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
-    at = _rates(device, constants, kernels.dtype)
-    compute = kernels.flop / at.flop_per_s
+    units, clock_hz = device.multiprocessors or MULTIPROCESSORS, device.clock_hz or CLOCK_HZ
+    peak = device.vector_peak(kernels.dtype) or device.peak_flop_per_s[kernels.dtype]
+    compute = kernels.flop / (peak * constants["stream.flop_share"])
     moved: Any = kernels.bytes
     if kernels.kind in REDUCING:
         elements = kernels.bytes / (2 * SIZE_BYTES[kernels.dtype])
-        compute = compute + elements * at.element_s
+        compute = compute + elements * constants["stream.element_clocks"] / (units * clock_hz)
         moved = moved * (1 + _again(kernels, device, constants))
-    far = missed(kernels.bytes, device) if at.cached_s < at.byte_s else 1.0
-    slower = at.cached_s + far * (at.byte_s - at.cached_s)
-    memory = moved * slower + at.first_s * (kernels.bytes > 0)
-    return Parts(compute, memory, constants["launch.gap_s"] * kernels.launches)
+    rate, cached = memory_rate(device, constants), 0.0
+    if device.l2_bytes and device.clock_hz:
+        cached = constants["stream.cached_bytes"] * units * clock_hz
+    far = missed(kernels.bytes, device) if cached > rate else 1.0
+    each_s = 1 / max(cached, rate) * (1 - far) + far / rate
+    waits = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
+    return Parts(compute, moved * each_s + waits, constants["launch.gap_s"] * kernels.launches)
 
 
 def _again(kernels: Rows, device: Device, constants: Constants) -> Any:
@@ -53,39 +57,10 @@ def _again(kernels: Rows, device: Device, constants: Constants) -> Any:
     160 MB, of which a cache of 40 MB holds next to nothing. Rows of softmax up to
     `stream.kept_row` stay in registers, and of longer ones as much is at work.
     """
-    again, row = REDUCING[kernels.kind], kernels.row
+    again, row, kept = REDUCING[kernels.kind], kernels.row, False
     if again == "stream.softmax_again":
         longest = constants["stream.kept_row"]
-        shorter, row = row <= longest, np.minimum(row, longest)
-    else:
-        shorter = False
+        kept, row = row <= longest, np.minimum(row, longest)
     units = device.multiprocessors or MULTIPROCESSORS
     running = constants["stream.rows_running"] * units * row * SIZE_BYTES[kernels.dtype]
-    return constants[again] * missed(running, device) * np.logical_not(shorter)
-
-
-class _Rates(NamedTuple):
-    """FLOP per second, and seconds: of a byte, of one from the cache, of the first, of an element.
-
-    The element is one of a row that is reduced.
-    """
-
-    flop_per_s: float
-    byte_s: float
-    cached_s: float
-    first_s: float
-    element_s: float
-
-
-def _rates(device: Device, constants: Constants, dtype: str) -> _Rates:
-    """Return the rates of kernels of a type that move bytes."""
-    units = device.multiprocessors or MULTIPROCESSORS
-    peak = device.vector_peak(dtype) or device.peak_flop_per_s[dtype]
-    rate = memory_rate(device, constants)
-    cached = rate
-    if device.l2_bytes and device.clock_hz:
-        cached = max(constants["stream.cached_bytes"] * units * device.clock_hz, rate)
-    waits = latency_s(device, constants, "stream.latency_s")
-    clocks = constants["stream.element_clocks"]
-    element_s = clocks / (units * (device.clock_hz or CLOCK_HZ))
-    return _Rates(peak * constants["stream.flop_share"], 1 / rate, 1 / cached, waits, element_s)
+    return constants[again] * missed(running, device) * np.logical_not(kept)
