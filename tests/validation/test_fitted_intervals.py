@@ -31,7 +31,7 @@ def test_shared_is_what_is_left_of_all_devices_with_students_factor():
     # t of 90 %, 4 degrees, of one device more than the 4
     assert found.shared == pytest.approx(0.2 * 1.533 / 1.282 * 1.25**0.5, abs=1e-3)
     made = constants_of(rows([0.2, -0.2], 0.1))
-    assert {"interval.stream_own", "interval.stream_shared", "interval.all_own"} <= set(made)
+    assert {"interval.stream_own", "interval.stream_shared"} <= set(made)
 
 
 def test_a_device_whose_rows_are_left_out_tells_nothing():

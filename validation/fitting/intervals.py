@@ -156,6 +156,6 @@ def constants_of(rows: Sequence[Off], leave: str = "", stack: str = "") -> dict[
     words = f"{len(told)} rows of devices left out of the fit: GPUs before Volta beside later ones"
     made = {} if of else {"interval.old": Constant(old, 0.0, words)}
     for group, width in widths(told, old).items():
-        if group.partition("@")[1:] == of.partition("@")[1:]:
+        if group != "all" and group.partition("@")[1:] == of.partition("@")[1:]:
             made |= width.constants(group.partition("@")[0])
     return made

@@ -21,7 +21,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants
-from steptime.prediction.calibrated.interval import LEVEL
+from steptime.prediction.calibrated.interval import LEVEL, known_as
 from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
 from steptime.records.record import now
@@ -188,6 +188,7 @@ def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, 
     told = {name_of(one, columns.device) for case in columns.cases for one in case.kernels}
     told |= {"all"} | {"host" for case in columns.cases if case.condition != "repeated"}
     own = {form: constants.get(f"interval.{form}_own") for form in sorted(told)}
+    own["all"] = constants[f"interval.{known_as('', constants)}_own"]
     widths = {form: width for form, width in own.items() if width is not None}
     unit = {f"interval.{form}_low": -width for form, width in widths.items()}
     unit |= {f"interval.{form}_high": width for form, width in widths.items()}

@@ -22,7 +22,7 @@ CONSTANTS = {
     "stream.cached_bytes": 10.0,
     "stream.softmax_again": 0.4,
     "stream.norm_again": 0.5,
-    "stream.element_clocks": 2.0,
+    "stream.reduced_bytes": 4.0,
     "stream.rows_running": 16.0,
     "stream.kept_row": 1024.0,
     "launch.gap_s": 1e-6,
@@ -93,7 +93,7 @@ def test_long_rows_of_softmax_are_read_again_and_all_rows_of_norms():
     assert seconds[1] == pytest.approx(1.4 * moved / rate)
     assert seconds[2] == pytest.approx(1.5 * norm.bytes / rate)
     rows = stream(short, NO_CACHE, CONSTANTS).compute_s - short.flop / (19.49e12 * 0.5)
-    assert rows == pytest.approx(80_000 * 1024 * 2.0 / (108 * 1410e6))
+    assert rows == pytest.approx(8 * 80_000 * 1024 / 4.0 / (108 * 1410e6))
 
 
 @pytest.mark.parametrize(

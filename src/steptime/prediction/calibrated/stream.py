@@ -28,8 +28,8 @@ REDUCING = {  # kind of rows that are reduced: share of the bytes that is moved 
 def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     """Return the seconds of a kernel that is limited by its traffic, its rows, or its arithmetic.
 
-    Every kernel waits `stream.latency_s` for its first bytes. Rows that are reduced occupy a
-    multiprocessor for `stream.element_clocks` an element, and are read again from memory as far as
+    Every kernel waits `stream.latency_s` for its first bytes. Of rows that are reduced a
+    multiprocessor takes `stream.reduced_bytes` a clock, and reads them again from memory as far as
     the last cache does not hold those at work (`_again`). Bytes that all fit into it come from
     there, `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
@@ -38,8 +38,8 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     compute = kernels.flop / (peak * constants["stream.flop_share"])
     moved: Any = kernels.bytes
     if kernels.kind in REDUCING:
-        elements = kernels.bytes / (2 * SIZE_BYTES[kernels.dtype])
-        compute = compute + elements * constants["stream.element_clocks"] / (units * clock_hz)
+        reduced = constants["stream.reduced_bytes"] * units * clock_hz
+        compute = compute + kernels.bytes / reduced
         moved = moved * (1 + _again(kernels, device, constants))
     rate, cached = memory_rate(device, constants), 0.0
     if device.l2_bytes and device.clock_hz:
