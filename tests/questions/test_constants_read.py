@@ -49,6 +49,7 @@ predict rnn:cell=rnn --device core-i9-9900k
 predict rnn:cell=gru --device core-i9-9900k
 predict rnn --device core-i9-9900k
 predict rnn --device v100
+predict rnn --device p100-pcie-16gb
 plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 2 --tensor 4 --batch 16 \
 --recompute selective
 plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --batch 16 --zero 3 \

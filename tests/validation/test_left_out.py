@@ -38,7 +38,8 @@ def test_attention_is_slower_where_a_limit_of_power_holds_products_back() -> Non
         for device in ("h100-sxm5", "h100-sxm5-96gb")
     ]
     free, held = (piece.core_s[0] for piece in pieces)
-    assert held / free == pytest.approx(0.8 * 989 / 671, rel=0.02)  # and its memory
+    # and its memory; joules of the free one fall with its clocks, by 3 % of the time
+    assert held / free == pytest.approx(1.03 * 0.8 * 989 / 671, rel=0.02)
 
 
 def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2() -> None:
