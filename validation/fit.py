@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> int:
         return main(arguments)
     for stack, found in fit_intervals(Path(arguments[0])).items():
         if stack:
-            write_lines(STACKS / f"{stack}.toml", found)
+            write_lines(STACKS / Path(stack).with_suffix(".toml"), found)
         else:
             write(PRIORS / "gpu.toml", found)
     return 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steptime.hardware import catalog
-from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.interval import bounds, known_as
 from steptime.prediction.kernel import Interval
 from steptime.prediction.kernels import Prices
 from steptime.prediction.schedule import total
@@ -35,6 +35,38 @@ def test_a_form_has_its_own_width_and_a_calibrated_device_its_own_ends():
     assert bounds("product", PARTS | own | ends) == pytest.approx(
         (math.exp(-0.2), math.exp(0.1), 0.5)
     )
+
+
+WIDE = {"interval.product_own": 0.1, "interval.product_shared": 0.1}
+WIDER = {"interval.convolution_own": 0.3, "interval.convolution_shared": 0.4}
+
+
+def test_a_form_without_rows_is_as_wide_as_the_widest_neighbour():
+    known = PARTS | WIDE | WIDER | {"interval.host_own": 9.0, "interval.host_shared": 9.0}
+    assert bounds("attention", known).high == pytest.approx(math.exp(0.5))
+    assert bounds("attention", PARTS | WIDE).high == pytest.approx(math.exp(math.sqrt(0.02)))
+    ends = {"interval.all_low": -0.2, "interval.all_high": 0.1, "interval.together": 0.5}
+    assert bounds("attention", known | ends).high == pytest.approx(math.exp(0.1))  # calibrated
+    assert known_as("attention", known) == "convolution"
+    assert known_as("host", known) == "host"
+    assert known_as("attention", PARTS) == "all"  # of a CPU
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "name"),
+    [
+        ("resnet18", "h100", ""),
+        ("gpt2", "h100", "attention"),
+        ("rnn", "v100", "recurrent"),
+        ("rnn", "p100-pcie-16gb", ""),
+        ("gpt2", "epyc-7b12", ""),  # one interval stands for all of its kernels
+    ],
+)
+def test_what_was_not_measured_on_its_like_is_said_and_extrapolated(model, device, name):
+    one = StepModel(model, device, method="calibrated")
+    said = f"not measured on {one.device.name} or its like: {name};"
+    assert any(note.startswith(said) for note in one.remarks(2)) == bool(name)
+    assert one.timeline(2).extrapolates == bool(name)
 
 
 def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():

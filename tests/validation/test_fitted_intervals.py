@@ -31,14 +31,14 @@ def test_shared_is_what_is_left_of_all_devices_with_students_factor():
     # t of 90 %, 4 degrees, of one device more than the 4
     assert found.shared == pytest.approx(0.2 * 1.533 / 1.282 * 1.25**0.5, abs=1e-3)
     made = constants_of(rows([0.2, -0.2], 0.1))
-    assert {"interval.stream_own", "interval.stream_shared", "interval.all_own"} <= set(made)
+    assert {"interval.stream_own", "interval.stream_shared"} <= set(made)
 
 
 def test_a_device_whose_rows_are_left_out_tells_nothing():
     every = rows([0.0, 0.0, 2.0], 0.1)
     assert constants_of(every, "gpu2")["interval.stream_shared"].value == 0.03
-    # (0.08 * 0.08 * 2.08) ** (1 / 3), less the own 0.08; t of 90 %, 3 degrees, of one more than 3
-    shared = (0.0133 ** (2 / 3) - 0.08**2) ** 0.5 * 1.638 / 1.282 * (4 / 3) ** 0.5
+    # (0.08 + 0.08 + 2.06) / 3, less the own 0.08; t of 90 %, 3 degrees, of one more than 3
+    shared = (0.74**2 - 0.08**2) ** 0.5 * 1.638 / 1.282 * (4 / 3) ** 0.5
     assert constants_of(every)["interval.stream_shared"].value == pytest.approx(shared, rel=0.02)
 
 

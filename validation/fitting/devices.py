@@ -4,7 +4,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scor
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
-from steptime.prediction.calibrated.method import GPU, NAMES
 from validation.fitting import (
     aiconfigurator,
     catapult,
@@ -201,13 +199,10 @@ def fit_intervals(data: Path) -> dict[str, dict[str, Constant]]:
 
 
 def _widths(offs: Sequence[Off], device: str, stack: str) -> Constants:
-    """Return the widths that other devices tell, `all` for forms of which they tell none."""
+    """Return the widths that other devices tell."""
     found = intervals.constants_of(offs, device)
     if stack in intervals.UNTOLD:
         found |= intervals.constants_of(offs, device, stack)
-    forms = {NAMES[form] for form in GPU.values()}
-    for form, end in product(sorted(forms), ("own", "shared")):
-        found.setdefault(f"interval.{form}_{end}", found[f"interval.all_{end}"])
     return {name: one.value for name, one in found.items()}
 
 

@@ -3,7 +3,7 @@
 Of a form, the host or whole steps, rows of a device that was left out lie around a middle of their
 own. The spread around it is `own`; what the middle 80 % of its rows is wider is `shared`, times
 what Student's distribution says of one more device than the few that were left out. Of devices it
-is the mean in ln, which one of them moves little. Kernels on GPUs before Volta are `old` times as
+is the mean. Kernels on GPUs before Volta are `old` times as
 far off, and are made alike before. All are halves of the middle 80 %, in ln.
 """
 
@@ -21,11 +21,12 @@ from steptime.calibration.fit import logs
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.calibrated.method import NAMES, form_of
+from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
 from validation.fitting import catapult
 
 FEWEST = 15  # rows of a group on a device that count
+FEWEST_OF_STEPS = 3  # whole networks, each a sum of many kernels
 UPPER = (1 + LEVEL) / 2
 LEAST = 0.03  # of a width: no device is known better
 UNTOLD = (catapult.STACK,)  # stacks whose kernels no dispatcher told: widths of their own
@@ -95,7 +96,7 @@ def _group(case: Case, share: float) -> str:
         return f"host{of}"
     largest = max(case.kernels, key=lambda one: one.bytes)
     whole = len(case.kernels) > 1 and case.condition in ("step", "call")
-    return f"step{of}" if whole else NAMES[form_of(largest, case.device)]
+    return f"step{of}" if whole else name_of(largest, case.device)
 
 
 def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:
@@ -105,9 +106,13 @@ def _grouped(rows: Iterable[Off], old: float = 1.0) -> Groups:
         for group in (one.group, "all") if of_kernels else (one.group,):
             found[group][one.device].append(one.off / (old if one.wider else 1.0))
     return {
-        group: {name: np.array(some) for name, some in own.items() if len(some) >= FEWEST}
+        group: {name: np.array(some) for name, some in own.items() if len(some) >= _fewest(group)}
         for group, own in found.items()
     }
+
+
+def _fewest(group: str) -> int:
+    return FEWEST_OF_STEPS if group.startswith("step") else FEWEST
 
 
 def older(rows: Sequence[Off]) -> float:
@@ -146,9 +151,8 @@ def widths(rows: Sequence[Off], old: float = 1.0) -> dict[str, Width]:
 
 
 def _half(devices: Iterable[Floats]) -> float:
-    """Return half of the middle 80 % around 0 of a device: the mean of devices, in ln."""
-    each = [np.quantile(np.abs(one), LEVEL) for one in devices]
-    return float(np.exp(np.mean(np.log(np.maximum(each, 1e-9)))))
+    """Return half of the middle 80 % around 0 of a device: the mean of devices."""
+    return float(np.mean([np.quantile(np.abs(one), LEVEL) for one in devices]))
 
 
 def constants_of(rows: Sequence[Off], leave: str = "", stack: str = "") -> dict[str, Constant]:
@@ -163,6 +167,6 @@ def constants_of(rows: Sequence[Off], leave: str = "", stack: str = "") -> dict[
     sets = tuple(dict.fromkeys(name for one in told for name in one.sets))
     made = {} if of else {"interval.old": Constant(old, 0.0, words, sets)}
     for group, width in widths(told, old).items():
-        if group.partition("@")[1:] == of.partition("@")[1:]:
+        if group != "all" and group.partition("@")[1:] == of.partition("@")[1:]:
             made |= width.constants(group.partition("@")[0])
     return made

@@ -1,6 +1,7 @@
 """NeuSight (ASPLOS 2025): PyTorch 2.1, float32; single ops between two events, and whole models."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from steptime.calibration.cases import Case, op_kernels
@@ -26,9 +27,13 @@ WITH_SCALAR = dict.fromkeys((f"{name}u" for name in TWO_INPUTS), "relu")  # call
 ROWS = {"softmax": "softmax", "ln": "layer_norm"}
 
 
-def vectors(data: Path, table: str = "measured/neusight/ops_vector.csv.gz") -> Iterator[Case]:
-    """Yield elementwise ops, softmax and layer norm over [b, h]."""
-    for row in drawn(data / table, 120):
+VECTORS = tuple(f"measured/neusight/{name}.csv.gz" for name in ("ops_vector", "more_vector"))
+
+
+def vectors(data: Path, table: str = "") -> Iterator[Case]:
+    """Yield elementwise ops, softmax and layer norm over [b, h], of one table or of all."""
+    tables = (table,) if table else VECTORS
+    for row in chain.from_iterable(drawn(data / one, 120) for one in tables):
         b, h = int(row["b"]), int(row["h"])
         kernel = vector(row["op"], b, h)
         group = (

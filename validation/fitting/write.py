@@ -13,7 +13,8 @@ from steptime.hardware.constants import Constant
 def write(path: Path, fitted: Mapping[str, Constant]) -> None:
     """Rewrite the constants `fitted` of a file; the other ones and its first comment stay.
 
-    Values and spreads have 3 significant digits. What is new follows the constants of its form.
+    Rows that told a constant stay as they are where it does not say them. Values and spreads have 3
+    significant digits. What is new follows the constants of its form.
     """
     table = read_toml(path)
     for name, one in fitted.items():

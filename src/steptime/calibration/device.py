@@ -21,8 +21,8 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants
-from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.calibrated.method import NAMES, form_of
+from steptime.prediction.calibrated.interval import LEVEL, known_as
+from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
 from steptime.records.record import now
 
@@ -185,9 +185,10 @@ def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, 
     as often as is said, a step of many kernels or one. `PRIOR` further shares are as the priors
     say, so that few cases do not make sure of anything. Forms that no case tells are left out.
     """
-    told = {NAMES[form_of(one, columns.device)] for case in columns.cases for one in case.kernels}
+    told = {name_of(one, columns.device) for case in columns.cases for one in case.kernels}
     told |= {"all"} | {"host" for case in columns.cases if case.condition != "repeated"}
     own = {form: constants.get(f"interval.{form}_own") for form in sorted(told)}
+    own["all"] = constants[f"interval.{known_as('', constants)}_own"]
     widths = {form: width for form, width in own.items() if width is not None}
     unit = {f"interval.{form}_low": -width for form, width in widths.items()}
     unit |= {f"interval.{form}_high": width for form, width in widths.items()}

@@ -295,7 +295,7 @@ def _priors(device: str, stack: str, form: str) -> tuple[dict[str, Constant], fl
     """
     found = catalog.priors(catalog.device(device).kind, stack)
     seen = device in (catalog.stack(stack).seen or {}).get("devices", ())
-    devices = hypot(found["interval.all_shared"].value, found["interval.step"].value)
+    devices = hypot(found["interval.product_shared"].value, found["interval.step"].value)
     shared = found[f"interval.{form}_shared"].value / devices
     free = {name: found[name] for name in CONSTANTS if name in found and found[name].value}
     slower = found.get("training.products", free["product.tensor_share"]._replace(value=1.0))

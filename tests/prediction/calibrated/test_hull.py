@@ -7,7 +7,7 @@ import pytest
 
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.hull import NO_KIND, WIDER, beyond, wider
+from steptime.prediction.calibrated.hull import NO_KIND, WIDER, beyond, is_told, wider
 from steptime.prediction.step_model import StepModel
 
 FITTED_ON = (
@@ -71,3 +71,12 @@ def test_the_interval_is_wider_and_the_prediction_says_why() -> None:
     assert width[1] > width[0]
     assert (plain.times.extrapolates, far.times.extrapolates) == (False, True)
     assert "hot lies beyond what was measured: Rubin; HBM5; the interval is wider" in far.remarks
+
+
+def test_kernels_may_have_been_measured_on_fewer_devices() -> None:
+    assert is_told("recurrent", catalog.device("p100-pcie-16gb"))
+    assert not is_told("recurrent", catalog.device("v100"))
+    assert is_told("product", catalog.device("v100"))
+    calibrated = replace(catalog.device("v100"), calibration={"intervals": {"all": (-0.1, 0.1)}})
+    assert is_told("recurrent", calibrated)
+    assert is_told("recurrent", catalog.device("tpu-v3"))  # of which nothing was

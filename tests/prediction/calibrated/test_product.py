@@ -198,9 +198,9 @@ POWER = {
     "power.node": 1.0,
     "power.waiting_hbm": 0.2,
     "power.waiting_gddr": 0.3,
+    "power.clock": 1.0,
     "power.unthrottled": 2.0,
     "power.mixed": 1.25,
-    "power.graphics": 2.0,
     "power.error": 0.1,
 }
 
@@ -219,6 +219,25 @@ def test_power_bounds_what_lasts() -> None:
     assert limit_of(AMPERE, POWER, "matrix", "float32") is None  # no limit is known
     assert limit_of(replace(device, kind="tpu"), POWER, "matrix", "float32") is None
     assert capped_s(work, 1.0, 1, None) == 0
+
+
+def test_joules_of_matrix_units_fall_with_the_clock() -> None:
+    peaks = {"float32": 4e12, "float16": 4e15}
+    device = replace(
+        AMPERE, peak_flop_per_s=peaks, vector_flop_per_s={"float32": 4e12}, peak_w=100.0
+    )
+    device = replace(device, process_nm=10.0, clock_hz=3e9)
+    work = Kernel("op", "matmul", "forward", "float16", "matrix", 1e12, 1e10)
+    limit = limit_of(device, POWER, "matrix", "float16")
+    assert limit is not None
+    # 1 pJ at 16 nm and 1.5 GHz is 1.25 at 10 nm and 3 GHz; 1 J is of the bytes
+    assert capped_s(work, 1.0, 1, limit) == pytest.approx(2.25 / 80)
+    # in 7.03 ms these are four times what 80 W allow: clocks, and joules of a FLOP, are halved
+    assert capped_s(work, 2.25 / 4 / 80, 1, limit) == pytest.approx((1.25 / 2 + 1) / 80)
+    vector = limit_of(device, POWER, "matrix", "float32")
+    assert vector is not None
+    assert vector.flop_j == pytest.approx(5e-12)
+    assert capped_s(work, 0.5, 1, vector) == pytest.approx(6 / 80)
 
 
 def test_tiles_that_are_half_empty_draw_power() -> None:
@@ -244,11 +263,11 @@ def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
     device = replace(AMPERE, peak_w=100.0, process_nm=10.0, constants=POWER)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)
-    # 6 J under the limit, twice as much at full clocks; 20 W waiting
+    # 5 J of FLOP, twice as much at full clocks, and 1 J of bytes; 20 W waiting
     assert drawn_of(spent_j(Kernels([work]), device), (1.0, 0.5, 2.0), device) == pytest.approx(
-        (20 + 12, 10 + 12 / off, 40 + 12 * off)
+        (20 + 11, 10 + 11 / off, 40 + 11 * off)
     )
-    assert drawn_of(spent_j(Kernels([work]), device), (0.1, 0.1, 0.1), device) == pytest.approx(
-        (10, 10, 10)
+    assert drawn_of(spent_j(Kernels([work]), device), (0.05,) * 3, device) == pytest.approx(
+        (5, 5, 5)
     )  # the limit
     assert drawn_of(1.0, (1.0, 0.5, 2.0), AMPERE) is None

@@ -29,7 +29,7 @@ def test_a_step_waits_and_reads_weights_that_no_cache_holds() -> None:
     step_s = P100.constants["recurrent.step_s"]
     small, large = layer(hidden=256), layer(hidden=1024)  # 1 and 16 MiB of weights, a cache of 4
     of_small, of_large = (recurrent(one, P100, P100.constants) for one in (small, large))
-    assert of_small.gap_s == of_large.gap_s == 10 * step_s
+    assert of_small.gap_s == of_large.gap_s == pytest.approx(10 * step_s)
     assert of_small.memory_s == 0
     assert of_large.memory_s > 10 * 4 * 4 * 1024 * 1024 / P100.memory_bytes_per_s
     cached = replace(P100, l2_bytes=17 * 2.0**20)
@@ -63,6 +63,36 @@ def test_a_block_of_threads_makes_32_rows_by_itself() -> None:
     )
     assert block == pytest.approx(10 * 256 * 1e6 / 1e9)  # steps x contraction x clocks
     assert few < block > more
+
+
+def test_few_rows_are_vectors_that_only_read_weights() -> None:
+    """20 MiB of weights at 40 bytes a clock on each of 56 multiprocessors at 1 GHz, 10 times."""
+    known = {**P100.constants, "stream.cached_bytes": 40.0}
+    device = replace(P100, clock_hz=1e9, constants=known)
+    vectors, rows = (recurrent(layer(batch=b, hidden=1024), device, known) for b in (2, 8))
+    read = 10 * 4 * 4 * 1024 * 1024 / (40 * 56 * 1e9)
+    assert vectors.compute_s == pytest.approx(read)
+    assert rows.compute_s > vectors.compute_s
+    assert rows.memory_s == vectors.memory_s
+
+
+def test_registers_keep_weights_from_volta_on() -> None:
+    volta = calibrated_device(catalog.device("V100"), "float32", Settings())
+    known = {**volta.constants, "recurrent.kept_share": 0.5, "recurrent.kept_s": 1e-6}
+    small, large = layer(hidden=1024), layer(hidden=2048)  # 16 and 64 MiB; registers have 20
+    kept, read = (recurrent(one, volta, known) for one in (small, large))
+    flop = 10 * 2 * 8 * 4 * 1024 * 1024
+    assert kept.gap_s == pytest.approx(10 * 1e-6)
+    assert kept.memory_s == 0
+    assert kept.compute_s == pytest.approx(
+        max(flop / 0.5, small.flop) / volta.peak_flop_per_s["float32"]
+    )
+    assert read.gap_s == 10 * known["recurrent.step_s"]
+    assert read.memory_s > 0
+    old = recurrent(small, P100, P100.constants)
+    assert old.gap_s == 10 * P100.constants["recurrent.step_s"]
+    slow = {**known, "recurrent.kept_s": 1.0}
+    assert recurrent(small, volta, slow).gap_s == read.gap_s
 
 
 def test_the_peak_bounds_what_runs_side_by_side() -> None:

@@ -22,13 +22,16 @@ CONSTANTS = {
     "stream.cached_bytes": 10.0,
     "stream.softmax_again": 0.4,
     "stream.norm_again": 0.5,
-    "stream.row_s": 1e-7,
+    "stream.reduced_bytes": 4.0,
+    "stream.rows_running": 16.0,
+    "stream.kept_row": 1024.0,
     "launch.gap_s": 1e-6,
     "attention.share": 0.8,
     "attention.share_new": 0.4,
     "attention.backward": 0.9,
     "attention.softmax": 32.0,
     "attention.plain": 0.5,
+    "attention.queries": 128.0,
 }
 A100 = replace(
     calibrated_device(catalog.device("a100-sxm4-40gb"), "float16", Settings()),
@@ -88,7 +91,20 @@ def test_long_rows_of_softmax_are_read_again_and_all_rows_of_norms():
     assert seconds[1] == pytest.approx(1.4 * moved / rate)
     assert seconds[2] == pytest.approx(1.5 * norm.bytes / rate)
     rows = stream(short, NO_CACHE, CONSTANTS).compute_s - short.flop / (19.49e12 * 0.5)
-    assert rows == pytest.approx(80_000 * 1e-7 / 108)
+    assert rows == pytest.approx(8 * 80_000 * 1024 / 4.0 / (108 * 1410e6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "again", "longest"), [("layer_norm", 0.5, 8192), ("softmax", 0.4, 1024)]
+)
+def test_rows_at_work_that_the_last_cache_holds_are_not_read_again(kind, again, longest):
+    kernel = one(kind, (40_000, 8192), *[(8192,)] * (2 if kind == "layer_norm" else 0))
+    running = 16 * 108 * longest * 4
+    for cache, share in ((running, 0.5), (5 * running, 0.0), (running / 100, 1.0)):
+        device = replace(A100, l2_bytes=cache)
+        seconds = stream(kernel, device, CONSTANTS).memory_s - LATENCY
+        moved = kernel.bytes * (1 + share * again)
+        assert seconds == pytest.approx(moved / (0.9 * 1560e9), rel=0.02)
 
 
 def test_events_show_the_host_or_the_device_whichever_is_later():

@@ -14,7 +14,6 @@ from steptime.prediction.calibrated.form import (
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
 
-QUERIES = 128  # of a thread block
 UNFUSED = (*OLD, "Volta", "Turing")  # for which FlashAttention-2 has no kernel
 NEWER = ("Hopper", "Blackwell", "Blackwell Ultra")  # its instructions do not fill their cores
 
@@ -24,8 +23,8 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
 
     In half precision from Ampere on that is FlashAttention-2: a share of the peak, of which the
     exponentials of a score take as much as `attention.softmax` more columns of the head would;
-    thread blocks of 128 queries run in waves. In other types, and on older devices, PyTorch's
-    memory-efficient kernel computes the products at a share of what matrix products take there.
+    thread blocks of `attention.queries` run in waves. In other types, and on older devices,
+    PyTorch's memory-efficient kernel computes the products at a share of what matrix products take.
     The FLOP are those that the stack executes: half under a causal mask.
     """
     memory = streamed_s(kernels.bytes, device, constants)
@@ -45,7 +44,7 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
         keys, width = width, keys
         share = share * constants["attention.backward"]
     units = device.multiprocessors or MULTIPROCESSORS
-    blocks = batch * ceil(length, QUERIES)
+    blocks = batch * ceil(length, constants["attention.queries"])
     idle = ceil(blocks, units) * units / blocks
     work = kernels.flop * idle * (1 + constants["attention.softmax"] / width)
     return Parts(work / (device.peak_flop_per_s[kernels.dtype] * share), memory, gap)

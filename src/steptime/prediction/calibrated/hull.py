@@ -58,6 +58,17 @@ def beyond(device: Device) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_told(name: str, device: Device) -> bool:
+    """Whether kernels of a name were measured on devices of this architecture.
+
+    Those of which the file does not say `only` were measured on as many as other kernels.
+    """
+    if device.calibration.get("intervals"):
+        return True
+    only = _measured().get(device.kind, {}).get("only", {}).get(name)
+    return only is None or device.architecture in only
+
+
 def _lacking(device: Device) -> list[str]:
     if device.calibration.get("intervals") or device.measured:
         return []

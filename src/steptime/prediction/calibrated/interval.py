@@ -5,17 +5,20 @@ that its kernels differ by on one device, `interval.<form>_shared` half of that 
 never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
 it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
 stack is off by `interval.host_own` and `_shared`. A calibrated device has `interval.<form>_low` and
-`_high` instead of forms that its rows told, from what was not fitted. `all` in place of a form
-stands for those without their own. `interval.beyond` widens what is shared on a device beyond those
-that were measured (`hull.py`).
+`_high` instead of forms that its rows told, from what was not fitted. Forms without their own take
+those of `all` on a calibrated device, and of the widest of `NEIGHBOURS` on others; where there are
+no such either, as on a CPU, `all` stands for every form. `interval.beyond` widens what is shared on
+a device beyond those that were measured (`hull.py`).
 """
 
+from math import hypot
 from typing import Any, NamedTuple
 
 from steptime.prediction.calibrated.form import Constants
 
 LEVEL = 0.8  # of what is measured lies in an interval
 E = 2.718281828459045
+NEIGHBOURS = ("product", "stream", "reduction", "convolution")  # forms of single kernels
 
 
 class Bounds(NamedTuple):
@@ -35,7 +38,7 @@ def bounds(
     is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
     Whole steps of many devices share what is `unseen`, too.
     """
-    at = form if {f"interval.{form}_low", f"interval.{form}_own"} & constants.keys() else "all"
+    at = known_as(form, constants)
     low = constants.get(f"interval.{at}_low")
     if low is not None:
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
@@ -45,6 +48,19 @@ def bounds(
     shared2 = wider**2 * (shared**2 + step**2) + beyond2
     half = (own**2 + shared2) ** 0.5
     return Bounds(E**-half, E**half, shared2**0.5 / half)
+
+
+def known_as(form: str, constants: Constants) -> str:
+    """Return whose interval a form takes: its own, `all` if it stands for each, the widest."""
+    if f"interval.{form}_low" in constants or f"interval.{form}_own" in constants:
+        return form
+    told = [one for one in NEIGHBOURS if f"interval.{one}_own" in constants]
+    if "interval.all_low" in constants or not told:
+        return "all"
+    halves = [
+        hypot(constants[f"interval.{one}_own"], constants[f"interval.{one}_shared"]) for one in told
+    ]
+    return max(zip(halves, told, strict=True))[1]
 
 
 OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with

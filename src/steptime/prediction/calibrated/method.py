@@ -1,5 +1,6 @@
 """The method `calibrated`: what kernels take on a device as it is, with an interval."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +20,12 @@ from steptime.prediction.calibrated.form import (
     ruled_as,
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants
-from steptime.prediction.calibrated.hull import beyond, wider
-from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.hull import beyond, is_told, wider
+from steptime.prediction.calibrated.interval import bounds, known_as
 from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
-from steptime.prediction.calibrated.stream import stream
+from steptime.prediction.calibrated.stream import REDUCING, stream
 from steptime.prediction.calibrated.systolic import systolic
 from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Rows
@@ -82,9 +83,11 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
         value = alone * value + (1 - alone) * often_s
     value = value + gap_s
     wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
-    apart, in_step = (bounds(NAMES[form], constants, wider, one) for one in (False, True))
+    name = name_of(rows, device)
+    like = _known_as(name, device, constants)
+    apart, in_step = (bounds(like, constants, wider, one) for one in (False, True))
     low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
-    beyond = constants.get("interval.beyond", 0.0) > 0
+    beyond = constants.get("interval.beyond", 0.0) > 0 or like not in (name, "all")
     time = Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
     if rows.unit == "vector" or "step.product" not in constants:
         return time
@@ -95,6 +98,17 @@ def form_of(kernel: Kernel | Rows, device: Device) -> Form:
     """Return the form that prices a kernel on a device."""
     forms = FORMS.get(device.kind, GPU)
     return forms.get(kernel.kind) or forms[kernel.unit]
+
+
+def name_of(kernel: Kernel | Rows, device: Device) -> str:
+    """Return the name under which constants say how far off a kernel is on a device."""
+    form = form_of(kernel, device)
+    return "reduction" if form is stream and kernel.kind in REDUCING else NAMES[form]
+
+
+def _known_as(name: str, device: Device, constants: Mapping[str, Any]) -> str:
+    """Return the name whose interval kernels of a name take; no own one if none was measured."""
+    return known_as(name if is_told(name, device) else "", constants)
 
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
@@ -131,9 +145,16 @@ def reached(device: Device, dtype: str, settings: Settings) -> Device:
 WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
 
 
-def notes(_graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
+def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what a reader must know: what lies beyond all measurements, what nobody measured."""
     said = [*notes_of(device), *calibrated_under(device, settings.stack)]
+    forms = FORMS.get(device.kind, GPU)
+    known = {name: one.value for name, one in catalog.priors(device.kind, settings.stack).items()}
+    names = {NAMES[forms[op.kind]] for op in graph.ops if op.kind in forms}
+    untold = {name for name in names if _known_as(name, device, known) not in (name, "all")}
+    if untold and not device.calibration.get("intervals"):
+        what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"
+        said.append(f"{what}; the interval is the widest of other kernels")
     if not (device.is_own_host or catalog.stack(settings.stack).host):
         stack = settings.stack
         said.append(f"stack {stack}: the host's time is not known and left out: no [host]")

@@ -3,17 +3,25 @@
 Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Networks on GPUs".
 """
 
+from typing import Any
+
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import CLOCK_HZ, OLD, Constants, Parts, memory_rate
+from steptime.prediction.calibrated.form import (
+    CLOCK_HZ,
+    MULTIPROCESSORS,
+    OLD,
+    Constants,
+    Parts,
+    memory_rate,
+)
 from steptime.prediction.calibrated.product import tiled_s
 from steptime.prediction.kernels import Rows, computed_as
 
-FEW = 16  # rows up to which a product of the state is split over the device
-BY_LANES = (*OLD, "Volta", "Turing")  # whose float32 cuDNN multiplies so; later it is TF32
-BLOCK = 32  # rows up to which a block of threads makes all of them, and is not split
+PAUSES = ("recurrent.step_s", "recurrent.kept_s")
+REGISTER_BYTES = 256 * 1024  # of a multiprocessor, which may keep weights from step to step
 
 
 def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
@@ -22,22 +30,41 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     A step is a product of the state (two with a projection), which reads the weights again unless
     the last cache holds them, and a pause until the next one can begin. The product of all inputs
     runs beside the steps as far as these leave room, and so does its gradient; those of the other
-    weights come after.
+    weights come after. From Volta on, weights that the registers of all multiprocessors hold may
+    stay there: one kernel runs all steps at a share of the peak, with shorter pauses.
     """
     count = len(kernels.products) // (2 if kernels.kind.endswith("_grad") else 1)
     each, after = kernels.products[1:count], kernels.products[count + 1 :]
-    last = kernels._replace(products=after)
-    seen = kernels.dtype == "float32" and (device.architecture or "").startswith(BY_LANES)
-    chain = weights = 0.0
-    for steps, m, n, k in each:
-        one = kernels._replace(products=((1, m, n, k),))
-        unsplit = k * constants["recurrent.block_clocks"] / (device.clock_hz or CLOCK_HZ)
-        unsplit = unsplit * seen * (m > FEW) * (m <= BLOCK)
-        chain = chain + steps * np.maximum(tiled_s(one, device, constants), unsplit)
-        weights = weights + SIZE_BYTES[kernels.dtype] * n * k
-    compute = np.maximum(
-        chain + tiled_s(last, device, constants),
-        kernels.flop / device.peak_flop_per_s[computed_as(kernels, device)],
-    )
+    steps, units = each[0][0], device.multiprocessors or MULTIPROCESSORS
+    chain = sum(_step_s(kernels, one[1:], device, constants) * steps for one in each)
+    weights = sum(SIZE_BYTES[kernels.dtype] * n * k for _, _, n, k in each)
+    flop = sum(2.0 * steps * m * n * k for _, m, n, k in each)
+    peak = device.peak_flop_per_s[computed_as(kernels, device)]
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
-    return Parts(compute, again, len(each) * steps * constants["recurrent.step_s"])
+    pauses, kept_pauses = (steps * len(each) * constants[name] for name in PAUSES)
+    kept = flop / (peak * constants["recurrent.kept_share"])
+    stays = kept + kept_pauses < np.maximum(chain, again) + pauses
+    stays = stays & (weights <= REGISTER_BYTES * units) & (not _is_old(device))
+    after_s = tiled_s(kernels._replace(products=after), device, constants)
+    compute = np.maximum(np.where(stays, kept, chain) + after_s, kernels.flop / peak)
+    return Parts(compute, np.where(stays, 0.0, again), np.where(stays, kept_pauses, pauses))
+
+
+def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Constants) -> Any:
+    """Return the seconds of a product of the state, which is m rows of k, by weights [n, k].
+
+    A few rows are vectors: each weight is read once, from the last cache or from memory.
+    """
+    m, n, k = shape
+    units, clock_hz = device.multiprocessors or MULTIPROCESSORS, device.clock_hz or CLOCK_HZ
+    least, most = constants["recurrent.split_rows"], constants["recurrent.block_rows"]
+    in_block = (m > least) * (m <= most) * (_is_old(device) and kernels.dtype == "float32")
+    unsplit = in_block * k * constants["recurrent.block_clocks"] / clock_hz
+    tiled = tiled_s(kernels._replace(products=((1, m, n, k),)), device, constants)
+    read = SIZE_BYTES[kernels.dtype] * n * k / (constants["stream.cached_bytes"] * units * clock_hz)
+    is_thin = m <= constants["recurrent.thin_rows"]
+    return np.where(is_thin, np.minimum(read, tiled), np.maximum(tiled, unsplit))
+
+
+def _is_old(device: Device) -> bool:
+    return (device.architecture or "").startswith(OLD)

@@ -344,8 +344,8 @@ class Planner:
         return self.device.peak_flop_per_s[self.low or self.computes]
 
     @cached_property
-    def draws(self) -> tuple[float, float, float] | None:
-        """Watts of a device that waits, what its kernels' joules count, its most; None: unknown."""
+    def draws(self) -> tuple[float, float] | None:
+        """Watts of a device that waits, and its most; None where not known."""
         return draws(self.seen)
 
     @cached_property

@@ -212,9 +212,9 @@ def energy_of(
     """
     if (draws := planner.draws) is None:
         return None
-    waiting_w, more, most_w = draws
+    waiting_w, most_w = draws
     m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
-    spent = [count * min(waiting_j + each_j * m * more, most_j) for count, each_j in loads]
+    spent = [count * min(waiting_j + each_j * m, most_j) for count, each_j in loads]
     return sum(spent) * (asked.plan.devices // asked.plan.pipeline)
 
 
