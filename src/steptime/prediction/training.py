@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.graph import Graph, Part
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed, value_of
-from steptime.hardware.device import TFLOP, Device
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.power import limit_of
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import Lowered
 
@@ -58,10 +58,11 @@ def in_training(device: Device) -> Device:
     slower, of_attention = value_of("training.products", said), 1.0
     if (device.architecture or "").startswith(NEWER):
         slower *= value_of("training.products_new", said)
-        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
         published = catalog.constants_of("gpu")["attention.published"].value
-        peak = device.peak_flop_per_s["bfloat16"]
-        of_attention = value_of("training.attention", said) * max(1.0, published * peak / best)
+        limit = limit_of(device, said, "matrix", "bfloat16")
+        late = 0.0 if limit is None else published * limit.peak_flop_per_s * limit.flop_j
+        late /= 1.0 if limit is None else limit.alone_w
+        of_attention = value_of("training.attention", said) * max(1.0, late)
     found = {"step.product": slower, "step.attention": of_attention}
     if "training.softmax" in said:
         found["attention.softmax"] = said["training.softmax"]
