@@ -65,21 +65,22 @@ class Step:
 
     @cached_property
     def send(self) -> Wait:
-        """What a stage hands to the next for a micro-batch, on its way while it computes."""
+        """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
         if self.plan.pipeline == 1:
             return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
         size = float(self.found[LAST].held.input)
         if self.plan.tensor > 1 and not self.plan.sequence:
             size /= self.plan.tensor  # scattered, and gathered again inside
         one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
-        return Wait("pipeline", "send", one.link, size, one.seconds, 0.0)
+        open_ = one.seconds * (1 - self.planner.constant("send_hidden"))
+        return Wait("pipeline", "send", one.link, size, one.seconds, open_)
 
     @cached_property
     def stages(self) -> list[Stage]:
         """The seconds of each stage of the pipeline for a micro-batch."""
         of_load = {}
         for load in {*self.shape.stages}:
-            fore = back = weight = 0.0
+            fore, back, weight = self.send.exposed_s, self.send.exposed_s, 0.0
             for part, count in load:
                 forward, backward = self.passes(part)
                 fore += forward.seconds * count

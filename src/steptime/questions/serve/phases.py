@@ -90,7 +90,7 @@ class Phases:
     @property
     def form(self) -> str:
         """The name of the interval of its times: mixtures of experts have one of their own."""
-        return "experts" if self.planner.shape.experts else "serve"
+        return "serve_experts" if self.planner.shape.experts else "serve"
 
     def within(self, value: float, form: str = "") -> Interval:
         """Return seconds, or what follows from them, with 80 % of what is measured."""
