@@ -21,9 +21,10 @@ from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
 from steptime.hardware.constants import known, uses
+from steptime.prediction import step_model
 from steptime.prediction.calibrated import method as calibrated
+from steptime.prediction.training import in_training
 from steptime.questions.plan import planner
-from steptime.questions.plan.pieces import seen_by_plan
 
 QUESTIONS = """
 predict resnet50 --device h100 --dtype bfloat16-mixed
@@ -73,7 +74,9 @@ ISOLATED = {  # ops by themselves between two events, by what constants call the
 }
 # what no table holds: how far a device beyond those that were measured is off (`hull.py`), what a
 # user's own calibration says, ops of a host that a stack may tell apart, and kinds of no own factor
-DERIVED = re.compile(r"interval\.beyond|interval\.\w+_(low|high)|host\.\w+_s|isolated\.\w+")
+DERIVED = re.compile(
+    r"step\.\w+|interval\.beyond|interval\.\w+_(low|high)|host\.\w+_s|isolated\.\w+"
+)
 
 
 class Reads(dict[str, Any]):
@@ -116,8 +119,7 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
         return noting
 
     patch.setattr(calibrated, "METHOD", replace(base, sees=lambda *of: noted(base.sees(*of))))
-    by_plan = f"{planner.__name__}.seen_by_plan"
-    patch.setattr(by_plan, lambda *of: noted(seen_by_plan(*of)))
+    patch.setattr(step_model, "in_training", lambda device: noted(in_training(device)))
     patch.setattr(planner.Planner, "constant", of_planner(constant))
     patch.setattr(planner.Planner, "flag", of_planner(flag))
     patch.setattr(catalog, "constants_of", lambda owner: Reads(of_owner(owner), names))

@@ -84,7 +84,8 @@ class PlanOptions:
     tokens: float | None = number("N", "Tokens of a training: shows hours and cost.")
     prices: options.Prices = None
     stack: Text = optional(
-        "NAME", "The software. Default: megatron-2025, of other networks torch-eager."
+        "NAME",
+        "The software. Default: megatron-2025; of one device, or of other networks, torch-eager.",
     )
     method: options.Method = DEFAULT
 
@@ -268,9 +269,6 @@ def tables(told: dict[str, Any]) -> list[Table]:
         if key != "compute_s" and parts[key] > 0:
             share = f" ({percent(told['bubble'])} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
-    if told["adds"]:
-        more = (f"{one['name']} {seconds(one['seconds'])}" for one in told["adds"])
-        rows.append(("  of these, not in predict", ", ".join(more)))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
     shares = [
         f"{word} {percent(mfu[key])}"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.hardware.constants import Constant, constants_from_table, known
+from steptime.hardware.constants import Constant, constants_from_table, is_retired, known
 from steptime.hardware.constants import uses as uses_of_stacks
 
 
@@ -55,12 +55,13 @@ class Stack:
     `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
     for those of other stacks. Images are laid out with their `channels_last`, or before height and
     width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
-    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. One
-    that never `trains` runs inference alone. It is `like` another one in all that its file does not
-    say. `since` is the month ("2024-09") of which it is the state, "" for one without a date;
-    `seen` says what its constants of training were fitted on (`models`, `devices`,
-    `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where that is
-    known.
+    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. A
+    step in mixed precision is autocast, or computes with weights in 16 bit beside `master_weights`
+    of the optimizer. One that never `trains` runs inference alone. It is `like` another one in all
+    that its file does not say. `since` is the month ("2024-09") of which it is the state, "" for
+    one without a date; `seen` says what its constants of training were fitted on (`models`,
+    `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where
+    that is known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Stack:
     matmul_tf32: bool = False
     backend: str = ""
     compile: bool = False
+    master_weights: bool = False
     trains: bool = True
     since: str = ""
     like: str = ""
@@ -130,10 +132,11 @@ def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = 
         kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
     joins = given.pop("joins", {})
     joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
-    unlike = given.pop("unlike", ())
+    unlike = [name for name in given.pop("unlike", ()) if not is_retired(name)]
     said = {**given, "joins": joins, "kinds": kinds}
     for use in uses_of_stacks():
-        said[use] = constants_from_table({use: given.get(use, {})}, where)
+        own = {k: row for k, row in given.get(use, {}).items() if not is_retired(f"{use}.{k}")}
+        said[use] = constants_from_table({use: own}, where)
         for name in said[use]:
             if name.partition("_")[0] not in _HOST_PASSES:
                 one_of(use, name, known(use), where)

@@ -17,11 +17,10 @@ from steptime.core.progress import watched
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.network.count import peak_memory_bytes
 from steptime.prediction.assumed import assumed_of, assumed_text
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.lines import Lines, Span, lines_of, spans
-from steptime.prediction.memory import Needs, blocks_bytes
+from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
 from steptime.prediction.records import record_method, step_record
 from steptime.prediction.step_model import StepModel
@@ -146,8 +145,8 @@ class Steps:
             found: list[int] = []
             blocks: list[float] = []
             for batch in self.batches:
-                found.append(peak_memory_bytes(model.graph(batch), model.stack))
-                blocks.append(blocks_bytes(model.graph(batch), model.stack, found[-1]))
+                found.append(max(model.living(batch)))
+                blocks.append(model.blocks(found[-1], batch))
                 if len(self.batches) <= KEPT:  # while its graph is at hand
                     model.lowered(batch)
             return found, blocks

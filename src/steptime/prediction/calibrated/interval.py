@@ -26,11 +26,14 @@ class Bounds(NamedTuple):
     shared: float
 
 
-def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = False) -> Bounds:
+def bounds(
+    form: str, constants: Constants, wider: float = 1.0, in_step: bool = False, unseen: float = 0.0
+) -> Bounds:
     """Return the interval of a form's kernels: own 0.3 and shared 0.4 are 1 / 1.65 to 1.65.
 
     That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
     is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
+    Whole steps of many devices share what is `unseen`, too.
     """
     at = form if {f"interval.{form}_low", f"interval.{form}_own"} & constants.keys() else "all"
     low = constants.get(f"interval.{at}_low")
@@ -38,7 +41,8 @@ def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = 
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
     own, shared = wider * constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
     step = constants.get("interval.step", 0.0) if in_step else 0.0
-    shared2 = wider**2 * (shared**2 + step**2) + constants.get("interval.beyond", 0.0) ** 2
+    beyond2 = constants.get("interval.beyond", 0.0) ** 2 + unseen**2
+    shared2 = wider**2 * (shared**2 + step**2) + beyond2
     half = (own**2 + shared2) ** 0.5
     return Bounds(E**-half, E**half, shared2**0.5 / half)
 
