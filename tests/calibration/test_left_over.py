@@ -8,13 +8,12 @@ import pytest
 
 from steptime.api import predict_op
 from steptime.build import make_workload, read_model
-from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.cases import Case, op_kernels, step_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
 from steptime.calibration.evaluate import score
 from steptime.calibration.fit import constants_of
 from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, learnt
-from steptime.calibration.recorded import step_kernels
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog

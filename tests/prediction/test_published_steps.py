@@ -14,9 +14,8 @@ import pytest
 
 from places import ROOT
 from steptime.build import make_workload, read_model
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, step_kernels
 from steptime.calibration.evaluate import score
-from steptime.calibration.recorded import step_kernels
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.step_model import StepModel

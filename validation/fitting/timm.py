@@ -7,8 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from steptime.build import make_workload, read_model
-from steptime.calibration.cases import Case
-from steptime.calibration.recorded import step_kernels
+from steptime.calibration.cases import Case, step_kernels
 from steptime.core.errors import InputError
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import stack_option

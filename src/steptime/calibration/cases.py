@@ -4,8 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
+from types import MappingProxyType
 from typing import Literal
 
+from steptime.build import build_step
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
@@ -229,3 +231,11 @@ def _op_kernels(
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
     every = lower(training_graph(graph, "sgd"), dtype, settings).kernels
     return tuple(one for one in every if one.op == "op" and one.pass_ in passes)
+
+
+def step_kernels(
+    workload: Workload, options: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Kernel, ...]:
+    """Return the kernels of a workload's step under options of a method: a stack, a layout, ..."""
+    settings = PRICED.under(options).settings
+    return lower(build_step(workload), workload.dtype, settings).kernels

@@ -6,24 +6,28 @@ A file says quantities of records (`[quantities]`), or times of ops and steps (`
 import csv
 import io
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from math import isnan
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from steptime.build import read_table
-from steptime.calibration.cases import Case, Unasked, leave_out
+from steptime.calibration.cases import Case, Unasked, leave_out, step_kernels
 from steptime.calibration.mapping import TimesMapping, cases_of, listed, mapping, plain_cases
-from steptime.calibration.recorded import recorded
 from steptime.core.errors import InputError, shorten
+from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.prediction.method import stack_option
 from steptime.records import store
 from steptime.records.readers import read_path
 from steptime.records.readers.csv_mapping import ENDINGS, Mapped, check_mapping
 from steptime.records.readers.sources import Reading, RecordSource, Unread
 from steptime.records.record import Quantity, Record, RecordMethod
+from steptime.records.stacks import stack_of
 
 
 @dataclass(frozen=True)
@@ -112,11 +116,11 @@ def cases(
     if reader is None and not path.is_dir():
         return plain_cases(path, device, unasked)
     if reader is None:
-        return recorded(store.load(path, warn), warn, unasked)
+        return _of_records(store.load(path, warn), warn, unasked)
     found = read_path(path, mapping=reader)
     for one in found.unread:
         leave_out(unasked, f"{one.file}:{one.line}", InputError(one.reason))
-    return recorded(found.records, warn, unasked)
+    return _of_records(found.records, warn, unasked)
 
 
 def _framed(rows: Any) -> Iterable[Mapping[str, Any]]:
@@ -128,3 +132,36 @@ def _framed(rows: Any) -> Iterable[Mapping[str, Any]]:
             for row in map(dict.items, rows.to_dict("records"))
         ]
     return every
+
+
+def _of_records(
+    records: Iterable[Record], warn: Callable[[str], object], unasked: Unasked | None = None
+) -> list[Case]:
+    """Return the measured and published steps of one device as cases.
+
+    What cannot be predicted (a platform that no device file describes, several replicas) goes to
+    the list `unasked`; without one it is told to `warn`, once for each reason.
+    """
+    found: list[Case] = []
+    left_out: Unasked = [] if unasked is None else unasked
+    for record in records:
+        quantity = record.quantities.get("step_s")
+        if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
+            continue
+        of, stack = record.workload, stack_of(record)
+        stack = "" if stack == catalog.DEFAULT_STACK else stack
+        seconds = median(quantity.samples) if quantity.samples else quantity.value
+        at = f"{of.label}, batch {of.batch_per_replica}"
+        alone = of.plan.data == 1 == record.method.options.get("devices", 1)
+        try:
+            device = catalog.device(catalog.platform_of(record.platform) or record.platform)
+            if not alone:
+                left_out.append((at, "steps of several replicas are not evaluated"))
+            elif seconds:
+                kernels, more = step_kernels(of, stack_option(stack)), (of.label, of, stack)
+                found.append(Case(kernels, device, seconds, of.model, "step", *more, place=at))
+        except InputError as error:
+            left_out.append((at, str(error)))
+    for reason, count in Counter(cause for _, cause in left_out if unasked is None).items():
+        warn(f"{count:,} records left out: {reason}")
+    return found

@@ -16,9 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from steptime.build import make_workload, read_model, validated
-from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels
+from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels, step_kernels
 from steptime.calibration.mapping_keys import Keys, OpOf, PartsTable, RowKeys, Size
-from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula

@@ -23,12 +23,8 @@ from steptime.prediction.kernel import Kernel, Settings, Unit
 from steptime.prediction.lower import Lowered, Row, gradient_bytes, input_bytes
 from steptime.prediction.lower import lower as lower_ops
 
-_RULED = (  # which rule says what the products of a pass are
-    ("padding", "forward"),
-    ("first", "forward"),
-    ("first", "backward"),
-    ("backward", "backward"),
-)
+# the passes of which a rule says what the products are
+_RULED = {"padding": {"forward"}, "first": {"forward", "backward"}, "backward": {"backward"}}
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
@@ -90,9 +86,8 @@ def _by_op(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     of_ops = lower_ops(graph, dtype, settings)
     found = list(of_ops.kernels)
     compute = precision(dtype).compute
-    ruling = {"update", *(name for name, _ in _RULED)}
-    layers = layers_of(graph) if faults & ruling else ()
-    passes = {pass_ for name, pass_ in _RULED if name in faults}
+    layers = layers_of(graph) if faults & {"update", *_RULED} else ()
+    passes = {pass_ for name in faults & _RULED.keys() for pass_ in _RULED[name]}
     if passes:
         ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute)
         by_rule = {one.op: one for one in layers if one.op and rule_of(one).exact(one)}

@@ -105,10 +105,7 @@ METHOD = with_faults(
                 "false",
             ),
             "conv": choice(
-                "algorithm of convolutions",
-                "algorithm",
-                {name: name for name in ALGORITHMS},
-                "gemm",
+                "algorithm of convolutions", "algorithm", {n: n for n in ALGORITHMS}, "gemm"
             ),
         },
         collective="tree",

@@ -155,21 +155,15 @@ def _lower(model: StepModel, items: Nested, counted: Sequence[LayerTimes], part:
     """Return the lower bound of a pass over the nested list, some of its layers `counted`."""
     seconds = {node.layer.name: part(node).total_s for node in counted}
     device = {node.layer.name: device_of(node.layer) for node in counted}
-    return lower_bound(
-        items,
-        lambda name: seconds.get(name, 0.0),
-        None if as_published(model) else lambda name: device.get(name, 0),
-    )
+    on = None if as_published(model) else lambda name: device.get(name, 0)
+    return lower_bound(items, lambda name: seconds.get(name, 0.0), on)
 
 
 def _hidden_s(model: StepModel, every: Sequence[LayerTimes], workers: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
     unsplit = {node.layer.name: node.layer for node in every if node.layer.split is None}
-    fed = [
-        node
-        for node in every
-        if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
-    ]
+    split = (node for node in every if node.layer.split is not None)
+    fed = [node for node in split if unsplit.keys() & set(node.layer.parents)]
     if not as_published(model):
         return max((node.fetch_s for node in fed), default=0.0)
     if model.fabric is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from steptime.core.errors import InputError
@@ -20,6 +20,8 @@ class Fork:
 
 Item = str | Fork
 Nested = tuple[Item, ...]
+Counts = dict[str, int]
+Way = tuple[Counts, dict[str, dict[str, None]]]  # parents of each layer, and its children
 
 
 def nested(layers: Sequence[Layer]) -> Nested:
@@ -39,29 +41,24 @@ def nested(layers: Sequence[Layer]) -> Nested:
             children[parent][layer.name] = None
     count = {name: len(found) for name, found in parents.items()}
     roots = [name for name, found in parents.items() if not found]
-    return _chain(count, children, roots, len(roots) > 1)[0]
+    return _chain((count, children), roots, len(roots) > 1)[0]
 
 
-def _chain(
-    parents: Mapping[str, int],
-    children: Mapping[str, Iterable[str]],
-    heads: list[str],
-    forks: bool,
-    depth: int = 0,
-) -> tuple[Nested, dict[str, int]]:
+def _chain(way: Way, heads: list[str], forks: bool, depth: int = 0) -> tuple[Nested, Counts]:
     """Return the chain that begins with `heads`, several where it `forks` at once.
 
     It runs on until layers remain that wait for parents outside it: the second are how many parents
     it has met of each of these.
     """
+    parents, children = way
     if depth > MOST_FORKS:
         raise InputError(f"layer '{heads[0]}': more than {MOST_FORKS} forks within each other")
     items: list[Item] = []
-    met: dict[str, int] = {}
+    met: Counts = {}
     ready: list[str] = []
     while heads:
         if forks:
-            chains = [_chain(parents, children, [head], False, depth + 1) for head in heads]
+            chains = [_chain(way, [head], False, depth + 1) for head in heads]
             items.append(Fork(tuple(chain for chain, _ in chains)))
             passed = [pair for _, counts in chains for pair in counts.items()]
             alone, below = [], list[str]()

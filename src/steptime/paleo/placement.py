@@ -48,7 +48,7 @@ class LayerTimes:
     backward: PassTimes
     update_s: float
     flop: float
-    kernels: tuple[int, int, int]
+    kernels: tuple[int, ...]
 
 
 def as_published(model: StepModel) -> bool:
@@ -75,18 +75,14 @@ def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
     found = []
     for layer in layers:
         own, fetch_s = rows[layer.name], fetched[layer.name]
-        forward, backward, update = (sum(row.launches[i] for row in own) for i in range(3))
-        found.append(
-            LayerTimes(
-                layer,
-                fetch_s,
-                _part([row.forward for row in own], fetch_s, pipelined),
-                _part([row.backward for row in own], fetch_s, pipelined),
-                sum(row.update.value for row in own),
-                sum(counted[row.row.name]["forward"] for row in own),
-                (forward, backward, update),
-            )
+        forward, backward = (
+            _part([getattr(row, name) for row in own], fetch_s, pipelined)
+            for name in ("forward", "backward")
         )
+        update_s = sum(row.update.value for row in own)
+        flop = sum(counted[row.row.name]["forward"] for row in own)
+        launches = tuple(sum(row.launches[i] for row in own) for i in range(3))
+        found.append(LayerTimes(layer, fetch_s, forward, backward, update_s, flop, launches))
     return tuple(found)
 
 
@@ -103,13 +99,8 @@ def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
 def crosses_groups(layers: Sequence[Layer]) -> bool:
     """Whether a layer with several parents fetches from another group of devices."""
     by_name = {layer.name: layer for layer in layers}
-    return any(
-        _apart(layer, by_name[name])
-        for layer in layers
-        if len(layer.parents) > 1
-        for name in layer.parents
-        if name in by_name
-    )
+    joins = [layer for layer in layers if len(layer.parents) > 1]
+    return any(_apart(one, by_name.get(name, one)) for one in joins for name in one.parents)
 
 
 def _apart(one: Layer, other: Layer) -> bool:

@@ -14,24 +14,20 @@ from steptime.prediction import price
 from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Rows
 
-RATE = "memory_bytes_per_s"
-
 
 def seen(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it: a GB/s as 2^30 bytes, and a clock if cycles count."""
     faults = settings_of(settings).faults
     shown = "float32" if "dtype" in faults else dtype  # its peak, whatever the type
     gigabyte = GIB / GB if "gigabyte" in faults else 1.0
-    told = replace(
-        device,
-        memory_bytes_per_s=device.memory_bytes_per_s * gigabyte,
-        clock_hz=device.clock_hz if "cycle" in faults else None,
-    )
+    clock_hz = device.clock_hz if "cycle" in faults else None
+    rate = device.memory_bytes_per_s * gigabyte
+    told = replace(device, memory_bytes_per_s=rate, clock_hz=clock_hz)
     found = price.seen(told, shown, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
         return found
     whole = price.seen(told, shown, replace(settings, compute_efficiency=1.0))
-    return replace(found, constants={**whole.peak_flop_per_s, RATE: whole.memory_bytes_per_s})
+    return replace(found, constants={**whole.peak_flop_per_s, "rate": whole.memory_bytes_per_s})
 
 
 def _of_pass(device: Device, pass_: str) -> Device:
@@ -39,7 +35,7 @@ def _of_pass(device: Device, pass_: str) -> Device:
     if pass_ != "update" or not device.constants:
         return device
     peaks = {name: device.constants[name] for name in device.peak_flop_per_s}
-    return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.constants[RATE])
+    return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.constants["rate"])
 
 
 def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) -> Interval:

@@ -64,13 +64,6 @@ class Convolution:
     holes_in: float = 0.0
     holes_filter: float = 0.0
 
-    @property
-    def output(self) -> Pair:
-        """Height and width of the output, `floor((h + 2p - k) / s) + 1`."""
-        each = zip(self.size, self.padding, self.kernel, self.strides, strict=True)
-        high, wide = ((size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in each)
-        return high, wide
-
 
 def update(parameters: int) -> Cost:
     """Return Paleo's kernel of plain SGD: read weights and gradients, write weights."""
@@ -88,10 +81,6 @@ def _dropout(layer: Layer, _: str) -> Costs:
 
 def _in_and_out(layer: Layer) -> tuple[int, int]:
     return FLOAT_BYTES * prod(layer.inputs), FLOAT_BYTES * prod(layer.outputs)
-
-
-def _nothing(_: Layer, __: str) -> Costs:
-    return ()
 
 
 def _conv(layer: Layer, algorithm: str) -> Costs:
@@ -122,7 +111,8 @@ def _true_conv(layer: Layer) -> Cost:
 
 def _narrow(layer: Layer) -> Pair:
     """Return the size of what a convolution makes, of a deconvolution what it reads."""
-    return _size(layer.inputs if layer.kind == "deconv" else layer.outputs)
+    _, high, wide, _ = layer.inputs if layer.kind == "deconv" else layer.outputs
+    return high, wide
 
 
 def _inner(layer: Layer, _: str) -> Costs:
@@ -141,16 +131,9 @@ def _convolution(layer: Layer) -> Convolution:
     if layer.kind == "deconv":
         wide, narrow = narrow, wide
     images, height, width, channels = wide
-    return Convolution(
-        images,
-        (height, width),
-        channels,
-        layer.kernel,
-        channels // layer.groups,
-        narrow[3],
-        layer.strides,
-        _padding(layer.padding, (height, width), narrow[1:3], layer),
-    )
+    sizes = images, (height, width), channels, layer.kernel, channels // layer.groups, narrow[3]
+    padding = _padding(layer.padding, (height, width), narrow[1:3], layer)
+    return Convolution(*sizes, layer.strides, padding)
 
 
 def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: Layer) -> Pair:
@@ -158,13 +141,9 @@ def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: La
         return padding
     if padding == "VALID":
         return (0, 0)
-    sides = [
-        ((out - 1) * stride + kernel - length) // 2
-        for out, stride, kernel, length in zip(
-            output, layer.strides, layer.kernel, size, strict=True
-        )
-    ]
-    return (sides[0], sides[1])
+    each = zip(output, layer.strides, layer.kernel, size, strict=True)
+    high, wide = (((out - 1) * step + kernel - length) // 2 for out, step, kernel, length in each)
+    return high, wide
 
 
 def _spread(shown: Convolution, at: Pair) -> tuple[Pair, Pair]:
@@ -186,17 +165,9 @@ def _holes(size: Pair, at: Pair) -> float:
 def _data_gradient(shown: Convolution, at: Pair, layer: Layer) -> Convolution:
     """Return the convolution of the spread-out output gradient that makes the input's gradient."""
     size, padding = _spread(shown, at)
-    found = Convolution(
-        shown.images,
-        size,
-        shown.filters,
-        shown.kernel,
-        shown.filters * shown.filter_channels // shown.channels,
-        shown.channels,
-        (1, 1),
-        padding,
-        holes_in=_holes(size, at),
-    )
+    channels = shown.filters * shown.filter_channels // shown.channels
+    sizes = shown.images, size, shown.filters, shown.kernel, channels, shown.channels
+    found = Convolution(*sizes, (1, 1), padding, holes_in=_holes(size, at))
     return _checked(found, shown.size, "data", layer)
 
 
@@ -207,24 +178,18 @@ def _filter_gradient(
     size, padding = _spread(shown, at)
     if layer.kind == "conv" and layer.padding == "VALID":
         padding = (0, 0)
-    found = Convolution(
-        shown.filter_channels,
-        shown.size,
-        shown.images,
-        size,
-        shown.images,
-        shown.filters,
-        (1, 1),
-        padding,
-        holes_filter=_holes(size, at) if holes is None else holes,
-    )
+    holes = _holes(size, at) if holes is None else holes
+    sizes = shown.filter_channels, shown.size, shown.images, size, shown.images, shown.filters
+    found = Convolution(*sizes, (1, 1), padding, holes_filter=holes)
     return _checked(found, shown.kernel, "filter", layer)
 
 
 def _checked(found: Convolution, wanted: Pair, what: str, layer: Layer) -> Convolution:
-    if found.output != tuple(wanted):
+    each = zip(found.size, found.padding, found.kernel, found.strides, strict=True)
+    output = [(size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in each]
+    if output != [*wanted]:
         raise InputError(
-            f"paleo: layer '{layer.name}': its {what} gradient comes out {list(found.output)}, "
+            f"paleo: layer '{layer.name}': its {what} gradient comes out {output}, "
             f"not {list(wanted)}; the original stops here too, method analytic does not"
         )
     return found
@@ -300,10 +265,6 @@ def _transform_flop(size: float) -> float:
     return 10 * side * side * math.log2(side)
 
 
-def _size(shape: tuple[int, ...]) -> Pair:
-    return (shape[1], shape[2])
-
-
 @dataclass(frozen=True)
 class Rule:
     """What Paleo counts for a kind of layer, by an algorithm of convolutions; nothing by default.
@@ -315,9 +276,9 @@ class Rule:
     the pass that Paleo leaves out if the only parent is the input.
     """
 
-    forward: Callable[[Layer, str], Costs] = _nothing
-    data_gradient: Callable[[Layer, str], Costs] = _nothing
-    weight_gradient: Callable[[Layer, str], Costs] = _nothing
+    forward: Callable[[Layer, str], Costs] = lambda *_: ()
+    data_gradient: Callable[[Layer, str], Costs] = lambda *_: ()
+    weight_gradient: Callable[[Layer, str], Costs] = lambda *_: ()
     exact: Callable[[Layer], Cost | None] = lambda _: None
     skipped_on_data: Part | None = None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 
@@ -26,14 +26,9 @@ Names = dict[str, str | int]
 is split for the number of its parts, and the block that splits it for 0."""
 
 
-class Reference(NamedTuple):
-    """A parent as it is written, and the namespaces that it is looked for in.
-
-    These are prefixes such as `block/`, the outermost, "", first.
-    """
-
-    text: str
-    scopes: tuple[str, ...]
+Reference = tuple[str, tuple[str, ...]]
+"""A parent as it is written, and the namespaces that it is looked for in: prefixes such as
+`block/`, the outermost, "", first."""
 
 
 @dataclass(frozen=True)
@@ -164,24 +159,25 @@ def _head(
         raise entry.fault(f"parents must be a list of names, not {shorten(parents)}")
     if is_input and parents:
         raise entry.fault(f"an input has no parents, not {shorten(parents)}")
-    written = tuple(Reference(text, scopes) for text in parents) or inherited
+    written = tuple((text, scopes) for text in parents) or inherited
     return replace(entry, type=keys["type"], written=() if is_input else written)
 
 
 def _found(names: Names, reference: Reference, entry: Entry) -> tuple[str, ...]:
     """Return the layers that a reference means, looked for from its own namespace outwards."""
-    base, mark, which = reference.text.partition("@")
-    parent = f"parent {shorten(reference.text)}"
+    text, scopes = reference
+    base, mark, which = text.partition("@")
+    parent = f"parent {shorten(text)}"
     if mark and not base:
         raise entry.fault(f"{parent} names no layer")
-    name = next((scope + base for scope in reversed(reference.scopes) if scope + base in names), "")
+    name = next((scope + base for scope in reversed(scopes) if scope + base in names), "")
     if not name:
         full = (name for name, meaning in names.items() if "@" not in name and meaning != 0)
-        short = (name.removeprefix(reference.scopes[-1]) for name in full)
+        short = (name.removeprefix(scopes[-1]) for name in full)
         known = islice(short, _COMPARED_NAMES)
-        raise unknown("parent", reference.text, known, f"layer {shorten(entry.name)}")
+        raise unknown("parent", text, known, f"layer {shorten(entry.name)}")
     splits = names[name]
-    is_beside = entry.split is not None and reference.scopes == entry.scopes
+    is_beside = entry.split is not None and scopes == entry.scopes
     if isinstance(splits, str) and not mark:
         return (_endpoint(names, name),)
     if not mark:

@@ -15,7 +15,6 @@ from steptime.paleo.files.blocks import Entry
 from steptime.paleo.layers import Layer
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
-NORMALIZERS = ("batch_norm",)
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -189,7 +188,7 @@ class At:
 
     def ended(self, x: str) -> str:
         """Return what follows a product: batch norm or bias, then the activation."""
-        if self.word("normalizer_fn", NORMALIZERS):
+        if self.word("normalizer_fn", ("batch_norm",)):
             x = image.batch_norm(self.b, x, f"{self.name}/batch_norm", f"{self.name}/batch_norm")
         elif self.has_bias(self.b.shape(x)[1]):
             x = self.biased(x)
