@@ -136,8 +136,11 @@ def spent_j(kernels: Kernels, device: Device, often: Floats | None = None) -> An
 
     Each row of `often` says how often they come, if that is not as often as there are.
     """
-    joules: Any = (kernels.often if often is None else often) @ joules_of(kernels, device)
-    return joules
+    found: Any = 0.0
+    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
+        joules = dynamic_j(rows, rows.flop, device, device.constants)
+        found = found + (kernels.often if often is None else often)[..., places] @ joules
+    return found
 
 
 def drawn_of(
