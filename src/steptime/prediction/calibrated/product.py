@@ -151,11 +151,10 @@ def product_s(
     The second operand is read again for each row of tiles where it is `strided`.
     """
     units = _units_of(device, constants, dtype, strided)
-    again_s = _again_s(shape, dtype, device, constants) if strided else None
     many = shape[0] > 1
     if np.all(many) or not np.any(many):
-        return _fastest(shape, units, bool(np.all(many)), again_s)
-    batched, alone = (_fastest(shape, units, one, again_s) for one in (True, False))
+        return _fastest(shape, units, bool(np.all(many)))
+    batched, alone = (_fastest(shape, units, one) for one in (True, False))
     seconds, flop = (np.where(many, a, b) for a, b in zip(batched, alone, strict=True))
     return seconds, flop
 
@@ -191,10 +190,7 @@ def _units_of(device: Device, constants: Constants, dtype: str, strided: bool) -
     if age in OLD and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
-    rate *= constants["product.old"] if age in OLD else 1.0
     rate *= constants["product.kepler"] if age == "Kepler" else 1.0
-    if (device.architecture or "").startswith(ONE_ISSUED) and _lanes(device) > LANES:
-        rate *= constants["product.issue"]
     is_pascal = age == "Pascal"
     if is_pascal and _lanes(device) > LANES:
         age = "Maxwell"
@@ -203,6 +199,7 @@ def _units_of(device: Device, constants: Constants, dtype: str, strided: bool) -
     alone = (*counts,) or alone
     half = constants["product.half_reuse"]
     rate *= 1 + half / reuse(LARGEST)
+    half *= (_lanes(device) or 64) / 64
     single, batches = timed(alone, half), timed(batched, half)
     return _Units(single, batches, *summing, turn_s=turn_s, padded=(*counts.values(),))
 
@@ -221,21 +218,7 @@ def _lanes(device: Device) -> float:
     return peak / (2 * device.clock_hz * device.multiprocessors)
 
 
-def _again_s(shape: Shape, dtype: str, device: Device, constants: Constants) -> Any:
-    """Return the seconds in which a GPU before Volta reads the weights of a linear layer.
-
-    Both operands lie along the contraction there: tiles read short pieces far apart, at a share of
-    the memory's rate that falls as the first operand grows, as soon as the weights lie on more
-    pages than are held at hand: few long rows do so later than many short ones of as many bytes.
-    """
-    _, m, n, k = shape
-    weights, first = (SIZE_BYTES[dtype] * rows * k for rows in (n, m))
-    missed = weights**2 / (weights**2 + PAGES_BYTES**2 * k / ROW)
-    slower = (1 + first / constants["product.first_bytes"]) ** GROWS / constants["product.pieces"]
-    return missed * weights * slower / memory_rate(device, constants)
-
-
-def _fastest(shape: Shape, units: _Units, in_batch: bool, again_s: Any) -> tuple[Any, Any]:
+def _fastest(shape: Shape, units: _Units, in_batch: bool) -> tuple[Any, Any]:
     """Return seconds and FLOP of a product by the tile that is taken, its contraction split or not.
 
     A tile needs one row and one column of its operands for each multiply-add of its area, so small
@@ -247,8 +230,8 @@ def _fastest(shape: Shape, units: _Units, in_batch: bool, again_s: Any) -> tuple
     tiles, waves_s = units.batched if in_batch else units.alone
     rows, columns = (np.array(sides).reshape(-1, *dims) for sides in zip(*tiles, strict=True))
     each, waits = (np.array(one).reshape(-1, *dims) for one in zip(*waves_s, strict=True))
-    area, high = rows * columns, ceil(m, rows)
-    blocks, long = batch * high * ceil(n, columns), units.step * ceil(k, units.step)
+    area = rows * columns
+    blocks, long = batch * ceil(m, rows) * ceil(n, columns), units.step * ceil(k, units.step)
     waves = ceil(blocks, count)
     busy = waves * each
     found = np.maximum(busy, units.turn_s) * long + busy * waits
@@ -258,8 +241,6 @@ def _fastest(shape: Shape, units: _Units, in_batch: bool, again_s: Any) -> tuple
         summed = 4.0 * (m * n + area * count) / units.rate + units.sum_s
         split = np.maximum(busy, units.turn_s) * ceil(long, parts) + busy * waits + summed
         found = np.minimum(found, split)
-    if again_s is not None:
-        found = np.maximum(found, again_s * high)
     elements = area * blocks
     taken_by = found
     if units.padded and not in_batch:
