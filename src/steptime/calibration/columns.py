@@ -10,7 +10,7 @@ import numpy as np
 from steptime.calibration.cases import Case
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import Constants, between_events_s
+from steptime.prediction.calibrated.form import Constants, between_events_s, cached_share
 from steptime.prediction.calibrated.interval import bounds, widened
 from steptime.prediction.calibrated.method import form_of, price, reached
 from steptime.prediction.calibrated.product import product, weights_at_hand
@@ -34,16 +34,16 @@ class Columns:
         self._spent: tuple[list[str], Floats] | None = None
         self._kinds = [case.kernels[0].kind for case in cases]
         owners = [i for i, case in enumerate(cases) for _ in case.kernels]
-        every = [self._found(one, case) for case in cases for one in case.kernels]
-        self._kernels = Kernels(every, owners=owners)
+        self._kernels = Kernels([one for case in cases for one in case.kernels], owners=owners)
         self._case = self._kernels.owner  # of each kernel that differs
+        differ = zip(self._kernels.distinct, self._case, strict=True)
+        self._held: Floats = np.array([self._held_of(one, cases[case]) for one, case in differ])
 
-    def _found(self, kernel: Kernel, case: Case) -> Kernel:
-        """Return a kernel as the case finds it: weights in the last cache where it is repeated."""
+    def _held_of(self, kernel: Kernel, case: Case) -> float:
+        """Return the bytes of weights that a kernel finds in the last cache: it is repeated."""
         if case.condition != "repeated" or form_of(kernel, self.device) is not product:
-            return kernel
-        held = weights_at_hand(kernel, self.device, case.copies)
-        return kernel._replace(bytes=kernel.bytes - float(held))
+            return 0.0
+        return float(weights_at_hand(kernel, self.device, case.copies))
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
@@ -88,6 +88,9 @@ class Columns:
         rests = self._isolated[self._case] * constants.get("isolated.pause_s", 0.0)
 
         def ask(rows: Rows, places: Ints) -> Interval:
+            if (held := self._held[places]).any():
+                held = held * (1 - cached_share(device, constants))
+                rows = rows._replace(bytes=rows.bytes - held)
             found = price(rows, device, alone[places], rests[places])
             known = products.get(f"{rows.kind} {rows.dtype}")
             if known and len(rows.products) == 1:

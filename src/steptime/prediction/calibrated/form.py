@@ -78,6 +78,18 @@ def missed(moved: Any, device: Device) -> Any:
     return 1 - 1 / (1 + (moved / device.l2_bytes) ** CLIFF)
 
 
+def cached_share(device: Device, constants: Constants) -> float:
+    """Return how long bytes from the last cache take, beside as many of the memory: 1 at most.
+
+    A multiprocessor takes `stream.cached_bytes` a clock from there.
+    """
+    if not device.l2_bytes or not device.clock_hz:
+        return 1.0
+    units = device.multiprocessors or MULTIPROCESSORS
+    cached = constants["stream.cached_bytes"] * units * device.clock_hz
+    return min(1.0, memory_rate(device, constants) / cached)
+
+
 def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
     """Return the seconds of moving bytes, of which few in flight do not fill the memory's rate.
 
