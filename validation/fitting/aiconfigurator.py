@@ -1,6 +1,7 @@
 """Matrix products of serving (AIConfigurator, NVIDIA), repeated, next to no launch."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from steptime.calibration.cases import Case, op_kernels
@@ -13,7 +14,8 @@ LARGE = 1.5e8  # bytes: more than any cache
 
 def products(data: Path) -> Iterator[Case]:
     """Yield linear layers in bfloat16."""
-    for row in rows(data / "measured/aiconfigurator/gemm.csv.gz"):
+    tables = (rows(data / f"measured/aiconfigurator/{name}.csv.gz") for name in ("gemm", "more"))
+    for row in chain.from_iterable(tables):
         m, n, k = (int(row[name]) for name in "mnk")
         device = device_of(row["device"])
         if row["dtype"] != "bfloat16":

@@ -8,9 +8,9 @@ from steptime.prediction.kernel import Kernel
 from validation.fitting.rows import device_of, drawn
 
 
-def products(data: Path) -> Iterator[Case]:
-    """Yield linear layers and batched products: result [b, m, n], contraction k."""
-    for row in drawn(data / "measured/neusight/ops_matmul.csv.gz"):
+def products(data: Path, table: str = "ops_matmul") -> Iterator[Case]:
+    """Yield linear layers and batched products of a table: result [b, m, n], contraction k."""
+    for row in drawn(data / f"measured/neusight/{table}.csv.gz"):
         b, m, n, k = (int(row[name]) for name in "bmnk")
         if row["op"] == "bmm":
             kernels = op_kernels("matmul", ((b, m, k), (b, k, n)), {}, "float32")

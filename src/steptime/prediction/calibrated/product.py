@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
-from steptime.core.toml_files import packaged
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
@@ -17,10 +16,12 @@ from steptime.prediction.calibrated.form import (
     ceil,
     has_matrix_units,
     is_geforce,
+    is_nvidia,
     latency_s,
     library_share,
     memory_rate,
     missed,
+    on,
     streamed_s,
 )
 from steptime.prediction.kernel import Kernel
@@ -32,18 +33,24 @@ LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector u
 LANES = 64  # of a multiprocessor, whose operands are read as fast as it multiplies them
 HALVES = ("float16", "bfloat16")
 NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
-EVEN = 8  # elements of a row that are read at once
 TENSOR_FLOP_PER_S = 2.9e12  # of a multiprocessor for which waits are stated: slower ones wait less
 
 
 def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a kernel's products, each by the tile that suits it best."""
+    """Return the seconds of a kernel's products, each by the tile that suits it best.
+
+    What the last cache holds comes from there. Matrix units wait `product.tensor_wait_s` for their
+    first bytes; vector units read what lies along the contraction in pieces.
+    """
     compute, flop = tiled(kernels, device, constants)
     quick = np.minimum(_at_hand(kernels, device), kernels.bytes)
     moved = kernels.bytes - quick * (1 - cached_share(device, constants))
-    if not has_matrix_units(device, computed_as(kernels, device)):
+    if has_matrix_units(device, computed_as(kernels, device)):
+        waits = latency_s(device, constants, "product.tensor_wait_s")
+        memory = moved / memory_rate(device, constants) + waits
+    else:
         moved = moved + (constants["product.along"] - 1) * _along(kernels)
-    memory = streamed_s(moved, device, constants)
+        memory = streamed_s(moved, device, constants)
     return Parts(compute, memory, constants["launch.gap_s"] * kernels.launches, flop)
 
 
@@ -81,7 +88,6 @@ class _Units(NamedTuple):
     these it waits for its first and last numbers. The contraction is padded to `step`. The parts
     of one that is split over multiprocessors are written at the `rate` of the memory and summed in
     `sum_s`. However few or small tiles are, a step takes `turn_s`: each waits for its numbers.
-    Sizes that are not `even` take so many times as long.
     """
 
     alone: _Timed
@@ -89,9 +95,8 @@ class _Units(NamedTuple):
     multiprocessors: int
     rate: float
     sum_s: float
+    turn_s: float
     step: int = 1
-    turn_s: float = 0.0
-    uneven: float = 1.0
 
 
 def tiled_s(kernels: Rows, device: Device, constants: Constants) -> Any:
@@ -135,12 +140,11 @@ def product_s(
 
 def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> _Units:
     """Return what multiplies products of a type, by architecture."""
+    age = device.architecture or ""
+    count = device.multiprocessors or MULTIPROCESSORS
     peak = device.peak_flop_per_s[dtype]
     rate = peak * library_share(device, constants)
-    count = device.multiprocessors or MULTIPROCESSORS
-    sum_s, ramp_s, turn_s = (
-        latency_s(device, constants, f"product.{name}") for name in ("sum_s", "ramp_s", "turn_s")
-    )
+    sum_s, ramp_s = (latency_s(device, constants, f"product.{one}") for one in ("sum_s", "ramp_s"))
     summing = count, memory_rate(device, constants), sum_s
 
     def timed(tiles: Tiles, half: float, waits: float = 0.0) -> _Timed:
@@ -155,12 +159,18 @@ def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> 
         rate *= constants["product.tensor_share"]
         rate *= constants["product.geforce"] if is_geforce(device) else 1.0
         quick = min(1.0, peak / count / TENSOR_FLOP_PER_S)
-        half = constants["product.tensor_half_reuse"] * quick
-        offered = tiles_of("matrix")
-        rate *= 1 + half / reuse(offered[0])
-        tiles = timed(offered, half, constants["product.tensor_ramp"] * quick**2)
-        return _Units(tiles, tiles, *summing, 32)
-    age = device.architecture or ""
+        half, waits = (
+            constants["product.tensor_half_reuse"] * quick,
+            constants["product.tensor_ramp"],
+        )
+        tiles = tiles_of("matrix")
+        rate *= 1 + half / reuse(tiles[0])
+        single = timed(tiles, half, waits * quick**2)
+        rate *= 1.0 if is_nvidia(device) else constants["product.amd_batched"]
+        batches = timed(tiles, half, waits * quick**2)
+        step = step_of(age)
+        turn_s = latency_s(device, constants, "product.tensor_turn_s") / step
+        return _Units(single, batches, *summing, turn_s, step)
     old = age.startswith(OLD)
     if old and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
@@ -171,19 +181,21 @@ def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> 
     rate *= 1 + (slower if old else half) / reuse(LARGEST)  # older ones issue two instructions
     single = timed(tiles_of("along" if along and old else "alone"), slower)
     batches = timed(tiles_of("batched", age), slower)
-    uneven = constants["product.uneven"]
-    return _Units(single, batches, *summing, turn_s=turn_s, uneven=uneven)
+    return _Units(single, batches, *summing, latency_s(device, constants, "product.turn_s"))
 
 
 @cache
 def tiles_of(use: str, architecture: str = "") -> Tiles:
     """Return the tiles that libraries offer for a use on an architecture."""
-    row = packaged("architectures.toml")["tiles"][use]
-    offered = row["tiles"]
-    for name, others in row.get("on", {}).items():
-        if architecture.startswith(name):
-            offered = others
+    offered = on(architecture, "tiles", use)
     return tuple((rows, columns) for rows, columns in offered)
+
+
+@cache
+def step_of(architecture: str) -> int:
+    """Return how many columns of the contraction matrix units multiply in a turn."""
+    step: int = on(architecture, "steps", "matrix")
+    return step
 
 
 def reuse(tile: tuple[int, int]) -> float:
@@ -212,7 +224,6 @@ def _fastest(shape: Shape, units: _Units, in_batch: bool) -> tuple[Any, Any]:
     tiles, waves_s = units.batched if in_batch else units.alone
     rows, columns = (np.array(sides).reshape(-1, *dims) for sides in zip(*tiles, strict=True))
     each, waits = (np.array(one).reshape(-1, *dims) for one in zip(*waves_s, strict=True))
-    each = each * np.where((n % EVEN > 0) | (k % EVEN > 0), units.uneven, 1.0)
     area = rows * columns
     blocks, long = batch * ceil(m, rows) * ceil(n, columns), units.step * ceil(k, units.step)
     busy = ceil(blocks, count) * each
