@@ -162,7 +162,7 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
 
 
 def test_linear_layers_before_volta_take_small_tiles() -> None:
-    # 128 x 640 is 20 tiles of 64 x 64, 2 waves, or in a batch 10 of 64 x 128, a wave as long as both
+    # 128 x 640 is 20 tiles of 64 x 64, 2 waves, or in a batch 10 of 64 x 128, as long as both
     pascal = replace(AMPERE, architecture="Pascal")
     ramp = CONSTANTS["product.ramp_s"]
     wave = 2 * 64 * 64 * 1000 / (4e11 * 0.5 * 2)  # of a rate that a tile used 64 times halves
