@@ -36,14 +36,13 @@ class Columns:
         owners = [i for i, case in enumerate(cases) for _ in case.kernels]
         self._kernels = Kernels([one for case in cases for one in case.kernels], owners=owners)
         self._case = self._kernels.owner  # of each kernel that differs
-        differ = zip(self._kernels.distinct, self._case, strict=True)
-        self._held: Floats = np.array([self._held_of(one, cases[case]) for one, case in differ])
+        owned = zip(self._kernels.distinct, self._case, strict=True)
+        self._held: Floats = np.array([self._held_of(one, cases[case]) for one, case in owned])
 
     def _held_of(self, kernel: Kernel, case: Case) -> float:
         """Return the bytes of weights that a kernel finds in the last cache: it is repeated."""
-        if case.condition != "repeated" or form_of(kernel, self.device) is not product:
-            return 0.0
-        return float(weights_at_hand(kernel, self.device, case.copies))
+        again = case.condition == "repeated" and form_of(kernel, self.device) is product
+        return float(weights_at_hand(kernel, self.device, case.copies)) if again else 0.0
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
@@ -88,10 +87,8 @@ class Columns:
         rests = self._isolated[self._case] * constants.get("isolated.pause_s", 0.0)
 
         def ask(rows: Rows, places: Ints) -> Interval:
-            if (held := self._held[places]).any():
-                held = held * (1 - cached_share(device, constants))
-                rows = rows._replace(bytes=rows.bytes - held)
-            found = price(rows, device, alone[places], rests[places])
+            moved = rows.bytes - self._held[places] * (1 - cached_share(device, constants))
+            found = price(rows._replace(bytes=moved), device, alone[places], rests[places])
             known = products.get(f"{rows.kind} {rows.dtype}")
             if known and len(rows.products) == 1:
                 factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]

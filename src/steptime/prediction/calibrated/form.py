@@ -103,7 +103,7 @@ def cached_share(device: Device, constants: Constants) -> float:
 
     A multiprocessor takes `stream.cached_bytes` a clock from there.
     """
-    if not device.l2_bytes or not device.clock_hz:
+    if device.kind != "gpu" or not device.l2_bytes or not device.clock_hz:
         return 1.0
     units = device.multiprocessors or MULTIPROCESSORS
     cached = constants["stream.cached_bytes"] * units * device.clock_hz
