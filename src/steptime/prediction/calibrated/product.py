@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.toml_files import packaged
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
@@ -30,7 +31,8 @@ from steptime.prediction.kernels import Rows, computed_as
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
-LANES = 64  # of a multiprocessor, whose operands are read as fast as it multiplies them
+ONE_ISSUED = tuple(packaged("architectures.toml")["one_issued"]["names"])
+LANES = 96  # of a multiprocessor, above which all that its schedulers issue is arithmetic
 HALVES = ("float16", "bfloat16")
 NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
 TENSOR_FLOP_PER_S = 2.9e12  # of a multiprocessor for which waits are stated: slower ones wait less
@@ -176,11 +178,12 @@ def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> 
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
     rate *= constants["product.kepler"] if age.startswith("Kepler") else 1.0
+    if age.startswith(ONE_ISSUED) and _lanes(device) > LANES:
+        rate *= constants["product.issue"]
     half = constants["product.half_reuse"]
-    slower = half * _lanes(device) / LANES
-    rate *= 1 + (slower if old else half) / reuse(LARGEST)  # older ones issue two instructions
-    single = timed(tiles_of("along" if along and old else "alone"), slower)
-    batches = timed(tiles_of("batched", age), slower)
+    rate *= 1 + half / reuse(LARGEST)
+    single = timed(tiles_of("along" if along and old else "alone"), half)
+    batches = timed(tiles_of("batched", age), half)
     return _Units(single, batches, *summing, latency_s(device, constants, "product.turn_s"))
 
 
@@ -205,11 +208,11 @@ def reuse(tile: tuple[int, int]) -> float:
 
 
 def _lanes(device: Device) -> float:
-    """Return the multiply-adds that a multiprocessor does in a clock, of a few as many as usual."""
+    """Return the multiply-adds that a multiprocessor does in a clock, 0 where that is not known."""
     if not device.clock_hz or not device.multiprocessors:
-        return LANES
+        return 0.0
     peak = device.vector_flop_per_s.get("float32", 0.0)
-    return max(LANES, peak / (2 * device.clock_hz * device.multiprocessors))
+    return peak / (2 * device.clock_hz * device.multiprocessors)
 
 
 def _fastest(shape: Shape, units: _Units, in_batch: bool) -> tuple[Any, Any]:
