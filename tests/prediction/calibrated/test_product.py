@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import on
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.calibrated.power import capped_s, drawn_of, limit_of, spent_j
 from steptime.prediction.calibrated.product import product, tiled, tiled_s, weights_at_hand
@@ -177,6 +179,16 @@ def test_batches_of_other_generations_have_tiles_of_64() -> None:
     wave = 2 * 128 * 64 * 1000 / (4e11 * 0.5 * 2) * (1 + 1.5) + CONSTANTS["product.ramp_s"]
     assert tiled_s(kernel(5, 256, 64, 1000), hopper, CONSTANTS) == pytest.approx(wave)
     assert tiled_s(kernel(5, 64, 256, 1000), hopper, CONSTANTS) == pytest.approx(wave)
+
+
+def test_what_an_architecture_does_says_what_told_it() -> None:
+    table = packaged("architectures.toml")
+    groups = [row for name, row in table.items() if name not in {"tiles", "steps"}]
+    for row in (*groups, *table["tiles"].values(), *table["steps"].values()):
+        assert row["rows"] or row["why"]
+    assert on("Volta", "steps", "matrix") == on("", "steps", "matrix") == 32
+    assert on("Hopper", "steps", "matrix") == 64
+    assert on("Blackwell 2.0", "steps", "matrix") == 32  # the longer name comes last
 
 
 @pytest.mark.parametrize("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
