@@ -120,6 +120,7 @@ def test_a_circle_of_two_is_found(own: Path) -> None:
         ("serving.kernel_s", {"value": float("nan")}, "a value 0 or more"),
         ("serving.kernel_s", {"value": 1, "rows": "neusight"}, "'serving.kernel_s.rows' must be a"),
         ("serving.kernel_s", {"value": 1, "fited_on": "I"}, "did you mean 'fitted_on'?"),
+        ("serving.kernel_s", {"value": 1, "why": "", "fitted_on": "I"}, ".why' must be a text"),
         ("product.share", {"value": 0}, "product.share: a value above 0"),
     ],
 )
@@ -145,7 +146,19 @@ def test_what_nobody_says_changes_nothing() -> None:
 
 def test_a_constant_says_the_tables_that_told_it() -> None:
     row = {"value": 2, "spread": 0.1, "fitted_on": "I", "rows": ["neusight"]}
-    assert constants_from_table({"a": {"b": row}}, "x")["a.b"].rows == ("neusight",)
+    one = constants_from_table({"a": {"b": row}}, "x")["a.b"]
+    assert (one.rows, one.fitted_on, one.why) == (("neusight",), "I", "")
+
+
+@pytest.mark.parametrize("row", [{}, {"rows": []}])
+def test_a_constant_that_nothing_told_says_why(row: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        constants_from_table({"a": {"b": {"value": 2, **row}}}, "x.toml")
+    assert str(caught.value) == "x.toml: a.b needs 'rows', the sets that told it, or 'why'"
+    one = constants_from_table({"a": {"b": {"value": 2, **row, "why": "judged"}}}, "x")["a.b"]
+    assert (one.rows, one.why) == ((), "judged")
+    old = constants_from_table({"a": {"b": {"value": 2, **row, "fitted_on": "I"}}}, "x")["a.b"]
+    assert (old.fitted_on, old.why) == ("", "I")  # files of before 0.15
 
 
 @pytest.mark.parametrize("path", sorted(OLD.glob("*.toml")), ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, conditions
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
 from steptime.hardware import catalog
@@ -22,6 +22,7 @@ from validation.fitting.hierarchy import hierarchical
 from validation.fitting.write import write, write_lines
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
+CONDITIONS = PRIORS.with_name("conditions.toml")
 STACKS = PRIORS.with_name("stacks")
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
@@ -43,7 +44,7 @@ OF_CONVOLUTIONS = {  # where they start, and how far they vary, as a device may 
 
 @dataclass(frozen=True)
 class Stage:
-    """Constants that are fitted together, and the cases that tell them.
+    """Constants that are fitted together, and the cases that tell them, of the sets `rows`.
 
     `free` are their names, and where they start; `priors` is the file that holds them, and those of
     other stages. `words` say what the cases are. Constants in `shared` are the same on all devices;
@@ -57,6 +58,7 @@ class Stage:
     free: Mapping[str, float]
     cases: Callable[[Path], Iterable[Case]]
     words: str
+    rows: tuple[str, ...]
     shared: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
     near: Mapping[str, float] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Stage:
 
         Its own start where they always do, so that a second fit finds the same.
         """
-        found = catalog.priors(self.priors, self.stack)
+        found = {**catalog.priors(self.priors, self.stack), **conditions()}
         own = {name: found[name]._replace(value=value) for name, value in self.free.items()}
         return {**found, **own}
 
@@ -85,7 +87,7 @@ def _products(data: Path) -> Iterable[Case]:
 
 def _of_amd(data: Path) -> Iterable[Case]:
     """Return batched products of AMD's GPUs."""
-    for case in neusight.products(data, "more_matmul"):
+    for case in neusight.products(data, "measured/neusight/more_matmul.csv.gz"):
         if case.device.maker == "AMD" and case.kind == "bmm":
             yield case
 
@@ -110,6 +112,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data), vidur.sums(data)),
         "vector ops of NeuSight (float32) and vidur (float16), thin products of AIConfigurator",
+        ("neusight_vector", "aiconfigurator_products", "layer_ops"),
     ),
     "tensor": Stage(
         "gpu",
@@ -121,8 +124,12 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "product.tensor_turn_s": 1.5e-07,
             "product.tensor_wait_s": 1.4e-06,
         },
-        aiconfigurator.products,
+        lambda data: chain(
+            aiconfigurator.products(data),
+            aiconfigurator.products(data, "measured/aiconfigurator/more.csv.gz"),
+        ),
         "AIConfigurator's linear layers in bfloat16",
+        ("aiconfigurator_products",),
         # plans of published trainings, of which constants were told with 0.92, tell it as well
         held={"product.tensor_share": 0.02, "product.tensor_half_reuse": 0.1},
         freedom=3,  # four devices, of which none is strange
@@ -142,6 +149,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         _products,
         "products of NeuSight and DeepBench, float32",
+        ("neusight_matmul", "deepbench_gemm"),
         held={
             "product.share": 0.05,
             "product.half_reuse": 0.15,
@@ -155,6 +163,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         {"product.amd_batched": 0.7},
         _of_amd,
         "batched products of NeuSight, float32, on AMD",
+        ("neusight_matmul",),
     ),
     "convolution": Stage(
         "gpu",
@@ -170,6 +179,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             catapult.dense(data),
         ),
         "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
+        ("neusight_conv", "deepbench_conv", "catapult_conv", "catapult_dense"),
         shared=tuple(OF_CONVOLUTIONS),
         near={name: spread for name, (_, spread) in OF_CONVOLUTIONS.items()},
         stack=catapult.STACK,
@@ -182,6 +192,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         deepbench.recurrent,
         "recurrent layers of DeepBench, float32",
+        ("deepbench_rnn",),
     ),
     "image": Stage(
         "gpu",
@@ -195,12 +206,14 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         lambda data: (one for one in timm.op_by_op(data) if one.kind != "train nhwc"),
         "networks of timm, op by op under autocast",
+        ("timm",),
     ),
     "groups": Stage(
         "gpu",
         {"convolution.groups_share": 0.1},
         lambda data: (one for one in timm.op_by_op(data) if one.kind == "train nhwc"),
         "networks of timm in training with channels last, op by op under autocast",
+        ("timm",),
     ),
     "host": Stage(
         "gpu",
@@ -210,6 +223,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         paradnn.steps,
         "training of fully connected networks in PyTorch ParaDnn, Adam",
+        ("paradnn_pytorch",),
         stack=paradnn.STACK,
     ),
 }
@@ -272,7 +286,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
     spreads |= stage.near
-    found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
+    found = {name: Constant(values[name], spreads[name], words, stage.rows) for name in stage.free}
     for name in [name for name in found if name.startswith("host.") or len(sets) == 1]:
         spread = max(found[name].spread, stage.known()[name].spread)
         # a laboratory shares its hosts, and one device tells nothing of others
@@ -297,7 +311,10 @@ def main(arguments: Sequence[str]) -> int:
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
         write_lines(STACKS / Path(stage.stack).with_suffix(".toml"), of_host)
-        rest = {key: one for key, one in constants.items() if key not in of_host}
+        timing = {key: one for key, one in constants.items() if key in conditions()}
+        write(CONDITIONS, timing)
+        both = of_host | timing
+        rest = {key: one for key, one in constants.items() if key not in both}
         write(PRIORS / f"{stage.priors}.toml", rest)
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")

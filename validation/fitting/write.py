@@ -1,17 +1,17 @@
 """Constants that were fitted, written into a file of priors."""
 
 from collections.abc import Mapping
+from itertools import takewhile
+from json import dumps
 from pathlib import Path
 
 from steptime.core.files import write_whole
 from steptime.core.toml_files import read_toml, toml_text
 from steptime.hardware.constants import Constant
 
-_HEAD = "# Constants of the method `calibrated`; `validation.fit` rewrites a section.\n"
-
 
 def write(path: Path, fitted: Mapping[str, Constant]) -> None:
-    """Rewrite the constants `fitted` of a file of priors; the other ones stay as they are.
+    """Rewrite the constants `fitted` of a file; the other ones and its first comment stay.
 
     Values and spreads have 3 significant digits. What is new follows the constants of its form.
     """
@@ -21,10 +21,13 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
         table.setdefault(form, {})[own] = {
             "value": rounded(one.value),
             "spread": rounded(one.spread),
-            "fitted_on": one.fitted_on,
+            "fitted_on": one.fitted_on or None,
             "rows": one.rows or None,
+            "why": one.why or None,
         }
-    write_whole(path, _HEAD + toml_text(table))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    head = takewhile(lambda line: line.startswith("#"), lines)
+    write_whole(path, "".join([*head, toml_text(table)]))
 
 
 def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
@@ -40,7 +43,8 @@ def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
     for name, one in fitted.items():
         lines[places[name]] = (
             f"{name.partition('.')[2]} = {{ value = {rounded(one.value)!r}, "
-            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}" }}'
+            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}", '
+            f"rows = {dumps(one.rows)} }}"
         )
     write_whole(path, "\n".join(lines) + "\n")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import SIGMA, fitted, left_out, told_by
 from steptime.calibration.left_over import FEWEST, learnt
@@ -60,7 +60,7 @@ def calibrate(
     (stack, _), *_ = (steps or Counter(map(_stack_of, cases))).most_common(1)
     kept = [case for case in cases if case.alone or _stack_of(case) == stack]
     own = [replace(case, device=bare) for case in chosen(kept, points)]
-    known = catalog.priors(device.kind, stack) if priors is None else priors
+    known = priors_of(device, stack) if priors is None else priors
     columns = Columns(own)
     constants = fitted([columns], known)
     alone = left_out(columns, known, constants, families=[case.family for case in own])

@@ -85,7 +85,10 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     apart, in_step = (bounds(NAMES[form], constants, wider, one) for one in (False, True))
     low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
     beyond = constants.get("interval.beyond", 0.0) > 0
-    return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+    time = Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+    if rows.unit == "vector" or "step.product" not in constants:
+        return time
+    return time.times(constants["step.attention" if form is attention else "step.product"])
 
 
 def form_of(kernel: Kernel | Rows, device: Device) -> Form:
@@ -169,6 +172,5 @@ METHOD = Method(
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker"),
         *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
-        "capped_flop_per_s",
     ),
 )
