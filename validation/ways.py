@@ -12,7 +12,7 @@ import numpy as np
 from steptime.calibration.cases import priors_of
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
-from steptime.hardware.constants import Constant, value_of
+from steptime.hardware.constants import NEUTRAL, Constant, known, uses, value_of
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from validation.score import CaseAnswer
@@ -95,7 +95,7 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
     """Return what a constant would be without the rows that told it, None: nobody would say it.
 
     It is what the nearest of the stacks that a stack is `like` says, the default stack last, unless
-    one of these sets told that, too; else what `data/constants.toml` says.
+    one of these sets told that, too; else what `data/constants.toml` says, of a factor 1.
     """
     line = [stack]
     while (like := catalog.stack(line[-1]).like) and name in constants_of_stack(like):
@@ -104,7 +104,9 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
         other = constants_of_stack(one).get(name)
         if other is not None and {*other.rows}.isdisjoint(told.rows):
             return float(other.value)
-    return neutral_value(name)
+    use = name.partition(".")[0]
+    is_factor = use in uses() and known(use).get(name) == "factor"
+    return NEUTRAL["factor"] if is_factor else neutral_value(name)
 
 
 def places(rows: Sequence[Row]) -> list[tuple[int, str]]:

@@ -93,4 +93,4 @@ def test_the_interval_is_wider_on_a_generation_that_a_stack_has_not_seen() -> No
         planner(device, "megatron-2025").bounds for device in ("h100-sxm5", "a100-sxm4-80gb")
     )
     assert np.log(seen.high) == pytest.approx(np.hypot(0.08, 0.03))
-    assert np.log(unseen.high) == pytest.approx(np.sqrt(0.08**2 + 0.03**2 + 0.15**2))
+    assert np.log(unseen.high) == pytest.approx(np.sqrt(0.08**2 + 0.03**2 + 0.075**2))

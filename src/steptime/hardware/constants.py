@@ -54,6 +54,11 @@ def uses() -> tuple[str, ...]:
     return tuple(use for use in packaged("constants.toml") if use != "neutral")
 
 
+def is_retired(name: str) -> bool:
+    """Whether nothing reads a constant any more, by its full name, that older files may say."""
+    return name in packaged("retired.toml")["constants"]
+
+
 def typed(use: str, said: Mapping[str, float]) -> tuple[dict[str, float], dict[str, bool]]:
     """Return the numbers of a use and what is yes or no, by the names that they have inside it.
 

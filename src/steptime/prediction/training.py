@@ -38,7 +38,6 @@ def numbers(
         size, whole = SIZE_BYTES[kind.weights], SIZE_BYTES["float32"]
         found |= {"state_bytes": 2 * size, "gradient_bytes": size}
         found["update_bytes"] *= size / whole
-        found |= dict.fromkeys(("refresh_bytes", "cast_bytes"), 0.0)
         found |= {"logit_bytes": 0.0} if size >= whole else {}
     return found, flags
 
@@ -105,17 +104,14 @@ def as_trained(
     kernels += [one for some in added.values() for one in some]
     if fused:
         count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-        updates = [fused_update(update_bytes * count, count, constants["refresh_bytes"] * count)]
+        updates = [fused_update(update_bytes * count, count)]
     return replace(step, kernels=(*kernels, *updates))
 
 
-def fused_update(moved: float, parameters: float, refreshed: float = 0.0) -> Kernel:
-    """Return the kernel of a fused Adam that moves so many bytes for so many parameters.
-
-    What is `refreshed` once a step, such as gradients set to zero, is of the same kernel.
-    """
+def fused_update(moved: float, parameters: float) -> Kernel:
+    """Return the kernel of a fused Adam that moves so many bytes for so many parameters."""
     flop = OPTIMIZER_FLOP * parameters
-    return Kernel("", "adam", "update", "float32", "vector", flop, moved + refreshed)
+    return Kernel("", "adam", "update", "float32", "vector", flop, moved)
 
 
 def _typed(kernel: Kernel, kinds: Mapping[str, str], master: bool, low: str) -> Kernel:

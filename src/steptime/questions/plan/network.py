@@ -29,7 +29,7 @@ from steptime.questions.plan.stages import Layout, Load
 from steptime.questions.scaling import waits
 
 CONSTANTS = (  # of a stack's training
-    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden", "step_s",
+    "context_bytes", "buffer_bytes", "fragmented", "step_s",
 )  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0

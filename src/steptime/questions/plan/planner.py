@@ -46,6 +46,7 @@ from steptime.questions.plan.stages import Layout, Load, layout_of
 _HOST = catalog.constants_of("host")
 HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
 HOST_DEVICES = int(_HOST["memory.devices"].value)
+SPARE = catalog.constants_of("gpu")["plan.spare"].value  # of the memory
 T = TypeVar("T")
 _UNKNOWN = object()
 
@@ -225,7 +226,7 @@ class Planner:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
         constants, seen = self.seen.constants, self.stack.seen
         like = {catalog.device(name).architecture for name in seen.get("devices", ())}
-        beyond = like and self.device.architecture not in like and self.device.kind == "gpu"
+        beyond = seen and self.device.architecture not in like and self.device.kind == "gpu"
         unseen = constants["interval.plan_unseen"] if beyond else 0.0
         return bounds("experts" if self.shape.experts else "plan", constants, unseen=unseen)
 
