@@ -76,13 +76,20 @@ class Stage:
 
 
 def _products(data: Path) -> Iterable[Case]:
-    """Return products in float32."""
-    return chain(neusight.products(data), deepbench.products(data))
+    """Return products in float32, but linear layers on GPUs before Volta.
+
+    What these wait for their weights is a matter of the library's version: no constant tells it.
+    """
+    for case in chain(neusight.products(data), deepbench.products(data)):
+        if case.kernels[0].kind != "linear" or not (case.device.architecture or "").startswith(OLD):
+            yield case
 
 
-def _is_strided(case: Case) -> bool:
-    """Whether a case is a linear layer on a GPU that slows down along long rows."""
-    return case.kernels[0].kind == "linear" and (case.device.architecture or "").startswith(OLD)
+def _of_amd(data: Path) -> Iterable[Case]:
+    """Return batched products of AMD's GPUs."""
+    for case in neusight.products(data, "measured/neusight/more_matmul.csv.gz"):
+        if case.device.maker == "AMD" and case.kind == "bmm":
+            yield case
 
 
 STAGES: Mapping[str, Stage] = {  # each reads what those before it told
@@ -115,13 +122,18 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "product.tensor_half_reuse": 27.0,
             "product.tensor_ramp": 230.0,
             "product.sum_s": 3.9e-06,
+            "product.tensor_turn_s": 1.5e-07,
+            "product.tensor_wait_s": 1.4e-06,
         },
-        aiconfigurator.products,
+        lambda data: chain(
+            aiconfigurator.products(data),
+            aiconfigurator.products(data, "measured/aiconfigurator/more.csv.gz"),
+        ),
         "AIConfigurator's linear layers in bfloat16",
         ("aiconfigurator_products",),
         # plans of published trainings, of which constants were told with 0.92, tell it as well
         held={"product.tensor_share": 0.02, "product.tensor_half_reuse": 0.1},
-        freedom=3,  # three devices, of which none is strange
+        freedom=3,  # four devices, of which none is strange
     ),
     "product": Stage(
         "gpu",
@@ -134,32 +146,25 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             "product.ramp_s": 2e-6,
             "product.turn_s": 1e-7,
             "product.along": 2.5,
-            "product.old": 1.0,
             "power.flop_j": 1.6e-11,
         },
-        lambda data: (one for one in _products(data) if not _is_strided(one)),
+        _products,
         "products of NeuSight and DeepBench, float32",
         ("neusight_matmul", "deepbench_gemm"),
         held={
             "product.share": 0.05,
             "product.half_reuse": 0.15,
-            "product.old": 0.05,
             "power.flop_j": 0.05,  # told by devices of 70 and 75 W alone
             "isolated.pause_s": 0.2,
         },
         near={"power.flop_j": 0.1},  # of the process: single ops of a device tell it badly
     ),
-    "strided": Stage(
+    "amd": Stage(
         "gpu",
-        {
-            "product.pieces": 0.25,
-            "product.first_bytes": 30000000.0,
-        },
-        lambda data: filter(_is_strided, _products(data)),
-        "linear layers of NeuSight, float32, on Pascal",
+        {"product.amd_batched": 0.7},
+        _of_amd,
+        "batched products of NeuSight, float32, on AMD",
         ("neusight_matmul",),
-        held={"product.pieces": 0.15, "product.first_bytes": 0.15},
-        near={"product.pieces": 0.25},  # two devices that agree tell no spread
     ),
     "convolution": Stage(
         "gpu",

@@ -11,7 +11,7 @@ from steptime.calibration.cases import Case, conditions
 from steptime.calibration.fit import constants_of
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import Constants, between_events_s
+from steptime.prediction.calibrated.form import Constants, between_events_s, cached_share
 from steptime.prediction.calibrated.interval import bounds, widened
 from steptime.prediction.calibrated.method import form_of, price, reached
 from steptime.prediction.calibrated.product import product, weights_at_hand
@@ -38,16 +38,15 @@ class Columns:
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
         owners = [i for i, case in enumerate(cases) for _ in case.kernels]
-        every = [self._found(one, case) for case in cases for one in case.kernels]
-        self._kernels = Kernels(every, owners=owners)
+        self._kernels = Kernels([one for case in cases for one in case.kernels], owners=owners)
         self._case = self._kernels.owner  # of each kernel that differs
+        owned = zip(self._kernels.distinct, self._case, strict=True)
+        self._held: Floats = np.array([self._held_of(one, cases[case]) for one, case in owned])
 
-    def _found(self, kernel: Kernel, case: Case) -> Kernel:
-        """Return a kernel as the case finds it: weights in the last cache where it is repeated."""
-        if case.condition != "repeated" or form_of(kernel, self.device) is not product:
-            return kernel
-        held = weights_at_hand(kernel, self.device, case.copies)
-        return kernel._replace(bytes=kernel.bytes - float(held))
+    def _held_of(self, kernel: Kernel, case: Case) -> float:
+        """Return the bytes of weights that a kernel finds in the last cache: it is repeated."""
+        again = case.condition == "repeated" and form_of(kernel, self.device) is product
+        return float(weights_at_hand(kernel, self.device, case.copies)) if again else 0.0
 
     def predicted(self, constants: Constants) -> Floats:
         """Return the seconds of each case under these constants."""
@@ -89,10 +88,11 @@ class Columns:
         device = replace(self.device, constants=constants)
         products = device.calibration.get("products", {})
         alone = self._alone[self._case].astype(float)
-        rests = self._isolated * self._timing(constants, "pause_s")
+        rests = (self._isolated * self._timing(constants, "pause_s"))[self._case]
 
         def ask(rows: Rows, places: Ints) -> Interval:
-            found = price(rows, device, alone[places], rests[self._case[places]])
+            moved = rows.bytes - self._held[places] * (1 - cached_share(device, constants))
+            found = price(rows._replace(bytes=moved), device, alone[places], rests[places])
             known = products.get(f"{rows.kind} {rows.dtype}")
             if known and len(rows.products) == 1:
                 factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import on
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.calibrated.power import capped_s, drawn_of, limit_of, spent_j
 from steptime.prediction.calibrated.product import product, tiled, tiled_s, weights_at_hand
@@ -19,9 +21,6 @@ CONSTANTS = {
     "product.ramp_s": 3.93216e-6,  # 24 steps of 2 * 128 * 128 FLOP on a multiprocessor, below
     "product.turn_s": 1e-9,
     "product.along": 1.0,
-    "product.old": 0.8,
-    "product.first_bytes": 1e6,
-    "product.pieces": 0.2,
     "product.sum_s": 1.0,  # so large that nothing is split
     "stream.share_hbm": 1.0,
     "stream.share_amd": 1.0,
@@ -29,8 +28,9 @@ CONSTANTS = {
     "product.tensor_share": 0.5,
     "product.tensor_half_reuse": 64.0,
     "product.tensor_ramp": 104.0,
-    "product.tensor_sum_s": 1.0,
+    "product.tensor_turn_s": 0.0,
     "product.amd": 0.8,
+    "product.amd_batched": 0.5,
 }
 AMPERE = Device(
     "unit",
@@ -92,19 +92,43 @@ def test_what_lies_along_the_contraction_is_read_in_pieces() -> None:
         assert memory_s == pytest.approx((one.bytes + 2 * 4 * along) / 1e12)
 
 
+TENSOR = replace(
+    AMPERE,
+    peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13},
+    vector_flop_per_s={"float32": 4e12},
+)
+
+
 def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     # 50 columns to sum are padded to 64, and a tile waits as for 104 more
-    tensor = replace(
-        AMPERE,
-        peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13},
-        vector_flop_per_s={"float32": 4e12},
-    )
     half = kernel(1, 128, 1280, 50)._replace(dtype="bfloat16")
     slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
     once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
-    assert tiled_s(half, tensor, CONSTANTS) == pytest.approx(once)
-    amd = replace(tensor, architecture="CDNA 3.0", maker="AMD")
+    assert tiled_s(half, TENSOR, CONSTANTS) == pytest.approx(once)
+    amd = replace(TENSOR, architecture="CDNA 3.0", maker="AMD")
     assert tiled_s(half, amd, CONSTANTS) == pytest.approx(once / 0.8)
+    batch = kernel(2, 128, 640, 50)._replace(dtype="bfloat16")
+    assert tiled_s(batch, amd, CONSTANTS) == pytest.approx(once / 0.8 / 0.5)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "turns"),
+    [("Ampere", 10), ("Hopper", 5), ("Blackwell", 5), ("Blackwell 2", 10)],
+)
+def test_matrix_units_take_turns(architecture: str, turns: int) -> None:
+    # 320 columns of the contraction are 10 steps of 32, or 5 of 64, of 1 ms each, and no ramp
+    slow = CONSTANTS | {"product.tensor_turn_s": 1e-3, "product.tensor_ramp": 1e-9}
+    half = kernel(1, 16, 64, 320)._replace(dtype="bfloat16")
+    seconds = tiled_s(half, replace(TENSOR, architecture=architecture), slow)
+    assert seconds == pytest.approx(turns * 1e-3, rel=1e-6)
+
+
+def test_matrix_units_wait_for_their_first_bytes() -> None:
+    constants = CONSTANTS | {"product.tensor_wait_s": 1e-6, "launch.gap_s": 2e-6}
+    half = kernel(1, 128, 1280, 64)._replace(dtype="bfloat16")
+    parts = product(half, TENSOR, constants)
+    assert parts.memory_s == pytest.approx(half.bytes / 1e12 + 1e-6)
+    assert parts.gap_s == pytest.approx(2e-6)
 
 
 def test_lanes_wait_where_each_instruction_takes_a_turn_of_them() -> None:
@@ -138,43 +162,33 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
     assert tiled_s(half, pascal, CONSTANTS) == tiled_s(full, pascal, CONSTANTS)
 
 
-def test_large_weights_slow_older_devices_alone() -> None:
-    # 4 rows of tiles of 128 x 32, padded least, read 2^29 bytes of weights, nearly all missed, at a
-    # fifth of 1 TB/s, and 32 ** 0.4 = 4 times as slowly beside an operand 31 times as large as the
-    # constant says
-    pascal = replace(AMPERE, architecture="Pascal", peak_flop_per_s={"float32": 1e16}, clock_hz=1e9)
-    shape = (1, 510, 2**27 // 3000, 3000)
-    constants = CONSTANTS | {
-        "product.first_bytes": 4 * 510 * 3000 / 31,
-        "product.pieces": 0.2,
-        "product.ramp_s": 1e-18,
-    }
-    weights = 4 * shape[2] * 3000
-    missed = weights**2 / (weights**2 + 2**48 * 3000 / 4000)
-    expected = 4 * missed * weights * 4 / 0.2 / 1e12
-    older = replace(pascal, vector_flop_per_s={"float32": 2 * 128 * 1e9 * 10})  # 128 lanes
-    assert tiled_s(kernel(*shape, kind="linear"), older, constants) == pytest.approx(expected)
-    assert tiled_s(kernel(*shape), older, constants) < expected / 10
-    newer = replace(older, architecture="Volta")
-    assert tiled_s(kernel(*shape, kind="linear"), newer, constants) < expected / 10
+def test_linear_layers_before_volta_take_small_tiles() -> None:
+    # 128 x 640 is 20 tiles of 64 x 64, 2 waves, or in a batch 10 of 64 x 128, as long as both
+    pascal = replace(AMPERE, architecture="Pascal")
+    ramp = CONSTANTS["product.ramp_s"]
+    wave = 2 * 64 * 64 * 1000 / (4e11 * 0.5 * 2)  # of a rate that a tile used 64 times halves
+    seconds = tiled_s(kernel(1, 128, 640, 1000, kind="linear"), pascal, CONSTANTS)
+    assert seconds == pytest.approx(2 * (wave * (1 + 64 / 32) + ramp))
+    batch = tiled_s(kernel(2, 64, 640, 1000), pascal, CONSTANTS)
+    assert batch == pytest.approx(2 * wave * (1 + 1.5) + ramp)
 
 
-def test_linear_layers_on_pascal_take_the_tile_that_is_padded_least() -> None:
-    # 65 x 96: a tile of 64 x 64 fits 2 x 2 times, one of 128 x 32 pads less, 1 x 3 times; 64 rows
-    # fill one of 64 x 64; 128 x 64 is the same in both, so half of the time of each
-    pascal = replace(
-        AMPERE,
-        architecture="Pascal",
-        clock_hz=1e9,
-        vector_flop_per_s={"float32": 2 * 128 * 1e9 * 10},
-    )
-    share = 0.5 * 0.8 * 2  # of LARGEST, used 64 times; of an old device
-    square, long = (1 + 64 / 32), (1 + 64 / 25.6)
-    wave = 2 * 64 * 64 * 1000 / (4e11 * share)  # a tile of either has as many elements
-    ramp = CONSTANTS["product.ramp_s"] * 1.5  # at 1 GHz, stated at 1.5
-    for m, n, slower in ((65, 96, long), (64, 64, square), (128, 64, (square + long) / 2)):
-        found = tiled_s(kernel(1, m, n, 1000, kind="linear"), pascal, CONSTANTS)
-        assert found == pytest.approx(wave * slower + ramp, rel=1e-4)
+def test_batches_of_other_generations_have_tiles_of_64() -> None:
+    # heads of 64: a tile of 128 x 64 is used 42.7 times and not half empty
+    hopper = replace(AMPERE, architecture="Hopper")
+    wave = 2 * 128 * 64 * 1000 / (4e11 * 0.5 * 2) * (1 + 1.5) + CONSTANTS["product.ramp_s"]
+    assert tiled_s(kernel(5, 256, 64, 1000), hopper, CONSTANTS) == pytest.approx(wave)
+    assert tiled_s(kernel(5, 64, 256, 1000), hopper, CONSTANTS) == pytest.approx(wave)
+
+
+def test_what_an_architecture_does_says_what_told_it() -> None:
+    table = packaged("architectures.toml")
+    groups = [row for name, row in table.items() if name not in {"tiles", "steps"}]
+    for row in (*groups, *table["tiles"].values(), *table["steps"].values()):
+        assert row["rows"] or row["why"]
+    assert on("Volta", "steps", "matrix") == on("", "steps", "matrix") == 32
+    assert on("Hopper", "steps", "matrix") == 64
+    assert on("Blackwell 2.0", "steps", "matrix") == 32  # the longer name comes last
 
 
 @pytest.mark.parametrize("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
@@ -249,10 +263,12 @@ def test_tiles_that_are_half_empty_draw_power() -> None:
 def test_products_find_what_was_just_made_in_the_last_cache() -> None:
     """A cache of 100 kB holds half of 100 kB: x and y here; the weights come from memory."""
     cached = replace(AMPERE, l2_bytes=100_000.0)
-    known = CONSTANTS | {"stream.latency_s": 0.0, "launch.gap_s": 0.0}
+    known = CONSTANTS | {"stream.latency_s": 0.0, "launch.gap_s": 0.0, "stream.cached_bytes": 200.0}
     work = kernel(1, 100, 150, 100, kind="linear")
     plain, found = (product(work, one, known).memory_s for one in (AMPERE, cached))
-    assert plain - found == pytest.approx(50_000 / 1e12)
+    assert plain == found  # no clock, so no rate of the cache that is known
+    cached = replace(cached, clock_hz=1e9)  # 10 multiprocessors take 2 TB/s, twice the memory's
+    assert plain - product(work, cached, known).memory_s == pytest.approx(50_000 / 2e12)
     # 6 copies of 60 kB between the same bytes used twice do not stay in it, but in 4 MB
     assert weights_at_hand(work, cached, 6) == pytest.approx(60_000 / (1 + 4.6**3))
     large = replace(cached, l2_bytes=4e6)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.core.toml_files import packaged
 from steptime.hardware.device import Device
 from steptime.prediction.kernels import Rows, computed_as
 
@@ -30,8 +31,23 @@ def ceil(part: Any, size: Any) -> Any:
     return np.ceil(part / size)
 
 
-OLD = ("Fermi", "Kepler", "Maxwell", "Pascal")  # architectures before Volta
-NO_MATRIX_UNITS = (*OLD, "GCN", "RDNA 1", "RDNA 2")
+def on(architecture: str, *names: str) -> Any:
+    """Return what `data/architectures.toml` says under these names of an architecture.
+
+    The last of those under `on` whose words the architecture begins with, or what others have.
+    """
+    row = packaged("architectures.toml")
+    for name in names:
+        row = row[name]
+    offered = row["others"]
+    for name, value in row.get("on", {}).items():
+        if architecture.startswith(name):
+            offered = value
+    return offered
+
+
+OLD = tuple(packaged("architectures.toml")["old"]["names"])  # architectures before Volta
+NO_MATRIX_UNITS = tuple(packaged("architectures.toml")["vector_only"]["names"])
 MULTIPROCESSORS = 64  # of a device whose file does not say
 CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
 CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
@@ -42,10 +58,14 @@ def is_geforce(device: Device) -> bool:
     return any("GeForce" in name for name in device.products)
 
 
+def is_nvidia(device: Device) -> bool:
+    """Whether a device is a GPU of NVIDIA's, as one is whose file does not say its maker."""
+    return device.kind == "gpu" and device.maker in (None, "NVIDIA")
+
+
 def library_share(device: Device, constants: Constants) -> float:
     """Return what libraries reach of a peak on a device, beside what NVIDIA's reach on theirs."""
-    of_nvidia = device.kind == "gpu" and device.maker in (None, "NVIDIA")
-    return 1.0 if of_nvidia else constants["product.amd"]
+    return 1.0 if is_nvidia(device) else constants["product.amd"]
 
 
 def memory_rate(device: Device, constants: Constants) -> Any:
@@ -76,6 +96,18 @@ def missed(moved: Any, device: Device) -> Any:
     if not device.l2_bytes:
         return 1.0
     return 1 - 1 / (1 + (moved / device.l2_bytes) ** CLIFF)
+
+
+def cached_share(device: Device, constants: Constants) -> float:
+    """Return how long bytes from the last cache take, beside as many of the memory: 1 at most.
+
+    A multiprocessor takes `stream.cached_bytes` a clock from there.
+    """
+    if device.kind != "gpu" or not device.l2_bytes or not device.clock_hz:
+        return 1.0
+    units = device.multiprocessors or MULTIPROCESSORS
+    cached = constants["stream.cached_bytes"] * units * device.clock_hz
+    return min(1.0, float(memory_rate(device, constants)) / cached)
 
 
 def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
