@@ -20,7 +20,7 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.stack import Stack
 from steptime.network.count import op_work, peak_memory_bytes
 from steptime.prediction import DEFAULT, cost_model
-from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.interval import of_host
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
@@ -172,7 +172,7 @@ class StepModel:
         constants = self.seen.constants
         found = host_of(lowered.calls, constants, self.settings.waits)
         if found is not None:
-            ends, steps = bounds("host", constants)[:2], self.device.calibration.get("steps", ())
+            ends, steps = of_host(constants), self.device.calibration.get("steps", ())
             return found._replace(ends=ends, steps=steps)
         return issuing(lowered.launches, self.issue_s)
 

@@ -25,11 +25,11 @@ def host_constants(
     """
     found = {key: value for key, value in constants.items() if key not in _OWN}
     found |= {key: one.value for key, one in priors.items() if key.startswith("host.")}
+    found["interval.host_unstated"] = 1.0
     if name not in SPEEDS:
         return {**found, **_of_device(name)}
     found["host.factor"] *= exp(SPEEDS[name] * found["interval.host_shared"])
-    found["interval.host_shared"] = 0.0
-    return found
+    return {**found, "interval.host_shared": 0.0}
 
 
 def _of_device(name: str) -> dict[str, float]:

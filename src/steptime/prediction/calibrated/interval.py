@@ -4,7 +4,8 @@ Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is h
 that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
 never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
 it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
-stack is off by `interval.host_own` and `_shared`. A calibrated device has `interval.<form>_low` and
+stack is off by `interval.host_own` and `_shared`, and `interval.host_unstated` times as far where
+nobody named it. A calibrated device has `interval.<form>_low` and
 `_high` instead of forms that its rows told, from what was not fitted. `all` in place of a form
 stands for those without their own. `interval.beyond` widens what is shared on a device beyond those
 that were measured (`hull.py`).
@@ -41,6 +42,16 @@ def bounds(form: str, constants: Constants, wider: float = 1.0, in_step: bool = 
     shared2 = wider**2 * (shared**2 + step**2) + constants.get("interval.beyond", 0.0) ** 2
     half = (own**2 + shared2) ** 0.5
     return Bounds(E**-half, E**half, shared2**0.5 / half)
+
+
+def of_host(constants: Constants) -> tuple[float, float]:
+    """Return the ends of the interval of a host that issues steps, as shares of its seconds.
+
+    One that nobody named is `interval.host_unstated` times as far off as those of the priors; one
+    that was measured is as far off as its rows say.
+    """
+    low, high, _ = bounds("host", constants, constants.get("interval.host_unstated", 1.0))
+    return low, high
 
 
 OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with
