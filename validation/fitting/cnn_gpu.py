@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from steptime.build import make_workload, read_model
@@ -52,7 +52,7 @@ def steps(data: Path) -> Iterator[Case]:
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kernels(text: str, dtype: str, mode: str) -> tuple[Kernel, ...]:
     """Return the kernels of a step without an optimizer.
 
