@@ -21,6 +21,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants
+from steptime.prediction.calibrated.hosts import priors_of
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import NAMES, form_of
 from steptime.prediction.kernels import Floats
@@ -60,7 +61,7 @@ def calibrate(
     (stack, _), *_ = (steps or Counter(map(_stack_of, cases))).most_common(1)
     kept = [case for case in cases if case.alone or _stack_of(case) == stack]
     own = [replace(case, device=bare) for case in chosen(kept, points)]
-    known = catalog.priors(device.kind, stack) if priors is None else priors
+    known = priors_of(device, stack) if priors is None else priors
     columns = Columns(own)
     constants = fitted([columns], known)
     alone = left_out(columns, known, constants, families=[case.family for case in own])

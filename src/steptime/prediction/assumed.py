@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from steptime.prediction.calibrated.hosts import usual_host
 from steptime.prediction.step_model import StepModel
 
 _LAID = {"yes": "channels last", "no": "channels first"}
@@ -27,7 +28,8 @@ def assumed_of(model: StepModel) -> dict[str, str]:
                 found["tf32"] = "all products"
     if "host" in known and not model.device.is_own_host and model.stack.host:
         calibrated = "host.factor" in model.device.calibration.get("constants", {})
-        found["host"] = model.settings.host_name or ("its own" if calibrated else "any")
+        usual = f"any {usual_host(model.device)}"
+        found["host"] = model.settings.host_name or ("its own" if calibrated else usual)
     return found
 
 
@@ -37,7 +39,7 @@ def assumed_text(assumed: Mapping[str, str]) -> str | None:
     if assumed.get("tf32", "no") != "no":
         said.append(f"TF32 in {assumed['tf32']}")
     if "host" in assumed:
-        said.append(f"{assumed['host']} host")
+        said.append(f"{assumed['host']} as host")
     return ", ".join(filter(None, said)) or None
 
 

@@ -18,7 +18,7 @@ from steptime.prediction.calibrated.form import (
     has_matrix_units,
     ruled_as,
 )
-from steptime.prediction.calibrated.hosts import HOST, host_constants
+from steptime.prediction.calibrated.hosts import HOST, host_constants, priors_of
 from steptime.prediction.calibrated.hull import beyond, wider
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import capped_s, limit_of
@@ -96,15 +96,14 @@ def form_of(kernel: Kernel | Rows, device: Device) -> Form:
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    priors = catalog.priors(device.kind, settings.stack)
-    found = {name: one.value for name, one in priors.items()}
+    found = {name: one.value for name, one in priors_of(device, settings.stack).items()}
     found |= device.calibration.get("constants", {})
     for form, (low, high) in device.calibration.get("intervals", {}).items():
         found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
     if settings.host_name:
         if device.is_own_host:
             raise InputError(f"device '{device.name}' is its own host; leave out --host")
-        found = host_constants(settings.host_name, found, priors)
+        found = host_constants(settings.host_name, device, settings.stack, found)
     found["interval.beyond"] = wider(device)
     return replace(reached(device, dtype, settings), constants=found)
 
