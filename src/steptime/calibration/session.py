@@ -15,9 +15,9 @@ from steptime.calibration.device import calibrate
 from steptime.calibration.fit import constants_of, fitted, logs, slopes
 from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
-from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
+from steptime.prediction.calibrated.hosts import priors_of
 from steptime.prediction.kernels import Floats
 
 LONGEST_S = 0.4  # of a predicted step that is worth a point

@@ -39,7 +39,7 @@ def assumed_text(assumed: Mapping[str, str]) -> str | None:
     if assumed.get("tf32", "no") != "no":
         said.append(f"TF32 in {assumed['tf32']}")
     if "host" in assumed:
-        said.append(f"{assumed['host']} as host")
+        said.append(f"{assumed['host']} host")
     return ", ".join(filter(None, said)) or None
 
 

@@ -1,4 +1,4 @@
-"""The host that issues a step's kernels: the usual one of a card, one that a user names, or hers."""
+"""The host that issues a step's kernels: the usual one of a card, or one that a user names."""
 
 from collections.abc import Mapping
 from dataclasses import replace

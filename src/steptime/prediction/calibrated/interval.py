@@ -11,6 +11,7 @@ stands for those without their own. `interval.beyond` widens what is shared on a
 that were measured (`hull.py`).
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from steptime.prediction.calibrated.form import Constants
@@ -52,6 +53,15 @@ def of_host(constants: Constants) -> tuple[float, float]:
     """
     low, high, _ = bounds("host", constants, constants.get("interval.host_unstated", 1.0))
     return low, high
+
+
+def ends_of(calibration: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a calibration says of intervals, as constants."""
+    return {
+        f"interval.{form}_{end}": value
+        for form, pair in calibration.get("intervals", {}).items()
+        for end, value in zip(("low", "high"), pair, strict=True)
+    }
 
 
 OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with

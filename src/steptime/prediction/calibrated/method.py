@@ -20,7 +20,7 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.calibrated.hosts import HOST, host_constants, priors_of
 from steptime.prediction.calibrated.hull import beyond, wider
-from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.interval import bounds, ends_of
 from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
@@ -98,8 +98,8 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
     found = {name: one.value for name, one in priors_of(device, settings.stack).items()}
     found |= device.calibration.get("constants", {})
-    for form, (low, high) in device.calibration.get("intervals", {}).items():
-        found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
+    if "alone" not in device.calibration or "stack" in device.calibration:
+        found |= ends_of(device.calibration)  # else ops by themselves told them
     if settings.host_name:
         if device.is_own_host:
             raise InputError(f"device '{device.name}' is its own host; leave out --host")
