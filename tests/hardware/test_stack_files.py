@@ -156,10 +156,14 @@ def test_a_file_of_before_means_what_it_did(path: Path) -> None:
     before, after = values(old), values(new)
     assert all(type(before[name]) is bool for name in flags & before.keys())
     assert all(before[name] == after[name] for name in flags & before.keys())
-    left = {name: value for name, value in before.items() if after.get(name) != value}
+    left = {
+        name: value
+        for name, value in before.items()
+        if after.get(name) != value and not name.startswith("host.")  # measured anew
+    }
     assert set(left.values()) <= {NONE}
     assert not any(after.get(name) for name in left)
-    added = {"training.straggling_devices"}  # that stood in code
+    added = {"training.straggling_devices", "host.backward_conv2d_s"}  # the first stood in code
     assert after.keys() - before.keys() <= added
     assert (old.seen, old.since, old.fuses, old.joins) == (
         new.seen,
@@ -167,8 +171,9 @@ def test_a_file_of_before_means_what_it_did(path: Path) -> None:
         new.fuses,
         new.joins,
     )
-    assert {k: one[:-1] for k, one in old.kinds.items()} == {
-        k: one[:-1] for k, one in new.kinds.items()
+    anew = {"batch_norm"}  # counts its batches by one more kernel
+    assert {k: one[:-1] for k, one in old.kinds.items() if k not in anew} == {
+        k: one[:-1] for k, one in new.kinds.items() if k not in anew
     }
 
 

@@ -1,7 +1,10 @@
-"""Whole image networks of batch 12 in eager PyTorch (cnn-gpu), whose graphs were exported."""
+"""Whole image networks of batch 12 in eager PyTorch (cnn-gpu): those of the package, and exported.
+
+Those that the package does not have are read as graphs of `torch.export`, NETWORK.pt2, from the
+folder that `STEPTIME_CNN_GRAPHS` names; without it they are left out.
+"""
 
 import os
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case
 from steptime.calibration.recorded import step_kernels
-from steptime.core.errors import InputError
+from steptime.network.families import ZOO
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import stack_option
 from validation.fitting.rows import device_of, rows
@@ -24,25 +27,17 @@ PLACES = 224 * 224
 def steps(data: Path) -> Iterator[Case]:
     """Yield steps of one GPU without the copy of their images, on a host that awaits each.
 
-    There is no optimizer. The graphs are those that `export_networks` wrote into the folder
-    `STEPTIME_CNN_GRAPHS`; without, none.
+    There is no optimizer.
     """
-    folder = os.environ.get("STEPTIME_CNN_GRAPHS", "")
     for row in rows(data / "measured/cnn-gpu/more.csv.gz"):
-        path = Path(folder, f"{row['network']}.pt2")
-        device, dtype = device_of(row["device"]), row["dtype"]
-        if row["gpus"] != "1" or dtype not in IMAGE_BYTES or not (folder and path.exists()):
+        device, dtype, model = device_of(row["device"]), row["dtype"], _model(row["network"])
+        if row["gpus"] != "1" or dtype not in IMAGE_BYTES or not model:
             continue
         if dtype not in device.peak_flop_per_s:
             continue
-        try:
-            kernels = _kernels(str(path), dtype, row["mode"])
-        except InputError as error:
-            print(path.name, error, file=sys.stderr)
-            continue
         copied_s = BATCH * PLACES * IMAGE_BYTES[dtype] / COPIED_BYTES_PER_S
         yield Case(
-            kernels,
+            _kernels(model, dtype, row["mode"]),
             device,
             float(row["median_ms"]) / 1e3 - copied_s,
             f"{row['mode']} {dtype}",
@@ -50,6 +45,15 @@ def steps(data: Path) -> Iterator[Case]:
             row["network"],
             stack=STACK,
         )
+
+
+def _model(network: str) -> str:
+    """Return what a network of torchvision is read from, "" where it is not known."""
+    if network in ZOO:
+        return network
+    folder = os.environ.get("STEPTIME_CNN_GRAPHS", "")
+    path = Path(folder, f"{network}.pt2")
+    return str(path) if folder and path.exists() else ""
 
 
 @cache

@@ -17,7 +17,16 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.kernels import Floats
-from validation.fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
+from validation.fitting import (
+    aiconfigurator,
+    catapult,
+    cnn_gpu,
+    deepbench,
+    neusight,
+    paradnn,
+    timm,
+    vidur,
+)
 from validation.fitting.hierarchy import hierarchical
 from validation.fitting.write import write, write_lines
 
@@ -209,6 +218,17 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         paradnn.steps,
         "training of fully connected networks in PyTorch ParaDnn, Adam",
         stack=paradnn.STACK,
+    ),
+    "calls": Stage(
+        "gpu",
+        {
+            "host.forward_conv2d_s": 8.5e-05,
+            "host.backward_conv2d_s": 0.00013,
+        },
+        cnn_gpu.steps,
+        "image networks of batch 12 in PyTorch (cnn-gpu)",
+        shared=("host.forward_conv2d_s", "host.backward_conv2d_s"),
+        held={"host.forward_conv2d_s": 0.2, "host.backward_conv2d_s": 0.2},
     ),
 }
 
