@@ -23,6 +23,7 @@ from steptime.prediction.calibrated.method import GPU, NAMES
 from validation.fitting import (
     aiconfigurator,
     catapult,
+    cnn_gpu,
     deepbench,
     intervals,
     neusight,
@@ -91,6 +92,10 @@ TARGETS = (
     Target(
         "fully connected training", paradnn.steps, ("-", "T4 8 % (6 %), A100 14 % (12 %)"),
         stack=paradnn.STACK,
+    ),
+    Target(
+        "image networks of batch 12", cnn_gpu.steps, ("22 %", "12 %"), "median",
+        stack=cnn_gpu.STACK,
     ),
     Target(
         "layers in TensorFlow 1", _layers, ("30 % (20 %)", "20 % (15 %)"), "median",

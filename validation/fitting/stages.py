@@ -20,7 +20,6 @@ from steptime.prediction.kernels import Floats
 from validation.fitting import (
     aiconfigurator,
     catapult,
-    cnn_gpu,
     deepbench,
     neusight,
     paradnn,
@@ -218,17 +217,6 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         paradnn.steps,
         "training of fully connected networks in PyTorch ParaDnn, Adam",
         stack=paradnn.STACK,
-    ),
-    "calls": Stage(
-        "gpu",
-        {
-            "host.forward_conv2d_s": 8.5e-05,
-            "host.backward_conv2d_s": 0.00013,
-        },
-        cnn_gpu.steps,
-        "image networks of batch 12 in PyTorch (cnn-gpu)",
-        shared=("host.forward_conv2d_s", "host.backward_conv2d_s"),
-        held={"host.forward_conv2d_s": 0.2, "host.backward_conv2d_s": 0.2},
     ),
 }
 

@@ -121,18 +121,14 @@ def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[O
     result: list[list[Op]] = []
     for op in graph.ops:
         last = -1
-        if OPS[op.kind].storage == "view":
-            last = _seen_through(op, group_of, result, stack)
-        elif op.kind in stack.joins or (stack.fuses and OPS[op.kind].pointwise):
+        if op.kind in stack.joins or (stack.fuses and _loops(op, stack)):
             made = [group_of[name] for name in op.inputs if name in group_of]
             last = max(made, default=-1)
             if made and made[0] < last and _waits(op, result[made[0]], users, stack):
                 last = len(result)  # runs once the casts of the others have
                 result.append(result[made[0]])
                 result[made[0]] = []
-        if last < 0 or not (
-            OPS[op.kind].storage == "view" or _joins(graph, op, result[last], users, stack)
-        ):
+        if last < 0 or not _joins(graph, op, result[last], users, stack):
             last = len(result)
             result.append([])
         result[last].append(op)
@@ -141,19 +137,10 @@ def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[O
     return [ops for ops in result if ops]
 
 
-def _seen_through(
-    op: Op, group_of: Mapping[str, int], groups: Sequence[Sequence[Op]], stack: Stack
-) -> int:
-    """Return the group that a view is part of, -1 for none: what comes after it may join.
-
-    That is the one that made what it is a view of, if the stack compiles loops and it is one.
-    """
-    last = group_of.get(op.inputs[0], -1)
-    if last < 0 or not (stack.compile and groups[last]):
-        return -1
-    head = groups[last][0]
-    loop = not OPS[head.kind].products and OPS[head.kind].storage != "view"
-    return last if loop and head.part == op.part and "vector" in stack.fuses else -1
+def _loops(op: Op, stack: Stack) -> bool:
+    """Whether an op can run in the loop of what it reads; a compiled loop sees through views."""
+    row = OPS[op.kind]
+    return row.pointwise or (stack.compile and row.storage == "view")
 
 
 def _joins(
@@ -166,16 +153,13 @@ def _joins(
     if head.kind in joined:
         return _takes(op, group, users, stack)
     unit = "matrix" if OPS[head.kind].products else "vector"
-    if (
-        not (OPS[op.kind].pointwise or unit in joined)
-        or OPS[head.kind].storage == "view"
-        or unit not in stack.fuses
-    ):
+    if unit not in stack.fuses or OPS[head.kind].storage == "view":
         return False
+    made = {name for one in group for name in one.outputs}.intersection(op.inputs)
+    if unit in joined or OPS[op.kind].storage == "view":  # it reduces or shows what is made
+        return bool(made)
     shape = graph.tensors[op.outputs[0]].shape
-    new = {name for one in group for name in one.outputs}
-    whole = unit in joined  # it reduces what the group makes
-    return any(name in new and (whole or graph.tensors[name].shape == shape) for name in op.inputs)
+    return OPS[op.kind].pointwise and any(graph.tensors[name].shape == shape for name in made)
 
 
 def _takes(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
@@ -200,22 +184,17 @@ def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> in
     What is read of a view stays in registers as what it is a view of, which is written only if
     others read of either.
     """
-    views = {op.outputs[0]: op.inputs[0] for op in ops if OPS[op.kind].storage == "view"}
+    views = {name for op in ops if OPS[op.kind].storage == "view" for name in op.outputs}
     new = {name for op in ops for name in op.outputs}
     inside = Counter(name for op in ops for name in op.inputs if op.outputs[0] not in views)
     left = {name: users[name] - inside[name] for name in new}
-    for view, source in reversed(views.items()):  # what only the group reads through
-        left[source] += left[view] - 1
-    kept = 0
-    for name, reads in inside.items():
-        kept += graph.tensors[name].size_bytes * (reads if name in new else reads - 1)
-    made = (name for name in new - views.keys() if not left[name] and _read(name, inside, views))
-    return kept + sum(graph.tensors[name].size_bytes for name in made)
-
-
-def _read(name: str, inside: Mapping[str, int], views: Mapping[str, str]) -> bool:
-    """Whether a group reads what it made, or a view of it."""
-    return name in inside or any(_read(v, inside, views) for v, of in views.items() if of == name)
+    for op in reversed(ops):
+        if op.outputs[0] in views:  # others may read what it is a view of through it
+            left[op.inputs[0]] += sum(left[name] for name in op.outputs) - 1
+    times = inside - Counter(dict.fromkeys(inside.keys() - new, 1))  # others are read once
+    made = (name for name in new - views if users[name] and not left[name])
+    kept = times + Counter(made)  # reads, and writes
+    return sum(graph.tensors[name].size_bytes * count for name, count in kept.items())
 
 
 @lru_cache(maxsize=1 << 16)
