@@ -29,7 +29,7 @@ from steptime.sweeps.cluster.outcome import failure_record
 from steptime.sweeps.cluster.scheduler import SCHEDULERS
 from steptime.sweeps.cluster.submit import send
 from steptime.sweeps.experiment import check_experiment
-from steptime.sweeps.run import How, Request
+from steptime.sweeps.run import Means, SweepRequest
 
 EXPERIMENT = {
     "name": "ten thousand",
@@ -59,7 +59,7 @@ def _times(out: Path) -> dict[str, object]:
 
     experiment = check_experiment(EXPERIMENT, "benchmark")
     cells, _ = timed("cells_s", lambda: cells_of(experiment, "benchmark", on_cluster=True))
-    request = Request("ten thousand", cells, out, How())
+    request = SweepRequest("ten thousand", cells, out, Means())
     first = timed("plan_and_submit_s", lambda: send(request, _ignore))
     queued = timed("status_queued_s", lambda: cluster.status(out, _ignore))
     _half_done(out)

@@ -44,7 +44,7 @@ def compared(strategy: str) -> dict[str, Any]:
     single = prepared(2 * BATCH, 1, "")
     one = single.trace.args[0]
     device = next(iter(one.inputs["input"].devices()))
-    place = backend.Spread([device])
+    place = backend.JaxSpread([device])
     one.inputs.update(place.put_inputs(inputs))
     one.carry = one.carry._replace(weights=place.put(before))
     for _ in range(STEPS):

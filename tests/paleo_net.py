@@ -11,8 +11,9 @@ import pytest
 
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Layer, Op, check
+from steptime.core.graph import Graph, Op, check
 from steptime.core.workload import Workload
+from steptime.paleo.layers import Layer
 
 Table = dict[str, Any]
 
@@ -64,7 +65,7 @@ def graph_of(folder: Path, layers: Mapping[str, Any], **how: Any) -> Graph:
 
 
 def by_name(graph: Graph) -> dict[str, Layer]:
-    return {made.name: made for made in graph.layers}
+    return {made.name: made for made in graph.source}
 
 
 def op_of(graph: Graph, name: str) -> Op:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from steptime.core.workload import Value, Workload
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 
 PLATFORM = "cpu-amd-epyc-9r14-2t"
 PEAK, BANDWIDTH, LAUNCH = 204e9, 39e9, 1e-6
-TORCH = Method("torch", "2.13.0", {"compile": False, "threads": 2, "budget_s": 3.0, "runs": 1})
-ROOFLINE = Method(
+TORCH = RecordMethod(
+    "torch", "2.13.0", {"compile": False, "threads": 2, "budget_s": 3.0, "runs": 1}
+)
+ROOFLINE = RecordMethod(
     "roofline",
     "1",
     {

@@ -23,8 +23,7 @@ from steptime.prediction.method import Method
 from steptime.questions.plan.answer import fits
 from steptime.questions.plan.request import Site
 from steptime.questions.plan.step import plan_time
-from steptime.questions.serve.answer import Request as Service
-from steptime.questions.serve.answer import loaded, memory_of, times_of
+from steptime.questions.serve.answer import Service, loaded, memory_of, times_of
 from steptime.questions.serve.load import ROUNDS, Demand
 from steptime.questions.serve.phases import Phases
 

@@ -14,7 +14,7 @@ from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.readers import read_path
-from steptime.records.record import NO_OP, Method, Quantity, Record
+from steptime.records.record import NO_OP, Quantity, Record, RecordMethod
 from steptime.reports.charts import draw
 
 
@@ -23,7 +23,7 @@ def _record(scope: str, origin: str = "measured", kind: str = "", **values: floa
     options = {"peak_flop_per_s": 1e3} if origin == "predicted" else {"threads": 1}
     return Record(
         origin=origin,
-        method=Method(name, "1", options),
+        method=RecordMethod(name, "1", options),
         workload=Workload("net", {"width": 8}, 4),
         platform="t4",
         quantities={key: Quantity(value) for key, value in values.items()},
@@ -128,7 +128,7 @@ def test_the_last_prediction_counts() -> None:
     from dataclasses import replace
 
     later = [
-        replace(one, taken_at="2026-02-01T00:00:00+00:00", method=Method("analytic", "1", {}))
+        replace(one, taken_at="2026-02-01T00:00:00+00:00", method=RecordMethod("analytic", "1", {}))
         for one in PREDICTED[:2]
     ]
     assert _by_name(_table([*PREDICTED, *later]))["linear"]["ops"] == 1
@@ -136,7 +136,8 @@ def test_the_last_prediction_counts() -> None:
 
 def test_a_peak_or_a_share_that_is_no_number_is_unknown() -> None:
     wrong = [
-        replace(one, method=Method("roofline", "1", {"peak_flop_per_s": "x"})) for one in PREDICTED
+        replace(one, method=RecordMethod("roofline", "1", {"peak_flop_per_s": "x"}))
+        for one in PREDICTED
     ]
     assert {row["peak_fraction"] for row in _table(MEASURED + wrong).rows} == {None}
     empty = replace(_op("c", "linear", 1, 1), quantities={"published_flop_share": Quantity()})

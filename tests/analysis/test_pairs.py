@@ -20,7 +20,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records import data, store
 from steptime.records.data import Data
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.reports.page import page
 from told import by_column, predicted_and_measured, two_folders, two_platforms
 
@@ -134,7 +134,7 @@ def test_two_folders_pair_equal_options_and_say_what_differs() -> None:
     assert two_folders(a, b[1:]).unpaired[0]["reason"] == (
         "not with these options in the second folder"
     )
-    newer = replace(b[0], method=Method("torch", "2.14", {"threads": 1}))
+    newer = replace(b[0], method=RecordMethod("torch", "2.14", {"threads": 1}))
     assert len(two_folders(a[:1], [newer]).pairs) == 1
 
 
@@ -306,7 +306,7 @@ def test_levels_of_threads_options_dtypes_hyperparameters_folders_and_prediction
     assert (pair["against"], pair["level"], pair["name"]) == ("64", "128", "fc")
     (pair,) = by_column([("old", [eight]), ("new", [fused])], "folder").pairs
     assert (pair["against"], pair["level"], pair["differ"]) == ("old", "new", ["compile no | yes"])
-    other = replace(a_prediction(0.4), method=Method("paleo", "1"))
+    other = replace(a_prediction(0.4), method=RecordMethod("paleo", "1"))
     (pair,) = by_column([("", [a_prediction(0.1), other, eight])], "predicted_by").pairs
     assert (pair["against"], pair["level"], pair["ratio"]) == ("roofline", "paleo", 4)
 
@@ -329,7 +329,7 @@ def test_what_differs_inside_a_pair_is_said(
 def test_more_rows_than_are_held_are_written_as_few_are(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    far = Method("torch", "2.13.0", {"threads": 2, "gpu": "p\"'100"})
+    far = RecordMethod("torch", "2.13.0", {"threads": 2, "gpu": "p\"'100"})
     records = [
         on_host(f"n{at}", 0.1 * batch + at, workload=replace(FC, batch_per_replica=batch))
         for batch in (1, 2, 4)

@@ -19,7 +19,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records.data import Data
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.reports.charts import EmptyPlotError
 
 ONE = analysis("sensitivity")
@@ -36,7 +36,7 @@ def cells(speed: Speed, platform: str = "a", dtype: str = "float32", **more: Any
         found.append(
             Record(
                 origin="published",
-                method=Method("theirs", "1", {}),
+                method=RecordMethod("theirs", "1", {}),
                 workload=Workload("fc", params, batch, dtype=dtype),
                 platform=platform,
                 quantities={}
@@ -137,7 +137,7 @@ def test_collinear_hyperparameters_are_said() -> None:
     records = [
         Record(
             origin="published",
-            method=Method("theirs", "1", {}),
+            method=RecordMethod("theirs", "1", {}),
             workload=Workload("fc", {"nodes": n, "inputs": 3 * n}, batch),
             platform="a",
             quantities={"published_flop_per_s": Quantity(float(n * batch))},

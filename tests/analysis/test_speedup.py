@@ -22,7 +22,7 @@ from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.readers import read_path
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.reports.charts.files import save
 
 GPU, TPU = "v100-sxm2-16gb", "tpu-v2-8"
@@ -33,7 +33,7 @@ def step(platform: str, batch: int, step_s: float, nodes: int = 64, **more: Any)
         "fc", {"layers": 4, "nodes": nodes}, batch, dtype=more.pop("dtype", "float32")
     )
     quantities = {"step_s": Quantity(value=step_s)} | more.pop("quantities", {})
-    return Record("published", Method("log", "1"), workload, platform, quantities, **more)
+    return Record("published", RecordMethod("log", "1"), workload, platform, quantities, **more)
 
 
 def speedup(*records: Record, **settings: Any) -> Table:
@@ -146,7 +146,7 @@ def measured(options: dict[str, Any], step_s: float, host: str = "n1", seed: int
     rng = np.random.default_rng(seed)
     samples = tuple((step_s * rng.lognormal(0, 0.01, 60)).tolist())
     quantities = {"step_s": Quantity(samples=samples)}
-    method = Method("torch", "2.13.0", options)
+    method = RecordMethod("torch", "2.13.0", options)
     workload = Workload("fc", {"layers": 4}, 64)
     return Record("measured", method, workload, "cpu", quantities, env={"host": host})
 
@@ -301,7 +301,7 @@ def test_a_picture_of_many_points_is_thinned_evenly() -> None:
 
 def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path: Path) -> None:
     records = [
-        Record("published", Method("log", "1"), Workload("rnn", {"cell": cell}, 8), platform,
+        Record("published", RecordMethod("log", "1"), Workload("rnn", {"cell": cell}, 8), platform,
                {"step_s": Quantity(value=value)})
         for cell, value in (("lstm", 2.0), ("gru", 1.0)) for platform in ("one", "two")
     ]  # fmt: skip

@@ -3,9 +3,12 @@ import math
 
 import pytest
 
-from steptime.calibration.cases import op_kernels
+from steptime.calibration.cases import conditions, op_kernels
+from steptime.calibration.evaluate import score
 from steptime.calibration.mapping import cases_of, mapping, plain_case
 from steptime.core.errors import InputError
+from steptime.hardware import catalog
+from steptime.prediction import cost_model
 
 TABLE = """op, b, m, n, k, time (ms), card, other
 bmm, 8, 128, 64, 32, 0.5, V100, 0.4
@@ -221,3 +224,17 @@ def test_networks_that_nobody_knows_are_counted_with_the_nearest_known(tmp_path)
     assert case.workload.model == "resnet18"
     cause = "unknown model 'resnet5O'; did you mean 'resnet50'?"
     assert unasked == [(f"{path}:2", cause), (f"{path}:4", cause)]
+
+
+def test_a_mapping_says_how_its_ops_were_timed():
+    row = {"kind": "linear", "shapes": [[64, 32], [16, 32]], "device": "v100", "seconds": 1e-3}
+    mine = plain_case({**row, "timing": {"linear": 4.0, "seen": 1.0, "pause_s": 0.0}})
+    assert dict(mine.timing) == {"linear": 4.0, "seen": 1.0, "pause_s": 0.0}
+    seconds = [one.value for one in score([plain_case(row), mine], cost_model("calibrated"))]
+    call_s = catalog.priors("gpu")["launch.isolated_s"].value
+    assert seconds[0] == pytest.approx(call_s * conditions()["isolated.linear"].value, rel=0.2)
+    assert seconds[1] == pytest.approx(4 * call_s, rel=0.2)
+    with pytest.raises(InputError, match="timing 'lineer'"):
+        plain_case({**row, "timing": {"lineer": 2.0}})
+    with pytest.raises(InputError, match=r"timing\.linear"):
+        plain_case({**row, "timing": {"linear": -1.0}})

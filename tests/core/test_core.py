@@ -24,9 +24,9 @@ from steptime.records.record import (
     ORIGINS,
     SMALLEST,
     STATUSES,
-    Method,
     Quantity,
     Record,
+    RecordMethod,
     record_from_json,
     record_to_json,
 )
@@ -185,7 +185,7 @@ def test_sizes_of_tensors() -> None:
 WORKLOAD = Workload("fc", {"layers": 4, "nodes": 8, "inputs": 3, "outputs": 2}, 16)
 MEASURED = Record(
     origin="measured",
-    method=Method("torch", "2.13.0", {"compile": False, "threads": 2, "nested": {"a": [1]}}),
+    method=RecordMethod("torch", "2.13.0", {"compile": False, "threads": 2, "nested": {"a": [1]}}),
     workload=WORKLOAD,
     platform="cpu-some-2t",
     quantities={
@@ -244,7 +244,7 @@ workloads = st.builds(
 records = st.builds(
     Record,
     st.sampled_from(ORIGINS),
-    st.builds(Method, words, words, st.dictionaries(words, plain, max_size=3)),
+    st.builds(RecordMethod, words, words, st.dictionaries(words, plain, max_size=3)),
     workloads,
     words,
     st.dictionaries(st.sampled_from(list(QUANTITIES)), quantities, max_size=3),

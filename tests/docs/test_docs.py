@@ -55,7 +55,7 @@ from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
 from steptime.records import store
 from steptime.records.readers.csv_mapping import check_mapping
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
@@ -560,13 +560,13 @@ def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_formats_and_keys_of_importing() -> None:
     from steptime.records.readers import READERS
-    from steptime.records.readers.csv_mapping import Keys
+    from steptime.records.readers.csv_mapping import QuantityKeys
 
     text = _text("docs/importing.md")
     formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
     assert formats == [*READERS, "csv"]
     keys = _first_names(_section("docs/importing.md", "Any table"))
-    assert set(keys) == set(Keys.model_fields)
+    assert set(keys) == set(QuantityKeys.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -590,7 +590,7 @@ def test_keys_of_run_and_sweep() -> None:
     text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "run")))
     inner = [found[key] for key in ("step_s", "speed", "fraction_of_peak")]
     assert {key for table in (found, *inner) for key in table} <= text
-    failed = Record("measured", Method("m", "1"), record.workload, "t4", {}, status="oom")
+    failed = Record("measured", RecordMethod("m", "1"), record.workload, "t4", {}, status="oom")
     outcome = Outcome(statuses=Counter(oom=1), unsuccessful=[failed])
     document = {"name": "", "out": "", **summary(outcome)}
     text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "sweep")))
@@ -739,11 +739,13 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-def test_the_types_of_the_design_are_those_of_the_code() -> None:
-    types = _first_names(_section("docs/design.md", "Types"))
-    code = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
-    assert types
-    assert all(re.search(rf"^class {name}\b", code, re.MULTILINE) for name in types)
+def test_a_class_has_a_name_and_a_meaning_of_its_own() -> None:
+    classes = runpy.run_path(str(ROOT / "scripts/draw-house"))["classes"]()
+    count = Counter(name for name, *_ in classes)
+    assert {name: n for name, n in count.items() if n > 1} == {}
+    public = [name for name, *_ in classes if not name.startswith("_")]
+    assert _first_names(_section("docs/design.md", "Types")) == public
+    assert [name for name, meaning, _ in classes if not name.startswith("_") and not meaning] == []
 
 
 def test_the_cookbook_names_tables_that_exist() -> None:

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.energy.accelerator import chips_at, diagnosis, estimate
 from steptime.energy.accelerators import MeasuredNetwork, accelerator_names, accelerators
 from steptime.energy.process import INVERTERS, Process, factors, read_process
-from steptime.energy.request import Asked, Request
+from steptime.energy.request import ChipLayer, ChipRequest
 
 EYERISS, EIE = accelerators("eyeriss+eie")
 CHIPS = chips_at((EYERISS, EIE), Process(65), "dennard")
@@ -27,7 +27,7 @@ def _net(name: str) -> MeasuredNetwork:
     return next(net for net in EYERISS.networks if net.name == name)
 
 
-def _whole(name: str) -> Request:
+def _whole(name: str) -> ChipRequest:
     rows = [
         row.name
         for one in (EYERISS, EIE)
@@ -35,7 +35,7 @@ def _whole(name: str) -> Request:
         if net.name == name
         for row in net.layers
     ]
-    return Request(name, name, tuple(map(Asked, rows)))
+    return ChipRequest(name, name, tuple(map(ChipLayer, rows)))
 
 
 @pytest.mark.parametrize("name", accelerator_names())
@@ -141,8 +141,12 @@ def test_eie_beside_cpu_and_gpu(platform: str, slower: float, energy: float) -> 
 
 
 def test_any_other_layer_costs_its_multiply_adds() -> None:
-    layers = (Asked("a", "conv2d", 1000), Asked("b", "linear", 10), Asked("c", "attention", 7))
-    found = estimate(Request("mine", "", layers), CHIPS)
+    layers = (
+        ChipLayer("a", "conv2d", 1000),
+        ChipLayer("b", "linear", 10),
+        ChipLayer("c", "attention", 7),
+    )
+    found = estimate(ChipRequest("mine", "", layers), CHIPS)
     assert [one.name for one in found.not_covered] == ["c"]
     conv, fc = found.layers
     # AlexNet a batch of 4, VGG-16 a batch of 3, both convolutions of one image
@@ -170,8 +174,8 @@ def test_dram_has_a_line_of_its_own() -> None:
     assert found["energy_low_j"] == pytest.approx(moved * 1300e-12 / 8)
     assert found["energy_high_j"] == pytest.approx(moved * 2600e-12 / 8)
     assert found["energy_j"] == pytest.approx(moved * 1950e-12 / 8)
-    layers = (Asked("a", "conv2d", 1000), Asked("b", "linear", 10))
-    scaled = estimate(Request("mine", "", layers), CHIPS).dram()
+    layers = (ChipLayer("a", "conv2d", 1000), ChipLayer("b", "linear", 10))
+    scaled = estimate(ChipRequest("mine", "", layers), CHIPS).dram()
     mean = (15.4e6 / 4 + 321.3e6 / 3) / (665_784_864 + 15_346_630_656)
     assert scaled["dram_bytes"] == pytest.approx(1000 * mean)
     # CONV5-3 and CONV1-1 of VGG-16
@@ -182,7 +186,9 @@ def test_dram_has_a_line_of_its_own() -> None:
 
 def test_one_chip_runs_its_own_part() -> None:
     only = chips_at(accelerators("eie"), Process(45), "none")
-    found = estimate(Request("mine", "", (Asked("a", "conv2d", 1), Asked("b", "linear", 1))), only)
+    found = estimate(
+        ChipRequest("mine", "", (ChipLayer("a", "conv2d", 1), ChipLayer("b", "linear", 1))), only
+    )
     assert [one.name for one in found.not_covered] == ["a"]
     assert found.supposed_pruned == ("b",)
     assert found.parts == ("fc",)

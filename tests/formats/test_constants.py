@@ -15,9 +15,9 @@ _X = np.arange(24).reshape(2, 3, 4) - 7
 _ROW = np.array([3, -2, 1, 5])
 
 
-def _of(x: np.ndarray) -> c.Array:
+def _of(x: np.ndarray) -> c.NdArray:
     dtype = {"b": "bool", "f": "float64"}.get(x.dtype.kind, "int64")
-    return c.Array(x.shape, dtype, tuple(x.reshape(-1).tolist()))
+    return c.NdArray(x.shape, dtype, tuple(x.reshape(-1).tolist()))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def _of(x: np.ndarray) -> c.Array:
         (c.slice_(_of(_ROW), 0, -1, -(2**62), -1), _ROW[::-1]),
         (c.gather(_of(_ROW), c.scalar(-3)), _ROW[-3]),
         (c.gather_nd(_of(_ROW), c.array([2])), _ROW[2]),
-        (c.gather_nd(_of(_X), c.Array((2, 1), "int64", (1, 0))), _X[[1, 0]]),
+        (c.gather_nd(_of(_X), c.NdArray((2, 1), "int64", (1, 0))), _X[[1, 0]]),
         (c.tile(_of(_X), (1, 2, 3)), np.tile(_X, (1, 2, 3))),
         (c.triangle(_of(_X), 1, upper=False), np.tril(_X, 1)),
         (c.gather(_of(_X), c.array([-1, 0]), 1), _X[:, [-1, 0]]),
@@ -53,7 +53,7 @@ def _of(x: np.ndarray) -> c.Array:
         (c.reshape(_of(_X), (6, 4)), _X.reshape(6, 4)),
     ],
 )
-def test_the_same_values_as_numpy(ours: c.Array, theirs: np.ndarray) -> None:
+def test_the_same_values_as_numpy(ours: c.NdArray, theirs: np.ndarray) -> None:
     assert ours.shape == theirs.shape
     assert list(ours.values or ()) == theirs.reshape(-1).tolist()
 

@@ -141,8 +141,8 @@ def outcome(text: str, batch: int, training: bool) -> str:
     except (InputError, ShapeError) as error:
         return str(error)
     check(graph)
-    assert len(graph.layers) >= 2
-    assert {made.op for made in graph.layers if made.op} <= {op.name for op in graph.ops}
+    assert len(graph.source) >= 2
+    assert {made.op for made in graph.source if made.op} <= {op.name for op in graph.ops}
     if training:
         check(training_graph(graph, "sgd"))
     return ""

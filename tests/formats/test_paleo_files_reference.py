@@ -13,8 +13,10 @@ import pytest
 
 from paleo_net import by_name, workload
 from steptime.build import build, build_step
-from steptime.core.graph import LAYER_KINDS, Layer, check
+from steptime.core.graph import check
 from steptime.measure.contract import Options
+from steptime.paleo.layers import Layer
+from steptime.paleo.rules import RULES
 
 PARAMETERS = {"alex_v2": 50_303_912, "vgg16": 138_357_544}
 
@@ -33,15 +35,15 @@ def test_every_file_builds(shared: Path) -> None:
         for phase in ("infer", "train"):
             graph = build_step(workload(path, batch=2, phase=phase))
             check(graph)
-            assert {made.kind for made in graph.layers} <= set(LAYER_KINDS)
-            assert all(made.outputs[0] == 2 for made in graph.layers)
+            assert {made.kind for made in graph.source} <= {"input", *RULES, "other"}
+            assert all(made.outputs[0] == 2 for made in graph.source)
             ops = {op.name for op in graph.ops}
-            assert all(made.op in ops for made in graph.layers if made.op)
-            for made in graph.layers:
+            assert all(made.op in ops for made in graph.source if made.op)
+            for made in graph.source:
                 if made.op:
                     assert graph.tensors[made.op].size == prod(made.outputs)
         if name in PARAMETERS:
-            assert sum(made.parameters for made in graph.layers) == PARAMETERS[name]
+            assert sum(made.parameters for made in graph.source) == PARAMETERS[name]
             assert graph.parameters == PARAMETERS[name]
 
 
@@ -64,17 +66,17 @@ def test_layers_are_those_of_the_original(shared: Path) -> None:
     compared = 0
     for said in json.loads((folder / "layers_static.json").read_text()).values():
         graph = build(workload(found[said["net"]], said["batch"]))
-        for made, layer_said in zip(graph.layers, said["layers"], strict=True):
+        for made, layer_said in zip(graph.source, said["layers"], strict=True):
             assert_same(made, layer_said)
             compared += 1
     for said in json.loads((folder / "graph.json").read_text()).values():
         graph = build(workload(found[said["net"]]))
-        assert [made.name for made in graph.layers] == said["topology_order"]
-        for made, layer_said in zip(graph.layers, said["native_batch"], strict=True):
+        assert [made.name for made in graph.source] == said["topology_order"]
+        for made, layer_said in zip(graph.source, said["native_batch"], strict=True):
             assert_same(made, layer_said)
     for key, said in json.loads((folder / "synthetic_outputs.json").read_text()).items():
         graph = build(workload(found[key.partition("__")[0]]))
-        for made, layer_said in zip(graph.layers, said["static"], strict=True):
+        for made, layer_said in zip(graph.source, said["static"], strict=True):
             assert_same(made, layer_said)
     assert compared == 3 * (15 + 19 + 25)
 

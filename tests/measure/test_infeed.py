@@ -28,12 +28,12 @@ from steptime.measure.contract import (
     meaningful,
     method,
 )
-from steptime.measure.data.sources import Input, open_input
+from steptime.measure.data.sources import CellInput, open_input
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination
 from steptime.records.data import Data
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 
 TOKENS = "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=9"
 FC = "fc:layers=1,nodes=16,inputs=16,outputs=4"
@@ -59,7 +59,7 @@ def _work(text: str = FC, batch: int = 20, **how: str) -> Workload:
 
 def _prepared(
     backend: ModuleType, folder: Path, work: Workload, **changes: Any
-) -> tuple[Prepared, Input]:
+) -> tuple[Prepared, CellInput]:
     options = Options(input="dataset", data=str(folder), threads=1, **changes)
     graph = build(work)
     given = open_input(graph, work, options)
@@ -77,7 +77,7 @@ def _close() -> Iterator[None]:
         _OPENED.pop().close()
 
 
-def _accuracy(prepared: Prepared, work: Workload, given: Input) -> float:
+def _accuracy(prepared: Prepared, work: Workload, given: CellInput) -> float:
     quantities, _ = examination(prepared, work, Options(train_steps=10), given)()
     return quantities["accuracy"].samples[0]
 
@@ -363,7 +363,7 @@ def _record(step_s: list[float], input_s: list[float] | None = None, **env: Any)
     quantities = {"step_s": Quantity(samples=tuple(step_s), columns=columns)}
     if input_s:
         quantities["input_s"] = Quantity(samples=tuple(input_s), columns=columns)
-    return Record("measured", Method("torch", "2"), _work(), "t4", quantities, env=env)
+    return Record("measured", RecordMethod("torch", "2"), _work(), "t4", quantities, env=env)
 
 
 def test_the_infeed_share_is_derived_when_read() -> None:

@@ -80,7 +80,9 @@ class Machine:
     def clock(self) -> float:
         return self.now_s
 
-    def case(self, group: str, work: float, per_s: float, prepare_s: float = 0.0) -> sampling.Case:
+    def case(
+        self, group: str, work: float, per_s: float, prepare_s: float = 0.0
+    ) -> sampling.ProbeCase:
         def timer(calls: int) -> float:
             self.order.append(f"{group} {work:g}")
             spent_s = calls * work / per_s
@@ -91,7 +93,7 @@ class Machine:
             self.now_s += prepare_s
             return timer
 
-        return sampling.Case(group, {"size": int(work)}, work, int(work), prepare)
+        return sampling.ProbeCase(group, {"size": int(work)}, work, int(work), prepare)
 
 
 def best_per_s(curve: Any) -> float:
@@ -146,9 +148,9 @@ def test_a_hiccup_does_not_end_a_curve() -> None:
 
         return timer
 
-    smaller = sampling.Case("gemm.float32", {"size": 0}, 1e4, 1, tiny.prepare)
-    first = sampling.Case("gemm.float32", {"size": 1}, 1e5, 1, prepare)
-    second = sampling.Case("gemm.float32", {"size": 2}, 1e8, 1000, large.prepare)
+    smaller = sampling.ProbeCase("gemm.float32", {"size": 0}, 1e4, 1, tiny.prepare)
+    first = sampling.ProbeCase("gemm.float32", {"size": 1}, 1e5, 1, prepare)
+    second = sampling.ProbeCase("gemm.float32", {"size": 2}, 1e8, 1000, large.prepare)
     curves, skipped = sampling.sample([smaller, first, second], 10.0, fake.clock)
     assert skipped == {}
     assert best_per_s(curves["gemm.float32"]) == pytest.approx(1e9)
@@ -169,7 +171,9 @@ def test_what_a_device_cannot_do_is_said() -> None:
     def refuse() -> sampling.Timer:
         raise sampling.RefusedError("no such kernel")
 
-    curves, skipped = sampling.sample([sampling.Case("gemm.float16", {"m": 64}, 1, 1, refuse)], 1.0)
+    curves, skipped = sampling.sample(
+        [sampling.ProbeCase("gemm.float16", {"m": 64}, 1, 1, refuse)], 1.0
+    )
     assert curves == {"gemm.float16": {}}
     assert skipped == {"gemm.float16": ["m=64 and larger: no such kernel"]}
 

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError
 from steptime.measure.contract import Options
 from steptime.measure.profile import profile_cell, times_of
 from steptime.records.record import NO_OP, UNATTRIBUTED
-from steptime.records.trace import Part, events_of, profile_of
+from steptime.records.trace import TracePart, events_of, profile_of
 
 
 def _event(cat: str, name: str, ts: float, dur: float, tid: object = 1, **args: object) -> Any:
@@ -61,10 +61,10 @@ def test_kernels_belong_to_the_ops_that_launched_them() -> None:
     seconds = {part: values[0] for part, values in profile.parts.items()}
     assert seconds == pytest.approx(
         {
-            Part("fc1/linear", "aten::linear", "forward"): 200e-6,
-            Part("fc1/linear", "aten::linear", "backward"): 300e-6,  # 250, and 50 of 100 alone
-            Part("optimizer", "aten::_foreach_add_", "update"): 100e-6,
-            Part("", "Memcpy HtoD", "forward"): 50e-6,
+            TracePart("fc1/linear", "aten::linear", "forward"): 200e-6,
+            TracePart("fc1/linear", "aten::linear", "backward"): 300e-6,  # 250, and 50 of 100 alone
+            TracePart("optimizer", "aten::_foreach_add_", "update"): 100e-6,
+            TracePart("", "Memcpy HtoD", "forward"): 50e-6,
         }
     )
     found = {one.scope: one for one in times_of(profile, {"fc1/linear": "linear"}, first=0)}
@@ -80,10 +80,10 @@ def test_without_a_device_the_time_is_the_hosts() -> None:
     seconds = {part: values[0] for part, values in profile.parts.items()}
     assert seconds == pytest.approx(
         {
-            Part("fc1/linear", "aten::empty", "forward"): 2e-6,
-            Part("fc1/linear", "aten::linear", "forward"): 70e-6,  # of the node: it came last
-            Part("fc1/linear", "aten::linear", "backward"): 67e-6,
-            Part("optimizer", "aten::_foreach_add_", "update"): 50e-6,
+            TracePart("fc1/linear", "aten::empty", "forward"): 2e-6,
+            TracePart("fc1/linear", "aten::linear", "forward"): 70e-6,  # of the node: it came last
+            TracePart("fc1/linear", "aten::linear", "backward"): 67e-6,
+            TracePart("optimizer", "aten::_foreach_add_", "update"): 50e-6,
         }
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.sweeps.cluster.scheduler import (
-    Array,
+    JobArray,
     JobExit,
     Need,
     Node,
@@ -86,7 +86,7 @@ def _ask(what: str) -> None:
         raise SchedulerError(f"fake: {STATE.away}")
 
 
-def submit(array: Array) -> str:
+def submit(array: JobArray) -> str:
     _ask("submit")
     if "partition=nowhere" in array.script.read_text():
         raise InputError("fake: invalid partition specified: nowhere")

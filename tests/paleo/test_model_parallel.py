@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import split_alexnet
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
 from steptime.hardware.device import Device, Link
+from steptime.paleo.layers import Layer
 from steptime.paleo.model_parallel import (
     FORK_NOTE,
     MEMORY_NOTE,
@@ -25,10 +25,10 @@ from steptime.paleo.model_parallel import (
     model_parallel,
     splits_of,
 )
-from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.paleo.placement import Node, nodes
+from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.placement import LayerTimes, nodes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Exchange, data_parallel
+from steptime.questions.scaling import Sync, data_parallel
 
 MS = 1e3
 PASSES = ("forward_s", "backward_s", "update_s")
@@ -155,7 +155,7 @@ def test_nested_lists_of_the_original(shared: Path) -> None:
     """Of networks without forks, and of any that the data has with them."""
     for net, expected in json.loads((shared / "paleo/graph.json").read_text()).items():
         model = StepModel(shared / "paleo/nets" / f"{net}.json", "K40")
-        assert as_json(nested(model.graph(1).layers)) == expected["nested"]
+        assert as_json(nested(model.graph(1).source)) == expected["nested"]
 
 
 def as_json(items: Nested) -> list[Any]:
@@ -167,7 +167,7 @@ def as_json(items: Nested) -> list[Any]:
 
 def names(items: Nested) -> Iterator[str]:
     for item in items:
-        if isinstance(item, Group):
+        if isinstance(item, Fork):
             for chain in item.chains:
                 yield from names(chain)
         else:
@@ -278,7 +278,7 @@ def test_one_device_has_nothing_to_split(method: str, net: str) -> None:
 # What every other method mends
 
 
-def toy_nodes(tmp_path: Path, splits: int, **more: Any) -> dict[str, Node]:
+def toy_nodes(tmp_path: Path, splits: int, **more: Any) -> dict[str, LayerTimes]:
     model = StepModel(split_alexnet.write(tmp_path, splits), TOY, WIRE, **more)
     return {node.layer.name: node for node in nodes(model, 16, "model")}
 
@@ -341,7 +341,7 @@ def test_hybrid_by_hand(tmp_path: Path) -> None:
     assert parts["data"]["sync_s"] == row.exposed_comm_s == pytest.approx(ring)
     assert row.step_s == pytest.approx(row.compute_s + ring)
     assert row.samples_per_s == pytest.approx(splits * batch / row.step_s)
-    small = hybrid(model, batch, splits, exchange=Exchange("tree", compression=2.0))
+    small = hybrid(model, batch, splits, exchange=Sync("tree", compression=2.0))
     half = 4 * parameters / 2
     tree = 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.memory_bytes_per_s
     assert small.exposed_comm_s == pytest.approx(tree)
@@ -361,4 +361,4 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="2 replicas need a link"):
             run(StepModel(path, TOY), 16)
     with pytest.raises(InputError, match="overlap"):
-        hybrid(model, 16, exchange=Exchange(overlap=True))
+        hybrid(model, 16, exchange=Sync(overlap=True))

@@ -15,9 +15,10 @@ import pytest
 from stepping import kernels, step_model, three
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Layer
+from steptime.core.graph import Graph
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.paleo.layers import Layer, layers_in
 from steptime.paleo.method import METHOD as PALEO
 from steptime.paleo.method import with_faults
 from steptime.paleo.rules import rule_of
@@ -123,7 +124,7 @@ def test_how_much_the_originals_backward_pass_is_too_large(paleo: Path) -> None:
     for net, case in table.items():
         folder = "converted" if (paleo / f"nets/converted/{net}.json").exists() else "."
         graph = network(str(paleo / "nets" / folder / f"{net}.json"))
-        layers = {layer.name for layer in graph.layers if layer.kind == "conv"}
+        layers = {layer.name for layer in layers_in(graph) if layer.kind == "conv"}
         flop = [
             sum(
                 kernel.flop

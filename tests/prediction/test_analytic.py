@@ -25,6 +25,7 @@ from steptime.network.ops.builder import Builder
 from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
 from steptime.paleo.price import added, longer
+from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.kernel import Interval, Kernel, Settings
@@ -67,7 +68,7 @@ def lowered(graph: Graph, options: str = "", dtype: str = "float32") -> Lowered:
 def kernel(flop: float, *tensors: float, serial: int = 1) -> Kernel:
     moved = sum(tensors)
     return Kernel(
-        "op", "relu", "forward", "float32", "vector", flop, moved, serial=serial, tensors=tensors
+        "op", "relu", "forward", "float32", "vector", flop, moved, serial=serial, figures=tensors
     )
 
 
@@ -155,8 +156,12 @@ def test_paleo_with_every_correction_is_analytic(text: str) -> None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -> None:
     changed = ANALYTIC.under({name: "paleo"})
-    assert changed.settings.faults == {name}
-    assert with_faults(changed, ()).settings == ANALYTIC.settings == Settings()
+    assert settings_of(changed.settings).faults == {name}
+    assert (
+        with_faults(changed, ()).settings
+        == settings_of(ANALYTIC.settings)
+        == settings_of(Settings())
+    )
     with pytest.raises(InputError, match=f"analytic: option {name} is exact or paleo, not 'no'"):
         ANALYTIC.under({name: "no"})
 
@@ -331,12 +336,12 @@ def test_explaining_leads_from_one_method_to_the_other() -> None:
         ppp = " ".join(one for one in options.split() if one.startswith("ppp"))
         first = times(graph, device, ppp, "paleo", dtype)
         last = times(graph, device, options, "analytic", dtype)
-        assert steps[0].step_s == first.step_s
-        assert steps[-1].step_s == last.step_s
-        assert (steps[-1].forward_s, steps[-1].update_s) == (last.forward_s, last.update_s)
-        total = steps[0].step_s + sum(step.change_s for step in steps)
+        assert steps[0]["step_s"] == first.step_s
+        assert steps[-1]["step_s"] == last.step_s
+        assert (steps[-1]["forward_s"], steps[-1]["update_s"]) == (last.forward_s, last.update_s)
+        total = steps[0]["step_s"] + sum(step["change_s"] for step in steps)
         assert total == pytest.approx(last.step_s, rel=1e-12)
-        names = [step.correction for step in steps]
+        names = [step["correction"] for step in steps]
         assert names[0] == "paleo"
         assert ("backward" in names) == ("backward" not in options)
         assert ("fuse" in names) == ("fuse" in options)

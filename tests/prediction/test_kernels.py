@@ -67,7 +67,7 @@ def test_a_price_without_arrays_is_called_row_by_row() -> None:
 
 def test_batches_between_two_are_columns() -> None:
     columns = Kernels([PRODUCT, ADD], [LARGER, ADD]).between(np.array([0.0, 0.5, 1.0]))
-    parts = columns.weighted(METHOD.ask(A100, A100), np.array([[1.0, 2.0]]))
+    parts = columns.weighted(METHOD.ask(A100), np.array([[1.0, 2.0]]))
     alone = [METHOD.prices(Kernels([one, ADD]), A100).value for one in (PRODUCT, LARGER)]
     assert sums_of(parts).value[0, [0, 2]] == pytest.approx([a + 2 * b for a, b in alone])
 

@@ -19,7 +19,7 @@ from steptime.hardware.prices import Training, bill
 from steptime.prediction import step_model
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Exchange, ScalingRow, data_parallel, stops_paying, throughput
+from steptime.questions.scaling import ScalingRow, Sync, data_parallel, stops_paying, throughput
 
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
@@ -72,7 +72,7 @@ def test_the_live_demo_within_a_percent(shared: Path) -> None:
         model = paleo(shared / "paleo/nets" / f"{net}.json", device, link, *software[name])
         for i, collective in enumerate(EXCHANGES[:3]):
             counts = [int(label) for label in shown["labels"]]
-            how = Exchange(collective)
+            how = Sync(collective)
             rows = data_parallel(model, counts, int(batch), scaling, how)
             times = [MS * row.step_s for row in rows]
             speedups = [row.speedup for row in rows]
@@ -152,13 +152,13 @@ def test_exchanges_follow_share_compression_and_collective() -> None:
     plain = StepModel(FC, TOY, replace(WIRE, latency_s=None))
     half = StepModel(FC, TOY, replace(WIRE, latency_s=None), options={"ppp_comm": 0.5})
     (row,), (slow,) = data_parallel(plain, [4], 5), data_parallel(half, [4], 5)
-    (small,) = data_parallel(plain, [4], 5, exchange=Exchange("tree", compression=4.0))
+    (small,) = data_parallel(plain, [4], 5, exchange=Sync("tree", compression=4.0))
     for name, seconds in row.comm_s.items():
         assert slow.comm_s[name] == pytest.approx(2 * seconds, rel=1e-2)  # adding up is as slow
         assert small.comm_s[name] == pytest.approx(seconds / 4)
     assert small.step_s == small.compute_s + small.comm_s["tree"]
     with pytest.raises(InputError, match="did you mean 'ring'"):
-        data_parallel(plain, [4], 5, exchange=Exchange("rign"))
+        data_parallel(plain, [4], 5, exchange=Sync("rign"))
     with pytest.raises(InputError, match="2 replicas need a link"):
         data_parallel(StepModel(FC, TOY), [1, 2], 5)
     with pytest.raises(InputError, match="unknown scaling"):
@@ -185,7 +185,7 @@ def test_overlap_by_hand() -> None:
     """Two layers of 64 MiB: the exchange of the second runs while the first has its gradients."""
     net = "fc:layers=2,nodes=4096,inputs=4096,outputs=1"
     model = StepModel(net, replace(TOY, peak_flop_per_s={"float32": 1e12}), replace(WIRE))
-    (row,) = data_parallel(model, [2], 64, exchange=Exchange(overlap=True))
+    (row,) = data_parallel(model, [2], 64, exchange=Sync(overlap=True))
     found = model.timeline(64)
     last = [r.row.name for r in found.rows].index("fc2/linear")
     ready = sum(r.backward.value for r in found.rows[last:])
@@ -201,7 +201,7 @@ def test_overlap_by_hand() -> None:
     assert row.step_s == pytest.approx(row.compute_s + row.exposed_comm_s)
     assert row.overlap_s > 0
     with pytest.raises(InputError, match="no overlap"):
-        data_parallel(paleo("nin", "K40", "aws", 1, 1), [2], 16, exchange=Exchange(overlap=True))
+        data_parallel(paleo("nin", "K40", "aws", 1, 1), [2], 16, exchange=Sync(overlap=True))
 
 
 LARGE = StepModel("fc:layers=3,nodes=2500,inputs=2500", TOY, WIRE)  # buckets of its own size
@@ -218,8 +218,8 @@ def test_overlap_never_hurts_and_nothing_beats_perfect(
     workers: int, latency_s: float, bytes_per_s: float, collective: str
 ) -> None:
     LARGE.fabric = Fabric(replace(WIRE, latency_s=latency_s, bytes_per_s=bytes_per_s))
-    (plain,) = data_parallel(LARGE, [workers], 64, exchange=Exchange(collective))
-    (row,) = data_parallel(LARGE, [workers], 64, exchange=Exchange(collective, overlap=True))
+    (plain,) = data_parallel(LARGE, [workers], 64, exchange=Sync(collective))
+    (row,) = data_parallel(LARGE, [workers], 64, exchange=Sync(collective, overlap=True))
     assert row.compute_s <= row.step_s <= plain.step_s
     assert plain.efficiency <= row.efficiency <= 1 + 1e-12
     assert plain.overlap_s == 0

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.cases import Case, conditions, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
 from steptime.hardware.constants import known, uses
+from steptime.prediction import step_model
 from steptime.prediction.calibrated import method as calibrated
+from steptime.prediction.training import in_training
 from steptime.questions.plan import planner
-from steptime.questions.plan.pieces import seen_by_plan
 
 QUESTIONS = """
 predict resnet50 --device h100 --dtype bfloat16-mixed
@@ -73,7 +74,9 @@ ISOLATED = {  # ops by themselves between two events, by what constants call the
 }
 # what no table holds: how far a device beyond those that were measured is off (`hull.py`), what a
 # user's own calibration says, ops of a host that a stack may tell apart, and kinds of no own factor
-DERIVED = re.compile(r"interval\.beyond|interval\.\w+_(low|high)|host\.\w+_s|isolated\.\w+")
+DERIVED = re.compile(
+    r"step\.\w+|interval\.beyond|interval\.\w+_(low|high)|host\.\w+_s|isolated\.\w+"
+)
 
 
 class Reads(dict[str, Any]):
@@ -116,8 +119,7 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
         return noting
 
     patch.setattr(calibrated, "METHOD", replace(base, sees=lambda *of: noted(base.sees(*of))))
-    by_plan = f"{planner.__name__}.seen_by_plan"
-    patch.setattr(by_plan, lambda *of: noted(seen_by_plan(*of)))
+    patch.setattr(step_model, "in_training", lambda device: noted(in_training(device)))
     patch.setattr(planner.Planner, "constant", of_planner(constant))
     patch.setattr(planner.Planner, "flag", of_planner(flag))
     patch.setattr(catalog, "constants_of", lambda owner: Reads(of_owner(owner), names))
@@ -140,7 +142,9 @@ def names() -> set[str]:
                 for kind, shapes in ISOLATED.items()
             ]
             seen = calibrated.METHOD.sees(device, "float32", calibrated.METHOD.settings)
-            assert np.isfinite(Columns(cases).intervals(seen.constants)).all()
+            of_timing = {name: one.value for name, one in conditions().items()}
+            constants = Reads({**seen.constants, **of_timing}, found)
+            assert np.isfinite(Columns(cases).intervals(constants)).all()
     return found
 
 
@@ -151,7 +155,8 @@ def held() -> set[str]:
     """The names of all constants that the tables hold."""
     stacks = map(catalog.stack, catalog.stack_names(own=False))
     of_stacks = {name for one in stacks for name in (*one.host, *one.uses)}
-    return of_stacks | {name for owner in OWNERS for name in catalog.constants_of(owner)}
+    of_owners = {name for owner in OWNERS for name in catalog.constants_of(owner)}
+    return of_stacks | of_owners | conditions().keys()
 
 
 def test_a_constant_that_a_table_holds_is_read(names: set[str]) -> None:

@@ -16,7 +16,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Input, _host_path, path
 from steptime.questions.why import UNEXPLAINED, Diagnosis, diagnoses, why, why_measured
 from steptime.records import store
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 
 
 def _why(model: str, device: str, batch: int, dtype: str = "float32", **more) -> Diagnosis:
@@ -153,7 +153,9 @@ def _record(step_s: float, input_s: float | None = None, comm_s: float | None = 
     for name, value in (("input_s", input_s), ("comm_s", comm_s)):
         if value is not None:
             quantities[name] = Quantity(samples=(value,) * 4)
-    return Record("measured", Method("torch", "2", options), workload, "v100-sxm2-16gb", quantities)
+    return Record(
+        "measured", RecordMethod("torch", "2", options), workload, "v100-sxm2-16gb", quantities
+    )
 
 
 def test_a_measured_step_is_split_by_what_was_measured() -> None:

@@ -24,16 +24,16 @@ from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.record import (
     STATUSES,
-    Method,
     Quantity,
     Record,
+    RecordMethod,
     record_from_json,
     record_to_json,
 )
 
 RECORD = Record(
     origin="measured",
-    method=Method("torch", "2.13.0", {"threads": 2}),
+    method=RecordMethod("torch", "2.13.0", {"threads": 2}),
     workload=Workload("fc", {"layers": 4, "nodes": 256}, 64),
     platform="cpu-test-2t",
     quantities={"step_s": Quantity(samples=(0.01, 0.011), columns={"run": (0, 0)})},
@@ -68,7 +68,7 @@ plain = st.one_of(st.none(), st.booleans(), st.integers(), numbers, st.text())
 records = st.builds(
     Record,
     origin=st.sampled_from(["measured", "predicted", "published"]),
-    method=st.builds(Method, st.text(), st.text(), st.dictionaries(st.text(), plain)),
+    method=st.builds(RecordMethod, st.text(), st.text(), st.dictionaries(st.text(), plain)),
     workload=st.builds(
         Workload,
         st.text(),
@@ -496,8 +496,8 @@ def test_which_cells_are_done() -> None:
     assert rounds(force=True) == set()
     key, platform, method, _ = next(iter(store.done_keys([ok])))
     assert (key, platform) == (RECORD.workload.key, "cpu-test-2t")
-    assert method == store.identity(Method("torch", "2.13.0", {"threads": 2}))
-    assert method != store.identity(Method("torch", "2.13.0", {"threads": 1}))
+    assert method == store.identity(RecordMethod("torch", "2.13.0", {"threads": 2}))
+    assert method != store.identity(RecordMethod("torch", "2.13.0", {"threads": 1}))
 
 
 def test_records_of_some_lines_are_found(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from steptime.measure.contract import (
     UnsupportedError,
 )
 from steptime.measure.infeed import HOST_CLOCK, clocked
-from steptime.measure.interpreter import Call, calls_of, interpret
+from steptime.measure.interpreter import TableCall, calls_of, interpret
 from steptime.measure.synthetic import Fill, angles, fills
 from steptime.network.ops.training import training_graph
 
@@ -55,16 +55,16 @@ def execute(
     return {name: live[name] for name in {*graph.outputs, *keep}}
 
 
-def _calls(graph: Graph, keep: Collection[str] = ()) -> tuple[Call, ...]:
+def _calls(graph: Graph, keep: Collection[str] = ()) -> tuple[TableCall, ...]:
     for dtype in {spec.dtype for spec in graph.tensors.values()}:
         element_type(dtype)
     return calls_of(graph, RUNS, "numpy", keep)
 
 
-def _given(given: Mapping[str, Any]) -> Callable[[Call, list[Any]], Any]:
+def _given(given: Mapping[str, Any]) -> Callable[[TableCall, list[Any]], Any]:
     """Return what makes a call, with what a kind needs besides its inputs."""
 
-    def apply(call: Call, inputs: list[Any]) -> Any:
+    def apply(call: TableCall, inputs: list[Any]) -> Any:
         also = {name: given[name] for name in ALSO_GIVEN.get(call.kind, ())}
         return call.function(*inputs, **call.attrs, **also)
 
@@ -179,7 +179,7 @@ def _new_values(graph: Graph) -> list[str]:
 
 
 def _parts(
-    graph: Graph, calls: Iterable[Call], live: dict[str, Values], seed: int
+    graph: Graph, calls: Iterable[TableCall], live: dict[str, Values], seed: int
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a step by name; each goes on from what the one before has left."""
     updates = [op for op in graph.ops if op.part == "update"]

@@ -10,14 +10,16 @@ import pytest
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.records import store
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 
 FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
 
 
 def told(origin: str, batch: int, platform: str = "t4", step_s: float = 1e-3) -> Record:
     workload = make_workload(read_model(FC), batch)
-    return Record(origin, Method("others", "1"), workload, platform, {"step_s": Quantity(step_s)})
+    return Record(
+        origin, RecordMethod("others", "1"), workload, platform, {"step_s": Quantity(step_s)}
+    )
 
 
 @pytest.fixture

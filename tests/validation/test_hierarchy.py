@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steptime.calibration.cases import Case, op_kernels
+from steptime.calibration.cases import Case, conditions, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import constants_of
 from steptime.hardware import catalog
 from validation.fitting.hierarchy import hierarchical
 
-PRIORS = catalog.priors("gpu")
+PRIORS = {**catalog.priors("gpu"), **conditions()}
 FREE = ("launch.isolated_s", "stream.share_hbm")
 
 

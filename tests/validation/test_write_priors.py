@@ -12,8 +12,9 @@ def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
     from validation.fitting.write import write
 
     path = tmp_path / "gpu.toml"
-    path.write_text('[a]\nx = {value = 1, spread = 0, fitted_on = "old"}\n')
+    path.write_text("# about a\n" + '[a]\nx = {value = 1, spread = 0, fitted_on = "old"}\n')
     write(path, {"a.y": Constant(0.87654, 0.03, 'six "rows"'), "b.z": Constant(12345.0, 0.0, "z")})
+    assert path.read_text().startswith("# about a\n\n[a]\n")
     found = constants_from_table(read_toml(path), "gpu.toml")
     assert found == {
         "a.x": Constant(1, 0, "old"),
@@ -88,10 +89,11 @@ def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.Mon
 
 
 def test_stages_start_from_what_the_files_have() -> None:
+    from steptime.calibration.cases import conditions
     from steptime.hardware import catalog
     from validation.fitting.stages import STAGES
 
     for stage in STAGES.values():
-        here = catalog.priors(stage.priors, stage.stack)
+        here = {**catalog.priors(stage.priors, stage.stack), **conditions()}
         for name, start in stage.free.items():
             assert start == pytest.approx(here[name].value, rel=0.5), name

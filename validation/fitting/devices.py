@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
 from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scored_at
@@ -135,10 +135,10 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
             )
             for key in stage.free:
                 own[stage.stack if key.startswith("host.") else ""][key] = values[key]
-        kind = catalog.device(device).kind
+        of = catalog.device(device)
         stacks = {*(one.stack for one in STAGES.values()), *(one.stack for one in TARGETS)}
         for stack in stacks:
-            shipped = {key: one.value for key, one in catalog.priors(kind, stack).items()}
+            shipped = {key: one.value for key, one in priors_of(of, stack).items()}
             told = own[""] | own[stack]
             found[device, stack] = shipped | {key: v for key, v in told.items() if key in shipped}
     return found
@@ -156,10 +156,9 @@ def scored(
 
 def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack: str) -> Known:
     """Return what some of its cases tell of a device."""
-    device, kind = told_by[0].device, told_by[0].device.kind
+    device = told_by[0].device
     priors: dict[str, Constant] = {
-        name: one._replace(value=constants[name])
-        for name, one in catalog.priors(kind, stack).items()
+        name: one._replace(value=constants[name]) for name, one in priors_of(device, stack).items()
     }
     points = chosen(told_by, POINTS, seed)
     table = calibrate(device, points, None, priors=priors)
@@ -272,8 +271,8 @@ def _known(
     found = dict(constants)
     for one in TARGETS:
         for device in checked[one.name]:
-            kind = catalog.device(device).kind
-            file = {key: c.value for key, c in catalog.priors(kind, one.stack).items()}
+            of = priors_of(catalog.device(device), one.stack)
+            file = {key: c.value for key, c in of.items()}
             found.setdefault((device, one.stack), file)
     return found
 

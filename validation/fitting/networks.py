@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, conditions
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import chosen
 from steptime.calibration.fit import fitted, logs
@@ -28,7 +28,7 @@ def table(data: Path, show: Callable[[str], None]) -> None:
 
     Constants are fitted to ops of the other devices; NeuSight's are its published predictions.
     """
-    priors = catalog.priors("gpu")
+    priors = {**catalog.priors("gpu"), **conditions()}
     runs = list(neusight_models.with_rivals(data))
     nets: dict[str, list[Case]] = defaultdict(list)
     rivals: dict[str, list[float]] = defaultdict(list)

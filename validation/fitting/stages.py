@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, conditions
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
 from steptime.hardware import catalog
@@ -30,6 +30,7 @@ from validation.fitting.hierarchy import hierarchical
 from validation.fitting.write import write, write_lines
 
 PRIORS = Path(__file__).parents[2] / "src/steptime/data/priors"
+CONDITIONS = PRIORS.with_name("conditions.toml")
 STACKS = PRIORS.with_name("stacks")
 WEIGHT = 1000.0  # of a device, in rows
 PER_KIND = 400  # rows of a kind of a device, drawn by a seeded shuffle, so that none outweighs
@@ -76,7 +77,7 @@ class Stage:
 
         Its own start where they always do, so that a second fit finds the same.
         """
-        found = catalog.priors(self.priors, self.stack)
+        found = {**catalog.priors(self.priors, self.stack), **conditions()}
         own = {name: found[name]._replace(value=value) for name, value in self.free.items()}
         return {**found, **own}
 
@@ -303,7 +304,10 @@ def main(arguments: Sequence[str]) -> int:
         constants = whole_fit(stage, sets)
         of_host = {key: one for key, one in constants.items() if key.startswith("host.")}
         write_lines(STACKS / Path(stage.stack).with_suffix(".toml"), of_host)
-        rest = {key: one for key, one in constants.items() if key not in of_host}
+        timing = {key: one for key, one in constants.items() if key in conditions()}
+        write(CONDITIONS, timing)
+        both = of_host | timing
+        rest = {key: one for key, one in constants.items() if key not in both}
         write(PRIORS / f"{stage.priors}.toml", rest)
         for key, one in constants.items():
             print(f"{name} {key} {one.value:.3g} spread {one.spread:.2f}")

@@ -1,17 +1,16 @@
 """Constants that were fitted, written into a file of priors."""
 
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from steptime.core.files import write_whole
 from steptime.core.toml_files import read_toml, toml_text
 from steptime.hardware.constants import Constant
 
-_HEAD = "# Constants of the method `calibrated`; `validation.fit` rewrites a section.\n"
-
 
 def write(path: Path, fitted: Mapping[str, Constant]) -> None:
-    """Rewrite the constants `fitted` of a file of priors; the other ones stay as they are.
+    """Rewrite the constants `fitted` of a file; the other ones and its first comment stay.
 
     Values and spreads have 3 significant digits. What is new follows the constants of its form.
     """
@@ -24,7 +23,9 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
             "fitted_on": one.fitted_on,
             "rows": one.rows or None,
         }
-    write_whole(path, _HEAD + toml_text(table))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    head = takewhile(lambda line: line.startswith("#"), lines)
+    write_whole(path, "".join([*head, toml_text(table)]))
 
 
 def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:

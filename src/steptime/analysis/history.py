@@ -40,7 +40,7 @@ FOLDERS = f"""
 """  # noqa: S608  # names of this file
 
 
-class Change(NamedTuple):
+class LevelChange(NamedTuple):
     """A change of level before the item `at`: logarithms of its size and ends (95 %)."""
 
     at: int
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 def change_points(
     logs: Sequence[float], errors: Sequence[float], freedom: int, margin: float = 0.0
-) -> list[Change]:
+) -> list[LevelChange]:
     """Return where the level of a series changes by more than `margin`, by binary segmentation.
 
     The best split in two is believed where a t-test says so, Bonferroni over the places of a split;
@@ -93,7 +93,7 @@ def change_points(
     for at, a, b in zip(ends[1:-1], parts, parts[1:], strict=False):
         size = float(b.mean() - a.mean())
         reach = two_sided_t(MISS, degrees) * math.sqrt(noise * (1 / len(a) + 1 / len(b)))
-        found.append(Change(at, size, size - reach, size + reach))
+        found.append(LevelChange(at, size, size - reach, size + reach))
     return found
 
 

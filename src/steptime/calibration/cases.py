@@ -9,13 +9,18 @@ from typing import Literal
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
+from steptime.core.toml_files import DATA
 from steptime.core.units import counted
 from steptime.core.workload import Workload
+from steptime.hardware import catalog
+from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
+from steptime.hardware.fresh import fresh
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
+from steptime.prediction.calibrated.hosts import on_usual_host
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.lower import lower
 from steptime.prediction.method import stack_option
@@ -60,7 +65,8 @@ class Case:
     whose end the host awaits. The network of a step is `workload`, on `stack`. `kind` and `family`
     group cases in tables; `family` is also what must not stand on both sides of a split. `rivals`
     are the seconds that others predicted. `place` is where the case stands. Cases that do not
-    calibrate are only predicted. What is `repeated` goes round `copies` of its weights. `asked` are
+    calibrate are only predicted. What is `repeated` goes round `copies` of its weights; `timing` is
+    how an `isolated` op was timed, where that is not as `conditions` have it. `asked` are
     options of methods beside the stack, as texts: `tf32`, `channels_last`, `host`. Raises
     `InputError` where nothing runs, and where no peak of the device is known for its type.
     """
@@ -77,6 +83,7 @@ class Case:
     place: str = ""
     calibrates: bool = True
     copies: int = COPIES
+    timing: Mapping[str, float] = field(default_factory=dict)
     asked: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,6 +108,21 @@ class Case:
     def alone(self) -> bool:
         """Whether it is an op by itself, no step of a network."""
         return self.condition in ("isolated", "repeated")
+
+
+def conditions() -> Mapping[str, Constant]:
+    """Return how ops by themselves are timed, by condition.
+
+    Of a call on the host the device sees the share `isolated.seen` before the first kernel; it
+    rests `isolated.pause_s` before; the call of a kind takes `isolated.KIND` times as long.
+    """
+    return fresh(DATA / "conditions.toml", constants_from_table)
+
+
+def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
+    """Return the constants of a kind of device, of a stack, and of how ops are timed by a host."""
+    of_timing = {} if device.is_own_host else conditions()
+    return {**on_usual_host(device, stack), **of_timing}
 
 
 Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause

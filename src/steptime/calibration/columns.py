@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, conditions
+from steptime.calibration.fit import constants_of
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s
@@ -27,12 +28,15 @@ class Columns:
         first = first_dtype(cases[0].device)  # peaks of all types are filled in
         self.device: Device = reached(cases[0].device, first, Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])
-        self._isolated = np.array([case.condition == "isolated" for case in cases])
+        by_events = not self.device.is_own_host
+        self._isolated = np.array([by_events and one.condition == "isolated" for one in cases])
+        kinds = [case.kernels[0].kind for case in cases]
+        self._kinds, self._kind = np.unique(kinds, return_inverse=True)
+        self._own_timing = [i for i, case in enumerate(cases) if case.timing]
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
         self._spent: tuple[list[str], Floats] | None = None
-        self._kinds = [case.kernels[0].kind for case in cases]
         owners = [i for i, case in enumerate(cases) for _ in case.kernels]
         every = [self._found(one, case) for case in cases for one in case.kernels]
         self._kernels = Kernels(every, owners=owners)
@@ -85,10 +89,10 @@ class Columns:
         device = replace(self.device, constants=constants)
         products = device.calibration.get("products", {})
         alone = self._alone[self._case].astype(float)
-        rests = self._isolated[self._case] * constants.get("isolated.pause_s", 0.0)
+        rests = self._isolated * self._timing(constants, "pause_s")
 
         def ask(rows: Rows, places: Ints) -> Interval:
-            found = price(rows, device, alone[places], rests[places])
+            found = price(rows, device, alone[places], rests[self._case[places]])
             known = products.get(f"{rows.kind} {rows.dtype}")
             if known and len(rows.products) == 1:
                 factor = left_over(known, products_alike, *rows.products[0]) ** alone[places]
@@ -102,15 +106,28 @@ class Columns:
         """Return what is measured of cases whose kernels take these seconds, pass by pass."""
         device_s: Floats = passes.sum(axis=0)
         total = device_s
-        if self._isolated.any() and "launch.isolated_s" in constants:  # a CPU is its own host
-            factors = np.array([constants.get(f"isolated.{kind}", 1.0) for kind in self._kinds])
-            between = between_events_s(device_s, factors, constants)
+        if self._isolated.any():
+            host_s = constants["launch.isolated_s"] * self._timing(constants)
+            between = between_events_s(device_s, host_s, self._timing(constants, "seen"))
             total = np.where(self._isolated, between, device_s)
         if self._steps and (hosts := self._hosts(constants)):
             parts = list(passes[:, self._steps])
             ahead, waiting = (sum(behind_host(parts, host)) for host in hosts)
             total[self._steps] = np.where(self._awaited, waiting, ahead)
         return total
+
+    def _timing(self, constants: Constants, name: str = "") -> Floats:
+        """Return a figure of how each case was timed, that of its kind if no `name` is said.
+
+        It is what the case says, else constants, else what is usual.
+        """
+        usual, names = constants_of(conditions()), [name or kind for kind in self._kinds]
+        keys = map("isolated.{}".format, names)
+        figures: Floats = np.array([constants.get(key, usual.get(key, 1.0)) for key in keys])
+        found: Floats = figures[self._kind]
+        for i in self._own_timing:
+            found[i] = self.cases[i].timing.get(names[self._kind[i]], found[i])
+        return found
 
     def products(self, constants: Constants) -> tuple[list[int], Floats]:
         """Return which cases are one product of a GPU, and d ln(case) / d ln(kernel): 1 or less."""

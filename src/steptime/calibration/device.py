@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import SIGMA, constants_of, fitted, left_out, told_by
 from steptime.calibration.left_over import learnt
@@ -21,7 +21,6 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants
-from steptime.prediction.calibrated.hosts import priors_of
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import NAMES, form_of
 from steptime.prediction.kernels import Floats

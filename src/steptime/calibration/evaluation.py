@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.evaluate import (
     DRAWS,
     Scored,
@@ -20,7 +20,6 @@ from steptime.calibration.evaluate import (
 from steptime.core import units
 from steptime.core.errors import InputError
 from steptime.core.table import Table, columns, picked
-from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
 from steptime.prediction.kernel import Interval, Kernel, interval_of
@@ -202,7 +201,7 @@ def _constants(method: object, cases: Sequence[Case]) -> int | None:
     """Return how many constants a method has, None where that is not known."""
     if not isinstance(method, Method) or method.name != "calibrated":
         return 0 if isinstance(method, Method) else None
-    return len({name for case in cases for name in catalog.priors(case.device.kind)})
+    return len({name for case in cases for name in priors_of(case.device)})
 
 
 def _rivals(cases: Sequence[Case], name: str, own: Sequence[Scored]) -> list[dict[str, Any]]:

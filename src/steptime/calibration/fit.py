@@ -18,7 +18,7 @@ NEAR = 1e-4  # a fit ends when a round changes no more than this share
 STEP = 1e-3  # of a constant, in spreads, by which slopes are found
 
 
-class Rows(Protocol):
+class FittedRows(Protocol):
     """Cases: the seconds that they took, and those that are predicted under constants."""
 
     @property
@@ -34,14 +34,14 @@ def constants_of(priors: Mapping[str, Constant]) -> dict[str, float]:
     return {name: one.value for name, one in priors.items()}
 
 
-def logs(columns: Rows, constants: Mapping[str, float]) -> Floats:
+def logs(columns: FittedRows, constants: Mapping[str, float]) -> Floats:
     """Return ln(measured / predicted) of each case."""
     found: Floats = np.log(columns.seconds / columns.predicted(constants))
     return found
 
 
 def slopes(
-    columns: Rows,
+    columns: FittedRows,
     priors: Mapping[str, Constant],
     constants: Mapping[str, float],
     names: Sequence[str],
@@ -58,7 +58,7 @@ def slopes(
     return found
 
 
-def told_by(sets: Sequence[Rows], priors: Mapping[str, Constant]) -> list[str]:
+def told_by(sets: Sequence[FittedRows], priors: Mapping[str, Constant]) -> list[str]:
     """Return the names of the constants that may vary and that change what is predicted."""
     names = [name for name, one in priors.items() if one.spread > 0]
     start = constants_of(priors)
@@ -67,7 +67,7 @@ def told_by(sets: Sequence[Rows], priors: Mapping[str, Constant]) -> list[str]:
 
 
 def fitted(
-    sets: Sequence[Rows],
+    sets: Sequence[FittedRows],
     priors: Mapping[str, Constant],
     free: Collection[str] | None = None,
     sigma: float = SIGMA,
@@ -100,7 +100,7 @@ def fitted(
 
 
 def left_out(
-    columns: Rows,
+    columns: FittedRows,
     priors: Mapping[str, Constant],
     constants: Mapping[str, float],
     sigma: float = SIGMA,

@@ -14,37 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import read_table
-from steptime.calibration.cases import Case, Unasked
-from steptime.calibration.mapping import Table, cases_of, listed, mapping, plain_cases
+from steptime.calibration.cases import Case, Unasked, leave_out
+from steptime.calibration.mapping import TimesMapping, cases_of, listed, mapping, plain_cases
 from steptime.calibration.recorded import recorded
 from steptime.core.errors import InputError, shorten
 from steptime.hardware.device import Device
 from steptime.records import store
 from steptime.records.readers import read_path
 from steptime.records.readers.csv_mapping import ENDINGS, Mapped, check_mapping
-from steptime.records.readers.sources import Found, Source, Unread
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, Unread
+from steptime.records.record import Quantity, Record, RecordMethod
 
 
 @dataclass(frozen=True)
 class Timed:
     """A reader of CSV files by a mapping of times, of which steps of networks become records."""
 
-    table: Table
+    table: TimesMapping
     name: str
-    source: str
+    SOURCE: str  # as the readers that are modules have it
     sha256: str
 
-    @property
-    def SOURCE(self) -> str:  # noqa: N802  # as the readers that are modules have it
-        """Who measured what the mapping is for."""
-        return self.source
-
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: RecordSource) -> bool:
         """Whether this is a table, by its name."""
         return source.name.lower().endswith(ENDINGS)
 
-    def read(self, source: Source) -> Found:
+    def read(self, source: RecordSource) -> Reading:
         """Return a record for each step; what is none is unread, with its line."""
         tabs = "\t" if source.name.lower().endswith(".tsv") else ","
         unasked: Unasked = []
@@ -53,14 +48,14 @@ class Timed:
         unread = [Unread(source.name, _line(place), cause) for place, cause in unasked]
         reason = "an op, no step of a network; steptime evaluate reads it"
         unread += [Unread(source.name, _line(c.place), reason) for c in cases if not c.workload]
-        return Found(tuple(filter(None, map(self._record, cases))), tuple(unread))
+        return Reading(tuple(filter(None, map(self._record, cases))), tuple(unread))
 
     def _record(self, case: Case) -> Record | None:
         if not case.workload:
             return None
         return Record(
             origin="published",
-            method=Method(self.name, "unknown", {"stack": case.stack} if case.stack else {}),
+            method=RecordMethod(self.name, "unknown", {"stack": case.stack} if case.stack else {}),
             workload=case.workload,
             platform=case.device.name,
             quantities={"step_s": Quantity(case.seconds)},
@@ -86,26 +81,6 @@ def read_mapping(path: Path) -> Mapped | Timed:
     return Timed(mapping(table, str(path)), name, source, content)
 
 
-def mapped_cases(
-    path: Path,
-    reader: Mapped | Timed,
-    most: int | None,
-    warn: Callable[[str], object],
-    unasked: Unasked | None,
-) -> list[Case]:
-    """Return the cases of a table as a mapping file has them; see `cases_of` and `recorded`."""
-    if isinstance(reader, Timed):
-        return list(cases_of(path, reader.table, most, unasked))
-    if most is not None:
-        raise InputError("rows are drawn by a mapping of times, not by one of quantities")
-    found = read_path(path, mapping=reader)
-    for one in found.unread:
-        if unasked is None:
-            raise InputError(f"{one.file}:{one.line}: {one.reason}")
-        unasked.append((f"{one.file}:{one.line}", one.reason))
-    return recorded(found.records, warn, unasked)
-
-
 def cases(
     rows: str | Path | Iterable[Mapping[str, Any]],
     mapping: str | Path | None = None,
@@ -121,24 +96,35 @@ def cases(
     that no prediction can be asked for go to the list `unasked` with their causes; without one the
     first of them is an `InputError`. Raises `InputError`.
     """
-    if isinstance(rows, str | Path):
-        path = Path(rows)
-        if mapping is not None:
-            return mapped_cases(path, read_mapping(Path(mapping)), most, warn, unasked)
-        if most is not None:
-            raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
-        if path.is_dir():
-            return recorded(store.load(path, warn), warn, unasked)
+    path = Path(rows) if isinstance(rows, str | Path) else None
+    every = _framed(rows) if path is None else ()
+    reader = None if mapping is None else read_mapping(Path(mapping))
+    if isinstance(reader, Timed):
+        return list(cases_of(path or every, reader.table, most, unasked))
+    if most is not None:
+        if reader is not None:
+            raise InputError("rows are drawn by a mapping of times, not by one of quantities")
+        raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
+    if path is None:
+        if reader is not None:
+            raise InputError(f"{mapping}: a mapping of quantities reads files, not rows")
+        return listed(((f"row {i}", row) for i, row in enumerate(every)), device, unasked)
+    if reader is None and not path.is_dir():
         return plain_cases(path, device, unasked)
-    every = rows
-    if hasattr(rows, "to_dict"):  # a DataFrame, whose empty cells are NaN
+    if reader is None:
+        return recorded(store.load(path, warn), warn, unasked)
+    found = read_path(path, mapping=reader)
+    for one in found.unread:
+        leave_out(unasked, f"{one.file}:{one.line}", InputError(one.reason))
+    return recorded(found.records, warn, unasked)
+
+
+def _framed(rows: Any) -> Iterable[Mapping[str, Any]]:
+    """Return rows as mappings; those of a DataFrame, whose empty cells are NaN, too."""
+    every: Iterable[Mapping[str, Any]] = rows
+    if hasattr(rows, "to_dict"):
         every = [
             {name: None if isinstance(cell, float) and isnan(cell) else cell for name, cell in row}
             for row in map(dict.items, rows.to_dict("records"))
         ]
-    if mapping is not None:
-        reader = read_mapping(Path(mapping))
-        if not isinstance(reader, Timed):
-            raise InputError(f"{mapping}: a mapping of quantities reads files, not rows")
-        return list(cases_of(every, reader.table, most, unasked))
-    return listed(((f"row {i}", row) for i, row in enumerate(every)), device, unasked)
+    return every

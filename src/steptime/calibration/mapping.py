@@ -1,7 +1,7 @@
 """Tables of measured times as cases: what a mapping file says of their columns.
 
 A text may hold formulas of columns in braces (`{device}`), and sizes and seconds are formulas
-(`2 * hidden`), of `steptime.core.formula`. A table without a mapping has the columns of `Rows`
+(`2 * hidden`), of `steptime.core.formula`. A table without a mapping has the columns of `RowKeys`
 themselves, as JSON lines that name kind, shapes, device and seconds do.
 """
 
@@ -17,12 +17,13 @@ from pydantic import BaseModel
 
 from steptime.build import make_workload, read_model, validated
 from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels
-from steptime.calibration.mapping_keys import Keys, OpOf, Parts, Rows, Size
+from steptime.calibration.mapping_keys import Keys, OpOf, PartsTable, RowKeys, Size
 from steptime.calibration.recorded import step_kernels
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.ranges import truth
+from steptime.core.table import picked
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import shown
 from steptime.core.workload import OPTIMIZERS, Workload
@@ -37,30 +38,30 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Table:
+class TimesMapping:
     """A mapping: which rows are what, and what the table's words mean, by column."""
 
-    rows: tuple[Rows, ...]
+    rows: tuple[RowKeys, ...]
     words: Words
     where: str
 
 
-def mapping(table: Mapping[str, Any], where: str = "mapping") -> Table:
+def mapping(table: Mapping[str, Any], where: str = "mapping") -> TimesMapping:
     """Return the mapping that a table says; raises `InputError` with all faults on one line."""
     keys: Keys = _valid(Keys, table, where)
     common = {name: value for name, value in table.items() if name in _COMMON}
-    rows = tuple(_valid(Rows, common | one, f"{where}: rows") for one in keys.rows or ({},))
+    rows = tuple(_valid(RowKeys, common | one, f"{where}: rows") for one in keys.rows or ({},))
     for one in rows:
         if sum(map(bool, (one.kind, one.ops, one.parts, one.model))) != 1:
             raise InputError(f"{where}: rows are one of kind, ops, parts or model")
-    return Table(rows, keys.words, where)
+    return TimesMapping(rows, keys.words, where)
 
 
 def _keys_of(model: type[BaseModel]) -> dict[str, str]:
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
-_COMMON = frozenset(_keys_of(Rows))
+_COMMON = frozenset(_keys_of(RowKeys))
 
 
 def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
@@ -73,7 +74,7 @@ def _valid(model: Any, table: Mapping[str, Any], where: str) -> Any:
 def plain_cases(
     path: Path, device: Device | None = None, unasked: Unasked | None = None
 ) -> list[Case]:
-    """Return the cases of a table whose columns are the keys of `Rows`: JSON lines, say.
+    """Return the cases of a table whose columns are the keys of `RowKeys`: JSON lines, say.
 
     Rows that are none go to the list `unasked`; without one the first of them is an `InputError`.
     """
@@ -97,7 +98,7 @@ def listed(
 
 
 def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Case:
-    """Return the case of a row whose keys are those of `Rows`, sizes as they are, seconds in SI.
+    """Return the case of a row whose keys are those of `RowKeys`, sizes as they are, seconds in SI.
 
     `device` is that of a row that names none. Raises `InputError` for what is no such row.
     """
@@ -111,7 +112,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
         said["batch"] = str(said["batch"])
     if "channels_last" in said:
         said["channels_last"] = str(truth(said["channels_last"], f"{place}: channels_last"))
-    rows: Rows = _valid(Rows, said, place)
+    rows: RowKeys = _valid(RowKeys, said, place)
     for name in ("seconds", *(() if device else ("device",))):
         if row.get(name) is None:
             raise InputError(f"{place}: '{name}' is missing")
@@ -131,7 +132,7 @@ _SAID = _COMMON.difference(("seconds", "device", "unit", "file", "where", "ops",
 
 def cases_of(
     table: Path | Iterable[Row],
-    said: Table,
+    said: TimesMapping,
     most: int | None = None,
     unasked: Unasked | None = None,
 ) -> Iterator[Case]:
@@ -162,7 +163,7 @@ def cases_of(
 
 
 def _drawn(
-    table: Path | Iterable[Row], entries: Sequence[Rows], words: Words, most: int | None
+    table: Path | Iterable[Row], entries: Sequence[RowKeys], words: Words, most: int | None
 ) -> Iterator[tuple[int, Row, int]]:
     """Yield line, values and entry of the rows of a table, at most `most` of each device."""
     fitting = (
@@ -185,7 +186,7 @@ def _drawn(
 class _Parts:
     """The kernels of networks, from a table that lists their ops."""
 
-    def __init__(self, folder: Path, said: Parts, words: Words) -> None:
+    def __init__(self, folder: Path, said: PartsTable, words: Words) -> None:
         self.said = said
         self.rows: dict[Any, list[Row]] = defaultdict(list)
         for _, row in table_rows(folder / said.file, words):
@@ -209,7 +210,7 @@ class _Parts:
 
 
 def _case(
-    said: Rows,
+    said: RowKeys,
     row: Row,
     parts: _Parts | None,
     place: str,
@@ -236,19 +237,17 @@ def _case(
         device or _device(filled(said.device, row)),
         seconds * scale,
         group or (workload.model if workload else filled(said.kind, row) or "network"),
-        said.condition,
-        filled(said.family, row),
-        workload,
-        filled(said.stack, row),
-        rivals,
-        place,
-        said.calibrates,
-        said.copies,
-        asked,
+        **picked(said, "condition calibrates copies timing"),
+        family=filled(said.family, row),
+        stack=filled(said.stack, row),
+        workload=workload,
+        rivals=rivals,
+        place=place,
+        asked=asked,
     )
 
 
-def _asked(said: Rows, row: Row) -> dict[str, str]:
+def _asked(said: RowKeys, row: Row) -> dict[str, str]:
     """Return what a row asks of methods beside the stack, as texts by option."""
     found = {"tf32": filled(said.tf32, row), "host": filled(said.host, row)}
     if said.channels_last and said.model:
@@ -258,7 +257,7 @@ def _asked(said: Rows, row: Row) -> dict[str, str]:
 
 
 def _network(
-    said: Rows,
+    said: RowKeys,
     row: Row,
     parts: _Parts | None,
     dtype: str,
@@ -275,7 +274,7 @@ def _network(
 
 
 def _step(
-    said: Rows, row: Row, dtype: str, asked: Mapping[str, str]
+    said: RowKeys, row: Row, dtype: str, asked: Mapping[str, str]
 ) -> tuple[Workload, tuple[Kernel, ...]]:
     """Return the step of a row's model, and its kernels."""
     batch = _size(said.batch, row, "batch") if said.batch else None

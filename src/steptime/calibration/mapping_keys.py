@@ -1,12 +1,20 @@
 """The keys of a mapping file: what the columns of a table of measured times mean."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from steptime.calibration.cases import COPIES, Condition
+from steptime.core.errors import one_of
+from steptime.network.ops import OPS
 
 Size = int | str
+
+
+def _of_timing(name: str) -> str:
+    """Return a key of `timing`; raises `InputError` for what is neither of events nor a kind."""
+    one_of("timing", name, ("seen", "pause_s", *OPS))
+    return name
 
 
 class OpOf(BaseModel):
@@ -26,7 +34,7 @@ class OpOf(BaseModel):
     where: str = ""
 
 
-class Parts(BaseModel):
+class PartsTable(BaseModel):
     """A second table that lists the ops of a row's network: those with the same value `by`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,11 +43,12 @@ class Parts(BaseModel):
     ops: tuple[OpOf, ...] = Field(min_length=1)
 
 
-class Rows(OpOf):
+class RowKeys(OpOf):
     """What some rows of a table are: an op, several `ops`, `parts`, or a `model`.
 
     Images of a `model` lie as `channels_last` says, its host is `host`, and products of float32 run
-    as `tf32` says; without these they are what they are in the stack, and on any host.
+    as `tf32` says; without these they are what they are in the stack, and on any host. `timing` is
+    how `isolated` ops were timed, where that is not what is usual (`cases.conditions`).
     """
 
     file: str = ""
@@ -50,7 +59,7 @@ class Rows(OpOf):
     group: str = ""
     family: str = ""
     ops: tuple[OpOf, ...] = ()
-    parts: Parts | None = None
+    parts: PartsTable | None = None
     model: str = ""
     batch: str = ""
     phase: str = "train"
@@ -62,9 +71,10 @@ class Rows(OpOf):
     rivals: dict[str, str] = {}
     calibrates: bool = True
     copies: int = Field(COPIES, ge=1)
+    timing: dict[Annotated[str, AfterValidator(_of_timing)], Annotated[float, Field(ge=0)]] = {}
 
 
-class Keys(Rows):
+class Keys(RowKeys):
     """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`."""
 
     name: str = ""

@@ -215,7 +215,7 @@ class _Logs(NamedTuple):
         return found
 
 
-class _Group:
+class _DeviceRows:
     """Rows of one device, stack and form, and how what is predicted of them follows constants."""
 
     def __init__(self, rows: Rows, device: str, stack: str, form: str) -> None:
@@ -263,7 +263,7 @@ def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, 
     if not groups:
         raise InputError(f"no row is left to check beside {points} of each device and stack")
     for key, own in groups.items():
-        group = _Group(own, *key)
+        group = _DeviceRows(own, *key)
         for seed in range(draws):
             at = group.drawn(points, seed)
             method = _method(group.told(at)[0])
@@ -277,7 +277,7 @@ def calibration(rows: Rows, points: int) -> dict[str, Any]:
     if not groups:
         raise InputError("calibrate: no row tells a time")
     key, own = max(groups.items(), key=lambda one: len(one[1]))
-    group = _Group(own, *key)
+    group = _DeviceRows(own, *key)
     at = group.drawn(min(points, len(own)), 0)
     table, off = group.told(at)
     about = {"date": now(), "stack": key[1]}

@@ -6,7 +6,7 @@ A point is text: an op and its sizes (`linear 64 1024 1024`), or a network and a
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -117,18 +117,15 @@ def _cell(kind: str) -> Maker:
     return _op(kind, tensors)
 
 
-def _conv(b: Builder, n: int, c: int, size: int, out: int, kernel: int, *more: int) -> str:
-    """Take also stride and groups, 1 each if they are left out."""
-    stride, groups = (*more, 1, 1)[:2]
-    x = b.weight("x", (n, c, size, size))
+def _conv(b: Builder, *sizes: int, first: bool = False) -> str:
+    """Take n, c, size, filters, kernel, and also stride and groups, 1 each if they are left out.
+
+    The input of a `first` one has no gradient.
+    """
+    n, c, size, out, kernel, stride, groups = (*sizes, 1, 1)[:7]
+    x = (b.input if first else b.weight)("x", (n, c, size, size))
     pads = kernel // 2
     return conv2d(b, x, out, kernel, "y", stride=stride, padding=pads, groups=groups)
-
-
-def _first(b: Builder, n: int, c: int, size: int, out: int, kernel: int, stride: int) -> str:
-    """Return a convolution whose input has no gradient."""
-    x = b.input("x", (n, c, size, size))
-    return conv2d(b, x, out, kernel, "y", stride=stride, padding=kernel // 2)
 
 
 def _pool(kind: str) -> Maker:
@@ -163,7 +160,7 @@ OPS: dict[str, Maker] = {
     "linear": _op("linear", lambda m, n, k: {"x": (m, k), "w": (n, k)}),
     "batched": _op("matmul", lambda b, m, n, k: {"x": (b, m, k), "w": (b, k, n)}),
     "conv": _conv,
-    "first": _first,
+    "first": partial(_conv, first=True),
     "add": _op("add", lambda *shape: {"x": shape, "z": shape}),
     "batch_norm": lambda b, *shape: batch_norm(b, b.weight("x", shape), "y"),
     "layer_norm": _op("layer_norm", lambda *x: {"x": x, "w": x[-1:], "b": x[-1:]}),

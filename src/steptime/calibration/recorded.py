@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from statistics import median
 from types import MappingProxyType
 
@@ -42,15 +41,8 @@ def recorded(
             if not alone:
                 left_out.append((at, "steps of several replicas are not evaluated"))
             elif seconds:
-                case = Case(
-                    step_kernels(of, stack_option(stack)),
-                    device,
-                    seconds,
-                    of.model,
-                    "step",
-                    of.label,
-                )
-                found.append(replace(case, workload=of, stack=stack, place=at))
+                kernels, more = step_kernels(of, stack_option(stack)), (of.label, of, stack)
+                found.append(Case(kernels, device, seconds, of.model, "step", *more, place=at))
         except InputError as error:
             left_out.append((at, str(error)))
     for reason, count in Counter(cause for _, cause in left_out if unasked is None).items():

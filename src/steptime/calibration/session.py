@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.choice import after, best
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
@@ -17,7 +17,6 @@ from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
-from steptime.prediction.calibrated.hosts import priors_of
 from steptime.prediction.kernels import Floats
 
 LONGEST_S = 0.4  # of a predicted step that is worth a point

@@ -31,7 +31,7 @@ from steptime.energy.accelerators import accelerators
 from steptime.energy.operations import estimated_energy
 from steptime.energy.process import beyond, read_process
 from steptime.energy.request import (
-    Request,
+    ChipRequest,
     is_configuration,
     json_document,
     request_of_configuration,
@@ -122,7 +122,7 @@ def _chips(
     return chips_at(found, to, by), how
 
 
-def _request(network: str | None, nets: Path | None) -> tuple[Request, Graph | None]:
+def _request(network: str | None, nets: Path | None) -> tuple[ChipRequest, Graph | None]:
     """Return what is asked for: a configuration, from a file or standard input, or a network.
 
     A network comes with its graph.

@@ -1,5 +1,6 @@
 """The command `explain`: from Paleo's number to ours, correction by correction."""
 
+from operator import itemgetter
 from typing import Any
 
 from steptime.build import build_step
@@ -9,11 +10,10 @@ from steptime.cli.options import File, picture
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 from steptime.hardware import catalog
-from steptime.paleo.explain import calibrated
 from steptime.paleo.explain import explain as stages
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.step_model import StepModel
 from steptime.reports.charts.files import save
-
-OF_STEP = "correction meaning step_s low_s high_s change_s forward_s backward_s update_s"
 
 
 @command(tabular=True)
@@ -34,25 +34,28 @@ def explain(
     given = options.pairs(option_, "option")
     graph = build_step(workload)
     steps = stages(workload, graph, found, given)
-    asked, ops = calibrated(workload, graph, found, given)
+    known = {name: text for name, text in given.items() if name in cost_model(DEFAULT).options}
+    asked = StepModel(workload, found, options=known, graph=graph)
+    bound = StepModel(workload, found, method="analytic", options=given, graph=graph).timeline()
+    least = {one.row.name: one.step_s for one in bound.rows}
     times = asked.timeline()
+    ops = [{**one.told, "analytic_s": least.get(one.row.name)} for one in times.rows]
     document: dict[str, Any] = {
         "model": workload.label,
         "device": found.name,
         "batch": workload.batch_per_replica,
         **picked(workload, "phase dtype optimizer"),
         "options": given,
-        "paleo_s": steps[0].step_s,
-        "analytic_s": steps[-1].step_s,
+        "paleo_s": steps[0]["step_s"],
+        "analytic_s": steps[-1]["step_s"],
         "calibrated_s": times.step_s,
         **picked(times, "low_s high_s extrapolates"),
-        "steps": [picked(step, OF_STEP) for step in steps],
+        "steps": steps,
         "ops": ops,
         "unmodelled": list(graph.unmodelled),
     }
-    title = (
-        f"{workload.label}, batch {workload.batch_per_replica}, {phase}, {dtype} on {found.name}"
-    )
+    of = f"{workload.label}, batch {workload.batch_per_replica}"
+    title = f"{of}, {phase}, {dtype} on {found.name}"
     if out is not None:
         from steptime.reports.charts.waterfall import chart
 
@@ -60,7 +63,7 @@ def explain(
             "From Paleo as published to the analytic model; each correction on top of those above.",
             f"Device data: {found.source}",
         ]
-        changes = [(step.correction, step.step_s) for step in steps]
+        changes = [(step["correction"], step["step_s"]) for step in steps]
         save(chart(changes, "analytic", title, caption), out)
         note(f"picture: {out}")
     narrow = "tf32" in found.peak_flop_per_s and any(
@@ -68,9 +71,8 @@ def explain(
     )
     ends = " to ".join(seconds(end or 0.0) for end in (times.low_s, times.high_s))
     reached = f"what kernels, power and host reach{', convolutions in TF32' if narrow else ''}"
-    change_s = times.step_s - steps[-1].step_s
-    told = [(one.correction, one.step_s, one.change_s, one.meaning) for one in steps]
-    told += [("calibrated", times.step_s, change_s, f"{reached}: {ends}")]
+    told = [itemgetter("correction", "step_s", "change_s", "meaning")(one) for one in steps]
+    told += [("calibrated", times.step_s, times.step_s - steps[-1]["step_s"], f"{reached}: {ends}")]
     rows = [
         {"correction": name, "step_s": took, "meaning": why, "change": None}
         | ({"change": f"{'-' if more < 0 else '+'}{seconds(abs(more))}"} if i else {})

@@ -8,7 +8,6 @@ from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.memory import worst_moment
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
 
@@ -53,7 +52,7 @@ def fit(
         fitting = [row for row in rows if row["batch"] in tried]
         best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
         notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
-    worst = worst_moment(asked.graph(), asked.stack)
+    worst = asked.worst_moment()
     parts = dict(worst.parts)
     for name in BESIDE:
         parts[name] = getattr(made.needs, f"{name}_bytes") or 0

@@ -23,7 +23,7 @@ from steptime.prediction.method import Method
 if TYPE_CHECKING:
     from steptime.core.workload import Workload
     from steptime.hardware.device import Link
-    from steptime.questions.grid import Cell, Place
+    from steptime.questions.grid import GridCell, Place
     from steptime.questions.predict_folder import Predicted
 
 MOST_CELLS = 1_000_000  # which take 1.5 GB
@@ -32,7 +32,7 @@ TOLD_CELLS = 10_000  # told of together
 
 
 @dataclass(frozen=True)
-class Axes:
+class Grid:
     """The axes of a grid, checked; `batches` is None where each model has a batch of its own."""
 
     models: tuple[str, ...]
@@ -50,13 +50,13 @@ class Axes:
 
 def axes(
     models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
-) -> Axes:
+) -> Grid:
     """Return the axes that the texts of the command line say; raises `InputError`."""
     from steptime.hardware import catalog
     from steptime.questions.grid import place_of
     from steptime.questions.networks import networks
 
-    found = Axes(
+    found = Grid(
         tuple(one for text in split_models(models) for one in networks(text)),
         tuple(place_of(name) for name in names(devices, "--device")),
         None if batches is None else tuple(numbers(batches, "--batch")),
@@ -99,7 +99,7 @@ def _checked(names: list[str], where: str) -> list[str]:
 
 
 def answer(
-    found: Axes,
+    found: Grid,
     workload_of: Callable[[str, int | None], Workload],
     method: Method,
     given: Mapping[str, str],
@@ -127,7 +127,7 @@ def answer(
         one = workload_of(name, batch)
         return replace(one, dtype=dtype_named(dtype)) if dtype else one
 
-    cells: Iterator[Cell] = chain.from_iterable(
+    cells: Iterator[GridCell] = chain.from_iterable(
         grid(
             [partial(made, name, dtype) for name in found.models],
             [device for device, wanted in found.places if wanted == dtype],
@@ -151,7 +151,7 @@ def answer(
 
 
 def _into_folder(
-    found: Axes,
+    found: Grid,
     workload_of: Callable[[str, int | None], Workload],
     method: Method,
     given: Mapping[str, str],
@@ -177,7 +177,7 @@ def written(folder: Path, method: str, made: Predicted) -> Answer:
     return Answer(document, (), notes, text=f"{said}{there}\n")
 
 
-def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload]) -> list[str]:
+def _unmodelled(found: Grid, workload_of: Callable[[str, int | None], Workload]) -> list[str]:
     """Return the layers of unknown type in all models, with the model where there are several."""
     from steptime.build import build
 
@@ -190,7 +190,7 @@ def _unmodelled(found: Axes, workload_of: Callable[[str, int | None], Workload])
     ]
 
 
-FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {
+FORMATS: dict[str, Callable[[Sequence[GridCell]], str]] = {
     ".csv": lambda cells: comma_separated(
         Table(columns(*cells[0]._fields), [cell._asdict() for cell in cells])
     ),
@@ -198,9 +198,9 @@ FORMATS: dict[str, Callable[[Sequence[Cell]], str]] = {
 }
 
 
-def _table(cells: Sequence[Cell], number: int, found: Axes, first: Workload, method: str) -> Table:
+def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, method: str) -> Table:
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
-    dtypes = ["dtype"] if any(dtype for _, dtype in found.places) else []
+    dtypes = ["dtype"] if any(dtype for _, dtype in of.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
     rows = [{**row._asdict(), "memory": _memory(row)} for row in cells[:SHOWN_ROWS]]
     replicas = f"{'?' * (len({row['workers'] for row in rows}) < 2)}workers=replicas"
@@ -216,7 +216,7 @@ def _table(cells: Sequence[Cell], number: int, found: Axes, first: Workload, met
     )
 
 
-def _memory(cell: Cell) -> str:
+def _memory(cell: GridCell) -> str:
     why = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
     why = why or ("too much" if cell.status == "oom" else "")
     return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")

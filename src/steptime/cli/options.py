@@ -137,7 +137,7 @@ Threads = Annotated[
 
 
 @dataclass(frozen=True)
-class Nodes:
+class NodeOptions:
     """The options that say how devices of nodes are joined."""
 
     per_node: int = whole("N", "Devices of a node.", 8)

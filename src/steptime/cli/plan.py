@@ -31,7 +31,7 @@ def _stages(text: str, where: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitOptions:
     """The options that say how a step is split, by the fields of `Plan`."""
 
     tensor: int | None = whole("T", "Devices that share each product. Default: 1.")
@@ -68,7 +68,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class How:
+class PlanOptions:
     """The options of a training, by the fields of `Request`."""
 
     micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
@@ -84,7 +84,8 @@ class How:
     tokens: float | None = number("N", "Tokens of a training: shows hours and cost.")
     prices: options.Prices = None
     stack: Text = optional(
-        "NAME", "The software. Default: megatron-2025, of other networks torch-eager."
+        "NAME",
+        "The software. Default: megatron-2025; of one device, or of other networks, torch-eager.",
     )
     method: options.Method = DEFAULT
 
@@ -93,9 +94,9 @@ class How:
 def plan(
     model: options.Model,
     device: options.Device,
-    nodes: options.Nodes,
-    split: Split,
-    how: How,
+    nodes: options.NodeOptions,
+    split: SplitOptions,
+    how: PlanOptions,
     level: list[str] | None = optional(
         "SIZE:LINK",
         "Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with "
@@ -268,9 +269,6 @@ def tables(told: dict[str, Any]) -> list[Table]:
         if key != "compute_s" and parts[key] > 0:
             share = f" ({percent(told['bubble'])} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
-    if told["adds"]:
-        more = (f"{one['name']} {seconds(one['seconds'])}" for one in told["adds"])
-        rows.append(("  of these, not in predict", ", ".join(more)))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
     shares = [
         f"{word} {percent(mfu[key])}"

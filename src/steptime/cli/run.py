@@ -86,7 +86,7 @@ def run(
     from steptime.network.count import count
     from steptime.records import store
     from steptime.sweeps.cells import Cell
-    from steptime.sweeps.run import How, measure_cell, profile_cell
+    from steptime.sweeps.run import Means, measure_cell, profile_cell
     from steptime.sweeps.workers import Workers
 
     backend, compile_ = options.stack_of(stack, backend, compile_)
@@ -103,7 +103,7 @@ def run(
         check_folder(trace)
     devices = catalog.devices(note)  # what is wrong with these is said before, too
     cell = Cell(workload, backend, chosen)
-    how = How(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
+    how = Means(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     progress = _progress(workload.label, flop) if workers.rank.is_zero else None
     ops: list[Record] = []

@@ -15,12 +15,12 @@ from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
 from steptime.hardware.prices import BILLINGS, Training, bill
 from steptime.paleo.model_parallel import hybrid, model_parallel
-from steptime.paleo.placement import Mode, layer_rows
+from steptime.paleo.placement import layer_rows
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_text
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import SCALINGS, Exchange, ScalingRow, data_parallel, stops_paying
+from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, stops_paying
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -28,7 +28,7 @@ DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 
 
 @dataclass(frozen=True)
-class Shape:
+class JoinOptions:
     """The options that say how replicas are joined, by the fields of `Fabric`."""
 
     per_node: int | None = whole(
@@ -45,7 +45,7 @@ class Shape:
 def scale(
     model: options.Model,
     device: options.Device,
-    shape: Shape,
+    shape: JoinOptions,
     link: Text = optional(
         "LINK",
         "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
@@ -105,9 +105,9 @@ def scale(
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
     given = options.pairs(option_, "option")
     found = StepModel(workload, options.one_device(device), fabric, method, given)
-    if found.method.as_published and latency_us is not None:
-        raise InputError("--latency-us: method paleo knows no latency")
-    how = Exchange(collective, compression, overlap)
+    if latency_us is not None and not found.method.latency:
+        raise InputError(f"--latency-us: method {found.method.name} knows no latency")
+    how = Sync(collective, compression, overlap)
     counts = None
     if replicas is not None or parallel == "data":
         counts = sorted(numbers(DEFAULT_REPLICAS if replicas is None else replicas, "--replicas"))
@@ -141,13 +141,12 @@ def scale(
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }
     if parallel != "data":
-        mode: Mode = "model" if parallel == "model" else "hybrid"
-        document["ops"] = layer_rows(found, rows[0].batch_per_worker, mode)
+        document["ops"] = layer_rows(found, rows[0].batch_per_worker, parallel)
     return Answer(document, [_table(document)])
 
 
 def _rows(
-    model: StepModel, parallel: str, counts: Sequence[int] | None, scaling: str, how: Exchange
+    model: StepModel, parallel: str, counts: Sequence[int] | None, scaling: str, how: Sync
 ) -> Sequence[ScalingRow]:
     batch = model.workload.batch_per_replica
     model.collective(how.collective)
@@ -195,7 +194,7 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     return table
 
 
-def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exchange) -> list[str]:
+def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:
     largest = max(row.batch_per_worker for row in rows)
     notes, needs = list(model.remarks(largest)), model.needs(largest)
     if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
@@ -204,7 +203,7 @@ def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Exc
     chosen, fabric = model.collective(how.collective), model.fabric
     if fabric is not None and parallel != "model":
         notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
-    for name in fabric.without_latency if fabric and not model.method.as_published else ():
+    for name in fabric.without_latency if fabric and model.method.latency else ():
         mend = " (--latency-us)" if fabric and name == fabric.between.name else ""
         notes.append(f"{name}: no latency is known, so none is counted{mend}")
     return notes

@@ -10,7 +10,7 @@ from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
 from steptime.prediction import DEFAULT
 from steptime.questions.plan.answer import held
-from steptime.questions.serve.answer import Request, answered
+from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
 
 PARTS = {
@@ -20,8 +20,8 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class How:
-    """The options that say how a model is split and run, by the fields of `Request`."""
+class ServeOptions:
+    """The options that say how a model is split and run, by the fields of `Service`."""
 
     batch: int = whole("N", "Sequences that come at once.", 1)
     input: int | None = whole("I", "Tokens of a prompt. Default: 1024.")
@@ -42,7 +42,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadOptions:
     """The options of a service under load, by the fields of `Demand`."""
 
     concurrency: Text = optional("N", "Under load: so many users, each waits.")
@@ -64,9 +64,9 @@ class Load:
 def serve(
     model: options.Model,
     device: options.Device,
-    how: How,
-    nodes: options.Nodes,
-    load: Load,
+    how: ServeOptions,
+    nodes: options.NodeOptions,
+    load: LoadOptions,
     option_: options.Settings = None,
 ) -> Answer:
     """Predict a language model that answers prompts.
@@ -77,7 +77,7 @@ def serve(
         said = {"--input": how.input, "--output": how.output}
         options.refuse(said, "--requests says it: leave out {}")
     (site,) = nodes.sites([device])
-    told = answered(Request(
+    told = answered(Service(
         model, site, **options.given(how), demand=Demand.of(vars(load)),
         options=options.pairs(option_, "option"), trusted=True,
     ))  # fmt: skip

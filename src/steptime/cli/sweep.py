@@ -29,7 +29,7 @@ from steptime.sweeps.cluster.estimate import preview
 from steptime.sweeps.cluster.resources import on_each_node
 from steptime.sweeps.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
 from steptime.sweeps.experiment import Experiment, read_experiment
-from steptime.sweeps.run import How, Request, summary
+from steptime.sweeps.run import Means, SweepRequest, summary
 from steptime.sweeps.run import sweep as run_sweep
 
 HERE = "local"
@@ -110,7 +110,7 @@ def request_of(
     force: bool = False,
     shard: str | None = None,
     launcher: str = HERE,
-) -> Request:
+) -> SweepRequest:
     """Return what an experiment and the command line ask for together."""
     cells, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
     part: Collection[Cell] = cells.part(*_shard(shard, len(cells))) if shard else cells
@@ -119,10 +119,10 @@ def request_of(
         _check_input(experiment)
     else:
         part, remarks = on_each_node(part, scheduler_of(launcher))
-    return Request(
+    return SweepRequest(
         cells=part,
         out=out,
-        how=How(**picked(experiment, "budget_s time_limit_s parts runs try_all")),
+        how=Means(**picked(experiment, "budget_s time_limit_s parts runs try_all")),
         predict_on=_places(experiment, where),
         link=_named(catalog.link, experiment.link, f"{where}: link") if experiment.link else None,
         **picked(experiment, "name by_op rounds"),
@@ -158,7 +158,7 @@ def _shard(text: str, cells: int) -> tuple[int, int]:
     return number, of
 
 
-def run_here(request: Request) -> Answer:
+def run_here(request: SweepRequest) -> Answer:
     """Measure what a folder lacks on this machine, with progress on stderr."""
     with reporter() as report:
         outcome = run_sweep(request, warn=note, report=report)
@@ -180,7 +180,7 @@ def _began(document: Mapping[str, Any]) -> str:
     return f"{document['name']}: {document['cells']} cells, {document['done_before']} done before"
 
 
-def send(request: Request, scheduler: str) -> Answer:
+def send(request: SweepRequest, scheduler: str) -> Answer:
     """Send what a folder lacks to a scheduler."""
     document = submit.send(request, note, scheduler)
     sent = f"{document['submitted']} submitted now in {document['tasks']} tasks"
@@ -203,7 +203,7 @@ ALWAYS = {"id": "cell", "model": "network", "batch": "batch", "replicas": "repli
 """Columns of a preview with their headings; others only where they differ."""
 
 
-def _preview(request: Request, scheduler: str) -> Answer:
+def _preview(request: SweepRequest, scheduler: str) -> Answer:
     document = preview(request, note, scheduler)
     visits = [
         {key: None if value == "" else value for key, value in visit.items()}

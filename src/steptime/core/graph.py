@@ -59,7 +59,7 @@ class Op:
         return frozen(self.attrs)
 
 
-class Case(NamedTuple):
+class OpCase(NamedTuple):
     """An op without its names: equal cases cost the same, and are evaluated once."""
 
     kind: str
@@ -69,44 +69,14 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A layer of the file that a network was read from, as the file tells it.
-
-    Shapes are the file's, channels last (`[n, h, w, c]` or `[n, k]`). `kind` is the word of the
-    cost models that count by layers (`LAYER_KINDS`), `type` the file's own. `kernel` and `strides`
-    are (height, width); `padding` is `VALID`, `SAME` or (height, width) a side. `parents` are names
-    of layers, the input's first. `op` is the forward op that does the layer's main work ("" if
-    there is none, as for an input). `split` is the part of a model-parallel block, else None.
-    `parameters` counts those of the file's own rules, a bias for each filter.
-    """
-
-    name: str
-    kind: str
-    type: str
-    parents: tuple[str, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    kernel: tuple[int, int] = (1, 1)
-    strides: tuple[int, int] = (1, 1)
-    padding: str | tuple[int, int] = "VALID"
-    groups: int = 1
-    parameters: int = 0
-    op: str = ""
-    split: int | None = None
-
-
-LAYER_KINDS = ("input", "conv", "deconv", "inner_product", "pool", "dropout", "other")
-
-
-@dataclass(frozen=True)
 class Graph:
     """A network, every shape known.
 
     `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained
     (running statistics, position tables), `outputs` are what a step gives. In training the only
-    output is the loss, a scalar. A network read from a file keeps the file's `layers`; `unmodelled`
-    names those of unknown type, which pass their input on. `remarks` are what else a reader must
-    know of how the network was read.
+    output is the loss, a scalar. Of a network read from a file `source` is what a method that knows
+    such files needs of it beside the ops, and `unmodelled` names its layers of unknown type, which
+    pass their input on. `remarks` are what else a reader must know of how the network was read.
     """
 
     name: str
@@ -116,7 +86,7 @@ class Graph:
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
     buffers: tuple[str, ...] = ()
-    layers: tuple[Layer, ...] = ()
+    source: tuple[object, ...] = ()
     unmodelled: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -129,11 +99,11 @@ class Graph:
         return math.prod(first.shape)
 
     @cached_property
-    def cases(self) -> Mapping[str, Case]:
+    def cases(self) -> Mapping[str, OpCase]:
         """What the costs of each op follow from, by the op's name."""
         tensors = self.tensors
         return {
-            op.name: Case(
+            op.name: OpCase(
                 op.kind,
                 tuple([tensors[name] for name in op.inputs]),
                 op.settings,

@@ -14,10 +14,10 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.energy.accelerators import Accelerator, MeasuredLayer
 from steptime.energy.operations import figures
 from steptime.energy.process import Factors, Process, factors
-from steptime.energy.request import Asked, Request, plain_layer, plain_net
+from steptime.energy.request import ChipLayer, ChipRequest, plain_layer, plain_net
 
 
-class Cost(NamedTuple):
+class ChipCost(NamedTuple):
     """Seconds and joules of one example, or of one multiply-add."""
 
     latency_s: float
@@ -32,10 +32,10 @@ class Chip:
     scale: Factors
     whole_batch: bool = False
 
-    def cost(self, layer: MeasuredLayer) -> Cost:
+    def cost(self, layer: MeasuredLayer) -> ChipCost:
         """Return the cost of a measured layer for one example."""
         examples = self.examples(layer)
-        return Cost(
+        return ChipCost(
             layer.latency_s * self.scale.time / examples,
             layer.energy_j * self.scale.energy / examples,
         )
@@ -44,12 +44,12 @@ class Chip:
         """Return how many examples a measured layer's row is taken for."""
         return 1 if self.whole_batch else layer.batch
 
-    def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> Cost:
+    def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> ChipCost:
         """Return total cost over total multiply-adds of measured layers that state theirs."""
         rows = list(layers)
         macs = sum(row.macs or 0 for row in rows)
         costs = [self.cost(row) for row in rows]
-        return Cost(
+        return ChipCost(
             sum(one.latency_s for one in costs) / macs, sum(one.energy_j for one in costs) / macs
         )
 
@@ -99,7 +99,7 @@ class Estimate:
 
     parts: tuple[str, ...]
     layers: tuple[LayerEstimate, ...]
-    not_covered: tuple[Asked, ...]
+    not_covered: tuple[ChipLayer, ...]
     supposed_pruned: tuple[str, ...] = ()
 
     def sums(self) -> dict[str, dict[str, float | None]]:
@@ -177,7 +177,7 @@ def published_form(found: Estimate) -> dict[str, dict[str, float | None]]:
     }
 
 
-def estimate(request: Request, chips: Sequence[Chip]) -> Estimate:
+def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
     """Return the cost of each layer of a request.
 
     Raises `InputError` for a network or a layer that no table has, and for a layer without
@@ -225,14 +225,14 @@ def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
     return LayerEstimate(row.name, one, accelerator, row.macs, *latency, *energy, *((dram,) * 3))
 
 
-def _chip_for(asked: Asked, chips: Sequence[Chip]) -> Chip | None:
+def _chip_for(asked: ChipLayer, chips: Sequence[Chip]) -> Chip | None:
     for chip in chips:
         if asked.kind in (*chip.accelerator.op_kinds, *chip.accelerator.layer_types):
             return chip
     return None
 
 
-def _scaled(asked: Asked, chip: Chip) -> LayerEstimate:
+def _scaled(asked: ChipLayer, chip: Chip) -> LayerEstimate:
     if asked.macs is None:
         raise InputError(f"layer {shorten(asked.name)}: 'macs' is missing")
     macs, rows = asked.macs, chip.accelerator.scalable
@@ -311,7 +311,7 @@ def _crossed(
     chip: Chip, rows: Sequence[MeasuredLayer], others: Sequence[MeasuredLayer]
 ) -> dict[str, float]:
     macs = sum(row.macs or 0 for row in rows)
-    costs = zip(Cost._fields, chip.cost_per_mac(rows), chip.cost_per_mac(others), strict=True)
+    costs = zip(ChipCost._fields, chip.cost_per_mac(rows), chip.cost_per_mac(others), strict=True)
     found: dict[str, float] = {}
     for name, own, predicted in costs:
         found |= {name: own * macs, f"predicted_{name}": predicted * macs}

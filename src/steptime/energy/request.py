@@ -18,7 +18,7 @@ KEYS = ("net", "netfile", "layers")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChipLayer:
     """A layer to run. `kind` is a kind of op or Caffe's type, "" where a table tells it.
 
     `macs` are its multiply-adds for one example, None where a table tells them.
@@ -30,12 +30,12 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Request:
+class ChipRequest:
     """The layers of a network; `net` names the tables' network to look them up in, or is ""."""
 
     name: str
     net: str
-    layers: tuple[Asked, ...]
+    layers: tuple[ChipLayer, ...]
 
 
 def plain_layer(name: str) -> str:
@@ -68,7 +68,7 @@ def json_document(content: bytes, where: str) -> object:
         raise InputError(f"{where}: is no JSON: {reason}") from None
 
 
-def request_of_configuration(table: object, where: str, folders: Iterable[Path]) -> Request:
+def request_of_configuration(table: object, where: str, folders: Iterable[Path]) -> ChipRequest:
     """Return the request of a configuration: `net` or `netfile`, and `layers`.
 
     A `netfile` is looked for in each of `folders`, and nowhere above or outside of them. Raises
@@ -86,7 +86,7 @@ def request_of_configuration(table: object, where: str, folders: Iterable[Path])
         raise InputError(f"{where}: '{given[0]}' is a name, not {shorten(name)}")
     names = _layer_names(table, where)
     if given[0] == "net":
-        return Request(name, name, tuple(map(Asked, names)))
+        return ChipRequest(name, name, tuple(map(ChipLayer, names)))
     layers = _net_file(name, where, folders)
     chosen = []
     for layer in names:
@@ -95,13 +95,13 @@ def request_of_configuration(table: object, where: str, folders: Iterable[Path])
             known = [one.name for one in layers.values()]
             raise unknown("layer", layer, known, f"{where}, {shorten(name)}")
         chosen.append(found)
-    return Request(name, "", tuple(chosen))
+    return ChipRequest(name, "", tuple(chosen))
 
 
-def request_of_graph(name: str, graph: Graph) -> Request:
+def request_of_graph(name: str, graph: Graph) -> ChipRequest:
     """Return the request for the forward ops of a graph of one example."""
-    ops = [op for op in graph.ops if op.part == "forward"]
-    return Request(name, "", tuple(Asked(op.name, op.kind, multiply_adds(graph, op)) for op in ops))
+    ops = ((op, multiply_adds(graph, op)) for op in graph.ops if op.part == "forward")
+    return ChipRequest(name, "", tuple(ChipLayer(op.name, op.kind, macs) for op, macs in ops))
 
 
 def multiply_adds(graph: Graph, op: Op) -> int:
@@ -130,14 +130,14 @@ def _layer_names(table: Mapping[str, Any], where: str) -> list[str]:
     return names
 
 
-def _net_file(name: str, where: str, folders: Iterable[Path]) -> dict[str, Asked]:
+def _net_file(name: str, where: str, folders: Iterable[Path]) -> dict[str, ChipLayer]:
     """Return the layers of a file by their plain names."""
     path = _inside(name, where, folders)
     shown = f"netfile {shorten(name)}"
     rows = json_document(read_content(str(path), "netfile"), shown)
     if not isinstance(rows, list):
         raise InputError(f"{shown}: must be a list of layers")
-    layers: dict[str, Asked] = {}
+    layers: dict[str, ChipLayer] = {}
     for row in rows:
         layer = _file_layer(row, shown)
         if layers.setdefault(plain_layer(layer.name), layer) is not layer:
@@ -163,7 +163,7 @@ def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
     raise InputError(f"{where}: netfile {shorten(name)}: no such file in {looked}")
 
 
-def _file_layer(row: object, where: str) -> Asked:
+def _file_layer(row: object, where: str) -> ChipLayer:
     if not isinstance(row, dict) or not _is_name(row.get("name")):
         raise InputError(f"{where}: a layer is an object with 'name' and 'type'")
     place = f"{where}, layer {shorten(row['name'])}"
@@ -175,4 +175,4 @@ def _file_layer(row: object, where: str) -> Asked:
             raise InputError(f"{place}: 'macs' must be a whole number, not {shorten(macs)}")
         if not 0 <= macs <= LARGEST:
             raise InputError(f"{place}: 'macs' must be from 0 to 2^53, not {shorten(macs)}")
-    return Asked(row["name"], kind, macs)
+    return ChipLayer(row["name"], kind, macs)

@@ -79,7 +79,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Run:
+class ArrayRun:
     """What products cost on an array.
 
     `macs` are multiply-adds; `utilisation` is macs / (cycles * PEs), stalls for memory not
@@ -104,7 +104,7 @@ class OpRun:
 
     name: str
     kind: str
-    run: Run
+    run: ArrayRun
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class _Product(NamedTuple):
     b_bytes: int
 
 
-class _Plan(NamedTuple):
+class _BufferPlan(NamedTuple):
     """One way to use the buffer: pieces of T, and the bytes that move from and to DRAM."""
 
     passes: int
@@ -144,7 +144,7 @@ class _Plan(NamedTuple):
 
 def matmul(
     array: Array, m: int, k: int, n: int, dataflow: Dataflow = "weight", times: int = 1
-) -> Run:
+) -> ArrayRun:
     """Return the cost of `a [m, k], b [k, n] -> [m, n]`, done `times` times on other data.
 
     One product of 2 x 2 matrices on 2 x 2 PEs takes 2*2 + 2 + 2 - 2 = 6 cycles. Raises `InputError`
@@ -165,7 +165,7 @@ def conv2d(
     padding: tuple[int, int, int, int] = (0, 0, 0, 0),
     dilation: Pair = (1, 1),
     groups: int = 1,
-) -> Run:
+) -> ArrayRun:
     """Return the cost of `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`.
 
     An implicit product for each group: m = batch * oh * ow, k = kh * kw * c_in/groups,
@@ -208,7 +208,7 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
     return NetworkRun(tuple(found), tuple(others))
 
 
-def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> Run:
+def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> ArrayRun:
     """Return the cost of an op by its products; an image is read in place of their first matrix."""
     element = array.element_bytes
     runs = []
@@ -219,14 +219,14 @@ def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataf
         runs.append(_run(array, one, dataflow, times))
     if len(runs) == 1:
         return runs[0]
-    names = [field.name for field in fields(Run)]
+    names = [field.name for field in fields(ArrayRun)]
     total = {name: sum(getattr(run, name) for run in runs) for name in names}
     total["passes"] = max(run.passes for run in runs)
     total["utilisation"] = total["macs"] / (total["cycles"] * array.rows * array.columns)
-    return Run(**total)
+    return ArrayRun(**total)
 
 
-def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run:
+def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
     one_of("dataflow", dataflow, DATAFLOWS)
     m, k, n, a_bytes, b_bytes = product
@@ -246,11 +246,11 @@ def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run
         )
     down, across = _tiles(x, array.rows), _tiles(y, array.columns)
 
-    def cycles_of(plan: _Plan) -> int:
+    def cycles_of(plan: _BufferPlan) -> int:
         tiles = down * across * plan.passes
         return (2 * x * across + y * down) * plan.passes + t * down * across - 2 * tiles
 
-    def time_of(plan: _Plan) -> float:
+    def time_of(plan: _BufferPlan) -> float:
         memory_s = plan.dram_bytes / array.memory_bytes_per_s
         return max(cycles_of(plan) / array.clock_hz, memory_s)
 
@@ -262,7 +262,7 @@ def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run
     else:
         partial = (down - 1) * m * n * array.sum_bytes
         read = x * y * plan.passes + x * t * across
-    return Run(
+    return ArrayRun(
         cycles=times * cycles,
         macs=times * macs,
         utilisation=macs / (cycles * array.rows * array.columns),
@@ -274,7 +274,7 @@ def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> Run
     )
 
 
-def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
+def _stationary_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     """Return the plans of a dataflow in which tiles of B stay in the PEs and A streams.
 
     Pieces of m are the outermost loop, then n, then k. The sums of a piece [rows of it, columns of
@@ -293,10 +293,10 @@ def _stationary_plans(array: Array, product: _Product) -> Iterator[_Plan]:
                 continue
             passes = _tiles(m, room // row) if row else 1
             moved = a_bytes * (1 if keeps_a else across) + b_bytes * (1 if keeps_b else passes)
-            yield _Plan(passes, moved + m * n * array.element_bytes)
+            yield _BufferPlan(passes, moved + m * n * array.element_bytes)
 
 
-def _output_plans(array: Array, product: _Product) -> Iterator[_Plan]:
+def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     """Return the plans of the dataflow in which tiles of C stay in the PEs.
 
     With nothing kept, A is read once a tile of n and B once a tile of m. With as many panels of A
@@ -307,7 +307,7 @@ def _output_plans(array: Array, product: _Product) -> Iterator[_Plan]:
     m, _, n, a_bytes, b_bytes = product
     down, across = _tiles(m, array.rows), _tiles(n, array.columns)
     c_bytes = m * n * array.element_bytes
-    yield _Plan(1, a_bytes * across + b_bytes * down + c_bytes)
+    yield _BufferPlan(1, a_bytes * across + b_bytes * down + c_bytes)
     a_panel = -(-a_bytes * min(m, array.rows) // m)
     b_panel = -(-b_bytes * min(n, array.columns) // n)
     sides = (
@@ -317,7 +317,7 @@ def _output_plans(array: Array, product: _Product) -> Iterator[_Plan]:
     for kept, panel, panels, other, other_panel in sides:
         if panel <= array.buffer_bytes:
             group = max(1, (array.buffer_bytes - other_panel) // panel)
-            yield _Plan(1, kept + other * _tiles(panels, group) + c_bytes)
+            yield _BufferPlan(1, kept + other * _tiles(panels, group) + c_bytes)
 
 
 def _tiles(size: int, tile: int) -> int:

@@ -22,7 +22,7 @@ Number = int | float
 
 
 @dataclass(frozen=True)
-class Array:
+class NdArray:
     """An array: `values` in row-major order, None where they are too many or not known."""
 
     shape: tuple[int, ...]
@@ -52,36 +52,36 @@ class Array:
         return tuple(int(v) for v in values)
 
 
-def array(values: Iterable[Number], dtype: str = "int64") -> Array:
+def array(values: Iterable[Number], dtype: str = "int64") -> NdArray:
     """Return a list of numbers as an array of one axis."""
     kept = tuple(values)
-    return Array((len(kept),), dtype, kept)
+    return NdArray((len(kept),), dtype, kept)
 
 
-def scalar(value: Number, dtype: str = "int64") -> Array:
+def scalar(value: Number, dtype: str = "int64") -> NdArray:
     """Return one number as an array without axes."""
-    return Array((), dtype, (value,))
+    return NdArray((), dtype, (value,))
 
 
-def made(shape: Sequence[int], dtype: str, values: Callable[[], Any], *of: Array) -> Array:
+def made(shape: Sequence[int], dtype: str, values: Callable[[], Any], *of: NdArray) -> NdArray:
     """Return an array of `shape`; its values if those `of` which it is made are, and are few."""
     require(len(shape) <= 16 and all(0 <= n < LARGEST for n in shape), f"an array of {list(shape)}")
     if math.prod(shape) > MOST or any(x.values is None for x in of):
-        return Array(tuple(shape), dtype)
+        return NdArray(tuple(shape), dtype)
     found = values()
     kept = tuple(found.ravel().tolist() if isinstance(found, np.ndarray) else found)
     require(all(isinstance(v, float) or -LARGEST <= v < LARGEST for v in kept), "a number >= 2^63")
-    return Array(tuple(shape), dtype, kept)
+    return NdArray(tuple(shape), dtype, kept)
 
 
-def _numbers(x: Array) -> NDArray[Any]:
+def _numbers(x: NdArray) -> NDArray[Any]:
     """Return the elements as Python's numbers, zeros that take no memory if they are not known."""
     if x.values is None:
         return np.broadcast_to(np.zeros((), bool), x.shape)
     return np.array(x.values, object).reshape(x.shape)
 
 
-def _seen(x: Array, view: Callable[[NDArray[Any]], NDArray[Any]]) -> Array:
+def _seen(x: NdArray, view: Callable[[NDArray[Any]], NDArray[Any]]) -> NdArray:
     """Return a view of the elements, known or not."""
     y = view(_numbers(x))
     return made(y.shape, x.dtype, lambda: y, x)
@@ -100,19 +100,19 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return found or ()
 
 
-def expand(x: Array, shape: tuple[int, ...]) -> Array:
+def expand(x: NdArray, shape: tuple[int, ...]) -> NdArray:
     """Return `x` repeated to `shape`."""
     require(broadcast(x.shape, shape) == shape, f"{list(x.shape)} is not {list(shape)} repeated")
     return _seen(x, lambda a: np.broadcast_to(a, shape))
 
 
-def reshape(x: Array, shape: Sequence[int]) -> Array:
+def reshape(x: NdArray, shape: Sequence[int]) -> NdArray:
     """Return `x` with another shape of as many elements."""
     require(math.prod(shape) == x.size, f"reshape {list(x.shape)} to {list(shape)}")
-    return Array(tuple(shape), x.dtype, x.values)
+    return NdArray(tuple(shape), x.dtype, x.values)
 
 
-def transpose(x: Array, order: Sequence[int]) -> Array:
+def transpose(x: NdArray, order: Sequence[int]) -> NdArray:
     """Return `x` with its axes in `order`."""
     require(sorted(order) == list(range(len(x.shape))), f"transpose {list(x.shape)} by {order}")
     return _seen(x, lambda a: a.transpose(order))
@@ -125,7 +125,7 @@ def window(size: int, start: int, stop: int, step: int) -> tuple[int, int]:
     return places.start, len(places)
 
 
-def slice_(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+def slice_(x: NdArray, axis: int, start: int, stop: int, step: int = 1) -> NdArray:
     """Return `x[..., start:stop:step, ...]` along `axis`."""
     axis = axis_of(axis, len(x.shape))
     first, length = window(x.shape[axis], start, stop, step)
@@ -134,7 +134,7 @@ def slice_(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     return _seen(x, lambda a: a[(slice(None),) * axis + (part,)])
 
 
-def gather(x: Array, indices: Array, axis: int = 0) -> Array:
+def gather(x: NdArray, indices: NdArray, axis: int = 0) -> NdArray:
     """Return the slices of `x` along `axis` that `indices` name, their axes in the axis' place."""
     axis = axis_of(axis, len(x.shape))
     size, shape = x.shape[axis], (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -147,7 +147,7 @@ def gather(x: Array, indices: Array, axis: int = 0) -> Array:
     return made(shape, x.dtype, values, x, indices)
 
 
-def gather_nd(x: Array, indices: Array) -> Array:
+def gather_nd(x: NdArray, indices: NdArray) -> NdArray:
     """Return the parts of `x` that the rows of `indices` name by their first axes."""
 
     def values() -> NDArray[Any]:
@@ -158,13 +158,13 @@ def gather_nd(x: Array, indices: Array) -> Array:
     return made(shape, x.dtype, values, x, indices)
 
 
-def tile(x: Array, times: Sequence[int]) -> Array:
+def tile(x: NdArray, times: Sequence[int]) -> NdArray:
     """Return `x` repeated so many times along each axis."""
     shape = [n * t for n, t in zip(x.shape, times, strict=True)]
     return made(shape, x.dtype, lambda: np.tile(_numbers(x), times), x)
 
 
-def concat(arrays: Sequence[Array], axis: int) -> Array:
+def concat(arrays: Sequence[NdArray], axis: int) -> NdArray:
     """Return arrays joined along `axis`."""
     require(bool(arrays), "concat of nothing")
     first = arrays[0]
@@ -176,20 +176,20 @@ def concat(arrays: Sequence[Array], axis: int) -> Array:
     return made(shape, first.dtype, lambda: np.concatenate([*map(_numbers, arrays)], axis), *arrays)
 
 
-def triangle(x: Array, offset: int, upper: bool) -> Array:
+def triangle(x: NdArray, offset: int, upper: bool) -> NdArray:
     """Return `x` with 0 below, or above, a diagonal of its last two axes."""
     cut = np.triu if upper else np.tril
     return made(x.shape, x.dtype, lambda: cut(_numbers(x), offset), x)
 
 
-def range_(start: Number, stop: Number, step: Number, dtype: str = "int64") -> Array:
+def range_(start: Number, stop: Number, step: Number, dtype: str = "int64") -> NdArray:
     """Return the numbers from `start` below `stop` by `step`."""
     require(step != 0 and all(map(math.isfinite, (start, stop, step))), "a range of step 0")
     length = max(0, math.ceil((stop - start) / step))
     return made((length,), dtype, lambda: (start + i * step for i in range(length)))
 
 
-def full(shape: Sequence[int], value: Number, dtype: str) -> Array:
+def full(shape: Sequence[int], value: Number, dtype: str) -> NdArray:
     """Return an array of one number."""
     return made(shape, dtype, lambda: (value,) * math.prod(shape))
 
@@ -240,7 +240,7 @@ REDUCTIONS: dict[str, Callable[[Any], Number]] = {
 }
 
 
-def pointwise(function: str, *arrays: Array) -> Array:
+def pointwise(function: str, *arrays: NdArray) -> NdArray:
     """Return a row of `FUNCTIONS` or `COMPARISONS`, by the names of the op kind `pointwise`."""
     shape = broadcast(*(x.shape for x in arrays))
     compute = COMPARISONS.get(function) or FUNCTIONS[function]
@@ -249,15 +249,15 @@ def pointwise(function: str, *arrays: Array) -> Array:
     return made(shape, dtype, lambda: map(compute, *operands), *arrays)
 
 
-def cast(x: Array, dtype: str) -> Array:
+def cast(x: NdArray, dtype: str) -> NdArray:
     """Return `x` in another type."""
     kind: type = bool if dtype == "bool" else float if "float" in dtype else int
     if kind is int and x.values is not None and not all(map(math.isfinite, x.values)):
-        return Array(x.shape, dtype)
+        return NdArray(x.shape, dtype)
     return made(x.shape, dtype, lambda: map(kind, x.known()), x)
 
 
-def reduce(function: str, x: Array, axes: Iterable[int], keep: bool = False) -> Array:
+def reduce(function: str, x: NdArray, axes: Iterable[int], keep: bool = False) -> NdArray:
     """Return a row of `REDUCTIONS` over `axes`, of size 1 if they are kept."""
     gone = sorted({axis_of(axis, len(x.shape)) for axis in axes})
     length = math.prod(x.shape[i] for i in gone)
@@ -271,13 +271,13 @@ def reduce(function: str, x: Array, axes: Iterable[int], keep: bool = False) -> 
     return made(shape, x.dtype, values, x)
 
 
-def cumulative_sum(x: Array, axis: int) -> Array:
+def cumulative_sum(x: NdArray, axis: int) -> NdArray:
     """Return the sums of all elements up to each along `axis`."""
     axis = axis_of(axis, len(x.shape))
     return made(x.shape, x.dtype, lambda: _numbers(x).cumsum(axis), x)
 
 
-def non_zero(x: Array) -> Array:
+def non_zero(x: NdArray) -> NdArray:
     """Return the places of the elements that are not 0, `[axes, number]`."""
     x.known("the number of places")
     places = np.array(np.nonzero(np.atleast_1d(_numbers(x))))

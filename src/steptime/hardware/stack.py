@@ -55,12 +55,13 @@ class Stack:
     `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
     for those of other stacks. Images are laid out with their `channels_last`, or before height and
     width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
-    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. One
-    that never `trains` runs inference alone. It is `like` another one in all that its file does not
-    say. `since` is the month ("2024-09") of which it is the state, "" for one without a date;
-    `seen` says what its constants of training were fitted on (`models`, `devices`,
-    `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where that is
-    known.
+    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. A
+    step in mixed precision is autocast, or computes with weights in 16 bit beside `master_weights`
+    of the optimizer. One that never `trains` runs inference alone. It is `like` another one in all
+    that its file does not say. `since` is the month ("2024-09") of which it is the state, "" for
+    one without a date; `seen` says what its constants of training were fitted on (`models`,
+    `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where
+    that is known.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Stack:
     matmul_tf32: bool = False
     backend: str = ""
     compile: bool = False
+    master_weights: bool = False
     trains: bool = True
     since: str = ""
     like: str = ""

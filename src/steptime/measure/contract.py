@@ -26,7 +26,7 @@ from typing import Any, Self
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
-from steptime.records.record import Method
+from steptime.records.record import RecordMethod
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def dataset_fingerprint(folder: str) -> str:
     return f"{name}-{digest.hexdigest()[:8]}"
 
 
-def method(backend: str, version: str, options: Options, runs: int) -> Method:
+def method(backend: str, version: str, options: Options, runs: int) -> RecordMethod:
     """Return the method of a measured record: the framework, and the options that change numbers.
 
     An option that came later than the first records is named where it is not the default.
@@ -176,7 +176,7 @@ def method(backend: str, version: str, options: Options, runs: int) -> Method:
         for name, value in vars(options).items()
         if name in _ALWAYS_NAMED or (name not in _NEVER_NAMED and value != getattr(_PLAIN, name))
     }
-    return Method(backend, version, {**chosen, "runs": runs})
+    return RecordMethod(backend, version, {**chosen, "runs": runs})
 
 
 _OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_steps")

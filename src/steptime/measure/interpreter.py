@@ -17,7 +17,7 @@ Table = Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Call:
+class TableCall:
     """One call of a table's function: tensors by name, and those that nobody reads after it.
 
     `of` names the op that is run: of a bias that is joined, the product before it.
@@ -41,7 +41,7 @@ def calls_of(
     keep: Collection[str] = (),
     takes_bias: Mapping[str, int] | None = None,
     is_left_out: Callable[[Op], bool] = lambda _: False,
-) -> tuple[Call, ...]:
+) -> tuple[TableCall, ...]:
     """Return the calls of a graph's ops, in order; `keep` names tensors that are read afterwards.
 
     The kinds of `takes_bias` add a bias along that axis themselves, as a third input. An op that
@@ -58,7 +58,7 @@ def calls_of(
             continue
         inputs = tuple(stands_for.get(name, name) for name in done.inputs)
         function, about = table[done.kind], (done.attrs, op.part, done.name)
-        calls.append(Call(op.name, done.kind, function, inputs, op.outputs, *about))
+        calls.append(TableCall(op.name, done.kind, function, inputs, op.outputs, *about))
     lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
     last = {name: i for i, call in enumerate(calls) for name in (*call.inputs, *call.outputs)}
     last_of: list[list[str]] = [[] for _ in calls]
@@ -68,9 +68,9 @@ def calls_of(
 
 
 def interpret(
-    calls: Iterable[Call],
+    calls: Iterable[TableCall],
     live: dict[str, Any],
-    apply: Callable[[Call, list[Any]], Any] = lambda call, inputs: call.function(
+    apply: Callable[[TableCall, list[Any]], Any] = lambda call, inputs: call.function(
         *inputs, **call.attrs
     ),
 ) -> None:

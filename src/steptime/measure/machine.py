@@ -29,7 +29,7 @@ BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
 
 
 @dataclass(frozen=True)
-class Memory:
+class MainMemory:
     """Main memory in bytes; None is unknown, with `reason`; a limit of None is none.
 
     `usable_bytes` is the smaller of what is available and what the control group leaves.
@@ -71,14 +71,14 @@ def output(*command: str) -> str | None:
     return done.stdout.strip()
 
 
-def memory(root: Path = procfs.ROOT) -> Memory:
+def memory(root: Path = procfs.ROOT) -> MainMemory:
     """Return total, available, limited and usable main memory in bytes."""
     info = procfs.fields(root / "proc/meminfo")
     if "MemTotal" not in info:
         with suppress(AttributeError, OSError, ValueError):
             physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            return Memory(physical, None, None, None, procfs.NO_TREE)
-        return Memory(None, None, None, None, procfs.NO_TREE)
+            return MainMemory(physical, None, None, None, procfs.NO_TREE)
+        return MainMemory(None, None, None, None, procfs.NO_TREE)
     total, available = (procfs.kilobytes(info.get(key)) for key in ("MemTotal", "MemAvailable"))
     limits, left = [], [available]
     for folder in procfs.group_folders("memory", root):
@@ -89,7 +89,7 @@ def memory(root: Path = procfs.ROOT) -> Memory:
             left.append(max(0, limit - (used or 0)))
     usable = min((value for value in left if value is not None), default=None)
     reason = "" if available is not None else "this kernel does not tell what is available"
-    return Memory(total, available, min(limits, default=None), usable, reason)
+    return MainMemory(total, available, min(limits, default=None), usable, reason)
 
 
 def host_facts() -> DeviceFacts:

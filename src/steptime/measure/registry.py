@@ -19,7 +19,7 @@ GROUP = "steptime.backends"
 
 
 @dataclass(frozen=True)
-class Row:
+class Backend:
     """The module of a backend, and the distribution whose version its records carry.
 
     One that `rewrites` graphs runs of many ops that are alike, or that nobody reads, one or none.
@@ -36,14 +36,14 @@ class Row:
     of_code: bool = False
 
 
-_TORCH = ("cpu", "cuda", "mps")
-BACKENDS: Mapping[str, Row] = {
-    "torch": Row("steptime.measure.backends.torch.backend", "torch", devices=_TORCH),
-    "jax": Row("steptime.measure.backends.jax.backend", "jax", True, True, ("cpu", "cuda", "tpu")),
-    "native": Row(
+_TORCH, _JAX = ("cpu", "cuda", "mps"), ("cpu", "cuda", "tpu")
+BACKENDS: Mapping[str, Backend] = {
+    "torch": Backend("steptime.measure.backends.torch.backend", "torch", devices=_TORCH),
+    "jax": Backend("steptime.measure.backends.jax.backend", "jax", True, True, _JAX),
+    "native": Backend(
         "steptime.measure.backends.native.backend", "torch", True, devices=_TORCH, of_code=True
     ),
-    "onnxruntime": Row(
+    "onnxruntime": Backend(
         "steptime.measure.backends.onnxruntime.backend", "onnxruntime", True, False, ("cpu", "cuda")
     ),
 }
@@ -73,7 +73,7 @@ def compiles(name: str, compiled: bool) -> bool:
     return unasked or label_of(name, compiled) in stacks.measured()
 
 
-def backend(name: str, where: str = "") -> Row:
+def backend(name: str, where: str = "") -> Backend:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
     known = BACKENDS if name in BACKENDS else backends()
     return known[one_of("backend", name, known, where)]
@@ -97,10 +97,10 @@ def version(name: str) -> str | None:
     return None
 
 
-def backends() -> dict[str, Row]:
+def backends() -> dict[str, Backend]:
     """Return all backends by name: these, and those of other packages."""
     added = {
-        point.name: Row(point.value, point.dist.name if point.dist else "")
+        point.name: Backend(point.value, point.dist.name if point.dist else "")
         for point in metadata.entry_points(group=GROUP)
     }
     return {**BACKENDS, **added, **BACKENDS}  # none of ours is replaced

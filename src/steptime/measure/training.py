@@ -10,14 +10,14 @@ from steptime.build import build
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
 from steptime.measure.data.dataset import Split
-from steptime.measure.data.loader import Fit, decode
-from steptime.measure.data.sources import Input
+from steptime.measure.data.loader import ImageInputs, decode
+from steptime.measure.data.sources import CellInput
 from steptime.measure.synthetic import LEARNING_RATE
 from steptime.records.record import Quantity, in_one_run
 
 
 def examination(
-    prepared: Prepared, workload: Workload, options: Options, given: Input | None
+    prepared: Prepared, workload: Workload, options: Options, given: CellInput | None
 ) -> Callable[[], tuple[dict[str, Quantity], dict[str, Any]]]:
     """Return what is called after a training: its last loss and accuracy, and what a record says.
 
@@ -49,7 +49,7 @@ def examination(
     return examine
 
 
-def accuracy(network: Callable[[Arrays], Any], test: Split, fit: Fit, batch: int) -> float:
+def accuracy(network: Callable[[Arrays], Any], test: Split, fit: ImageInputs, batch: int) -> float:
     """Return the share of a test set told right, by batches, of which the last is filled up."""
     total, right = len(test.labels), 0
     for first in range(0, total, batch):

@@ -55,7 +55,7 @@ def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
 
 
 @dataclass
-class Session:
+class WorkerSession:
     """What a started worker knows: its backend, where it runs, and what it says of itself."""
 
     backend: Any
@@ -65,7 +65,7 @@ class Session:
     version: str = ""
 
 
-def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
+def start(request: Mapping[str, Any]) -> tuple[WorkerSession, dict[str, Any]]:
     """Bind the cores, import the backend, and return the session with its greeting.
 
     Replicas that are devices of one process share the cores of all.
@@ -115,7 +115,7 @@ def start(request: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
         "threads": threads,
         "product": facts.product,
     }
-    return Session(backend, request["backend"], options, env, version or ""), greeting
+    return WorkerSession(backend, request["backend"], options, env, version or ""), greeting
 
 
 def own_device(device: str, rank: Rank) -> str:
@@ -150,7 +150,7 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
     return prepared
 
 
-def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Record]:
+def _asked(session: WorkerSession, request: Mapping[str, Any]) -> tuple[WorkerSession, Record]:
     """Return the session under the options of a request, and its record, still empty."""
     workload = replace(workload_from_json(request["workload"]), code=request.get("code", ""))
     own = {"threads": session.options.threads, "device": session.options.device}
@@ -167,7 +167,7 @@ def _asked(session: Session, request: Mapping[str, Any]) -> tuple[Session, Recor
 
 
 def measure(
-    session: Session, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
+    session: WorkerSession, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
 ) -> Record:
     """Build the workload, prepare it, time it, and return its record, whatever happened."""
     session, record = _asked(session, request)
@@ -178,7 +178,7 @@ def measure(
     return replace(record, quantities=found.quantities, env={**record.env, **found.facts})
 
 
-def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
+def profile(session: WorkerSession, request: Mapping[str, Any]) -> list[Record]:
     """Return a record for each op of a step under the profiler, or one that says why not."""
     session, record = _asked(session, request)
     name, trace = session.name + PROFILER, request["trace"]
@@ -198,14 +198,14 @@ def profile(session: Session, request: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def _failed(session: Session, record: Record, error: Exception) -> Record:
+def _failed(session: WorkerSession, record: Record, error: Exception) -> Record:
     error = contract.meaning(session.backend, error)
     rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
     status, cause = next(rows, ("failed", "exception"))
     return replace(record, status=status, cause=cause, note=_line(error))
 
 
-def point(session: Session, request: Mapping[str, Any]) -> dict[str, Any]:
+def point(session: WorkerSession, request: Mapping[str, Any]) -> dict[str, Any]:
     """Time a point of a calibration; one that fails has a `note` in place of seconds."""
     try:
         return time_point(session.backend, session.options, request)

@@ -129,14 +129,20 @@ class Storages(NamedTuple):
     ended: list[list[str]]
 
 
-def lives(graph: Graph) -> list[tuple[list[int], list[int]]]:
-    """Return the bytes of each tensor that an op makes, and of each that is dropped after it."""
+def lives(
+    graph: Graph, sizes: Mapping[str, int] | None = None
+) -> list[tuple[list[int], list[int]]]:
+    """Return the bytes of each tensor that an op makes, and of each that is dropped after it.
+
+    `sizes` are as those of `live_bytes`.
+    """
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
     _, *both = storages(graph)
 
-    def sizes(names: list[str]) -> list[int]:
-        return [graph.tensors[name].size_bytes for name in names]
+    def of(names: list[str]) -> list[int]:
+        return [own[name] for name in names]
 
-    return [(sizes(made), sizes(ended)) for made, ended in zip(*both, strict=True)]
+    return [(of(made), of(ended)) for made, ended in zip(*both, strict=True)]
 
 
 def storages(graph: Graph) -> Storages:

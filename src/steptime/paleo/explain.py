@@ -1,13 +1,14 @@
 """From Paleo's number to the analytic one, correction by correction."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.graph import Graph
+from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.paleo.method import FAULTS, with_faults
+from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
 from steptime.prediction.method import ANALYTIC, Method
 from steptime.prediction.step_model import StepModel
@@ -18,76 +19,34 @@ EXTRAS = {  # settings that Paleo has no rule for: what they mean
 }
 
 
-@dataclass(frozen=True)
-class Step:
-    """A prediction after one more correction; `change_s` is what the correction adds to a step.
-
-    `low_s` and `high_s` bound the step, None where the prediction has no bound.
-    """
-
-    correction: str
-    meaning: str
-    forward_s: float
-    backward_s: float
-    update_s: float
-    change_s: float
-    low_s: float | None = None
-    high_s: float | None = None
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step."""
-        return self.forward_s + self.backward_s + self.update_s
-
-
 def explain(
     workload: Workload, graph: Graph, device: Device, given: Mapping[str, str]
-) -> list[Step]:
+) -> list[dict[str, Any]]:
     """Return the predictions from `paleo`, the first, to `analytic` under its options, the last.
 
     Corrections come one after another in the order of `FAULTS`, each on top of those before
     it, so the changes add up from the first number to the last. One that an option switches off
-    has no step. Raises `InputError` as either method does.
+    has no row. Raises `InputError` as either method does.
     """
-    found: list[Step] = []
+    found: list[dict[str, Any]] = []
     for name, meaning, method in _stages(cost_model("analytic").under(given)):
         times = StepModel(workload, device, method=method, graph=graph).timeline()
-        change_s = times.step_s - found[-1].step_s if found else 0.0
-        parts = (times.forward_s, times.backward_s, times.update_s)
-        found.append(Step(name, meaning, *parts, change_s, times.low_s, times.high_s))
+        change_s = times.step_s - found[-1]["step_s"] if found else 0.0
+        row = {"correction": name, "meaning": meaning, **picked(times, "step_s low_s high_s")}
+        row |= {"change_s": change_s, **picked(times, "forward_s backward_s update_s")}
+        found.append(row)
     return found
 
 
-def calibrated(
-    workload: Workload, graph: Graph, device: Device, given: Mapping[str, str]
-) -> tuple[StepModel, list[dict[str, Any]]]:
-    """Return the model of the step by `calibrated`, and its ops beside those of `analytic`.
-
-    Of the options of `analytic` those hold that `calibrated` has, too.
-    """
-    method = cost_model("calibrated")
-    known = {name: text for name, text in given.items() if name in method.options}
-    model = StepModel(workload, device, method=method, options=known, graph=graph)
-    bound = StepModel(workload, device, method="analytic", options=given, graph=graph).timeline()
-    least = {one.row.name: one.step_s for one in bound.rows}
-    return model, [
-        {**one.told, "analytic_s": least.get(one.row.name)} for one in model.timeline().rows
-    ]
-
-
 def _stages(target: Method) -> Iterator[tuple[str, str, Method]]:
-    kept = target.settings.faults
+    kept = settings_of(target.settings).faults
     faults, extras = list(FAULTS), {name: getattr(ANALYTIC, name) for name in EXTRAS}
-    yield (
-        "paleo",
-        "as published, compute and memory time added",
-        with_faults(target, faults).tuned(**extras),
-    )
-    for name, meaning in FAULTS.items():
-        if name not in kept:
-            faults.remove(name)
-            yield name, meaning, with_faults(target, faults).tuned(**extras)
-    for name, meaning in EXTRAS.items():
-        if getattr(target.settings, name) != extras[name]:
+    start = {"paleo": "as published, compute and memory time added"}
+    for name, meaning in {**start, **FAULTS, **EXTRAS}.items():
+        if name in kept or (name in extras and extras[name] == getattr(target.settings, name)):
+            continue  # it stays a fault, or as it is
+        if name in extras:
             extras[name] = getattr(target.settings, name)
-            yield name, meaning, with_faults(target, faults).tuned(**extras)
+        elif name in FAULTS:
+            faults.remove(name)
+        yield name, meaning, with_faults(target, faults).tuned(**extras)

@@ -5,14 +5,47 @@ linear layers, pooling and dropout are layers that Paleo knows, everything else 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Layer, Op
+from steptime.core.graph import Graph, Op
 from steptime.network.ops import OPS
 
 INPUT = "data"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the file that a network was read from, as the file tells it.
+
+    Shapes are the file's, channels last (`[n, h, w, c]` or `[n, k]`). `kind` is the word of the
+    rules (`rules.RULES`), `type` the file's own. `kernel` and `strides`
+    are (height, width); `padding` is `VALID`, `SAME` or (height, width) a side. `parents` are names
+    of layers, the input's first. `op` is the forward op that does the layer's main work ("" if
+    there is none, as for an input). `split` is the part of a model-parallel block, else None.
+    `parameters` counts those of the file's own rules, a bias for each filter.
+    """
+
+    name: str
+    kind: str
+    type: str
+    parents: tuple[str, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernel: tuple[int, int] = (1, 1)
+    strides: tuple[int, int] = (1, 1)
+    padding: str | tuple[int, int] = "VALID"
+    groups: int = 1
+    parameters: int = 0
+    op: str = ""
+    split: int | None = None
+
+
+def layers_in(graph: Graph) -> tuple[Layer, ...]:
+    """Return the layers of the file of Paleo that `graph` was read from; () of another one."""
+    return tuple(one for one in graph.source if isinstance(one, Layer))
 
 
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
@@ -20,8 +53,8 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 
     Raises `InputError`, naming the op, for a dilated convolution, which Paleo does not know.
     """
-    if graph.layers:
-        return graph.layers
+    if of_file := layers_in(graph):
+        return of_file
     maker = dict.fromkeys(graph.inputs, INPUT)
     layers = []
     for op in graph.ops:
@@ -37,15 +70,8 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 def unknown_work(graph: Graph) -> tuple[str, ...]:
     """Return the kinds of ops with matrix work that Paleo has no layer for, sorted."""
     known = {layer.op for layer in layers_of(graph) if layer.kind != "other"}
-    return tuple(
-        sorted(
-            {
-                op.kind
-                for op in graph.ops
-                if op.part == "forward" and OPS[op.kind].work and op.name not in known
-            }
-        )
-    )
+    works = (op for op in graph.ops if op.part == "forward" and OPS[op.kind].work)
+    return tuple(sorted({op.kind for op in works if op.name not in known}))
 
 
 def _layer(graph: Graph, op: Op, parents: tuple[str, ...]) -> Layer:

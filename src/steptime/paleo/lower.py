@@ -6,11 +6,19 @@ from math import prod
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Layer, Part
+from steptime.core.graph import Graph, Part
 from steptime.network.ops import OPS
 from steptime.network.ops.training import parameters_of
-from steptime.paleo.layers import INPUT, layers_of
-from steptime.paleo.rules import FLOAT_BYTES, Cost, Costs, rule_of, update
+from steptime.paleo.layers import INPUT, Layer, layers_of
+from steptime.paleo.rules import (
+    FLOAT_BYTES,
+    Cost,
+    Costs,
+    PaleoSettings,
+    rule_of,
+    settings_of,
+    update,
+)
 from steptime.prediction.kernel import Kernel, Settings, Unit
 from steptime.prediction.lower import Lowered, Row, gradient_bytes, input_bytes
 from steptime.prediction.lower import lower as lower_ops
@@ -24,19 +32,20 @@ _RULED = (  # which rule says what the products of a pass are
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
-    """Return the kernels of the step that `graph` is, with `settings.faults` of Paleo's.
+    """Return the kernels of the step that `graph` is, with the faults that settings keep.
 
     Without faults these are the kernels of the ops alone. Raises `InputError` where a rule is kept
     that does not know a layer.
     """
-    if "ops" in settings.faults:
-        return _by_layer(graph, dtype, settings)
-    if "dtype" in settings.faults and precision(dtype).compute != "float32":
+    how = settings_of(settings)
+    if "ops" in how.faults:
+        return _by_layer(graph, dtype, how)
+    if "dtype" in how.faults and precision(dtype).compute != "float32":
         raise InputError(
             f"option dtype=paleo counts elements of 4 bytes, but the ops are of {dtype}; "
             "add --option ops=paleo, or take --dtype float32"
         )
-    return _by_op(graph, dtype, settings)
+    return _by_op(graph, dtype, how)
 
 
 def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
@@ -44,14 +53,14 @@ def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
     return _kernel("", "update", "update", dtype, update(parameters))
 
 
-def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+def _by_layer(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     """Return the kernels of the layers, and nothing of the ops beside them."""
     faults = settings.faults
     compute = precision(dtype).compute
     size = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
     shown = "float32" if "dtype" in faults else compute
     layers = layers_of(graph)
-    ruled = _Ruled(layers, settings, size, shown, _trains(graph))
+    ruled, trains = _Ruled(layers, settings, size, shown), _trains(graph)
     start = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
     rows = tuple(
         Row(
@@ -64,20 +73,18 @@ def _by_layer(graph: Graph, dtype: str, settings: Settings) -> Lowered:
         )
         for layer in layers
     )
-    found = [kernel for layer in layers for kernel in ruled.kernels(layer, layer.name)]
+    found = [kernel for layer in layers for kernel in ruled.kernels(layer, layer.name, trains)]
     parameters = sum(row.parameters for row in rows)
-    if ruled.trains and "update" in faults:
+    if trains and "update" in faults:
         found.append(update_kernel(parameters, shown))
-    elif ruled.trains:
-        updates = (
-            one for one in lower_ops(graph, dtype, settings).kernels if one.pass_ == "update"
-        )
-        found.extend(kernel._replace(op="", dtype=shown) for kernel in updates)
+    elif trains:
+        of_ops = lower_ops(graph, dtype, settings).kernels
+        found += [one._replace(op="", dtype=shown) for one in of_ops if one.pass_ == "update"]
     exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
     return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
 
 
-def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
+def _by_op(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
     faults = settings.faults
     of_ops = lower_ops(graph, dtype, settings)
@@ -87,9 +94,10 @@ def _by_op(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     layers = layers_of(graph) if faults & ruling else ()
     passes = {pass_ for name, pass_ in _RULED if name in faults}
     if passes:
-        ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute, _trains(graph))
+        ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute)
         by_rule = {one.op: one for one in layers if one.op and rule_of(one).exact(one)}
-        of_rules = (k for op, layer in by_rule.items() for k in ruled.kernels(layer, op))
+        trains, pairs = _trains(graph), by_rule.items()
+        of_rules = (k for op, layer in pairs for k in ruled.kernels(layer, op, trains))
         by_op = found
         found = [kernel for kernel in of_rules if kernel.pass_ in passes]
         for kernel in by_op:
@@ -111,29 +119,21 @@ class _Ruled:
     """The rules for the layers of a network: which of them are kept, and for what elements."""
 
     def __init__(
-        self,
-        layers: Iterable[Layer],
-        settings: Settings,
-        element_bytes: float,
-        dtype: str,
-        trains: bool,
+        self, layers: Iterable[Layer], settings: PaleoSettings, element_bytes: float, dtype: str
     ) -> None:
         self.faults, self.algorithm = settings.faults, settings.algorithm
         self.factor = element_bytes / FLOAT_BYTES
-        self.dtype, self.trains = dtype, trains
+        self.dtype = dtype
         self.wanted = _wants_gradient(layers)
 
-    def kernels(self, layer: Layer, row: str) -> Iterator[Kernel]:
+    def kernels(self, layer: Layer, row: str, trains: bool) -> Iterator[Kernel]:
         """Yield the kernels of a layer, for the row of its name or of its op."""
-        parts: tuple[tuple[Part, Costs], ...] = (("forward", self._forward(layer)),)
-        if self.trains:
-            parts += (("backward", self._backward(layer)),)
-        for pass_, costs in parts:
+        parts: dict[Part, Costs] = {"forward": self._forward(layer)}
+        parts |= {"backward": self._backward(layer)} if trains else {}
+        for pass_, costs in parts.items():
             for flop, tensors in costs:
-                scaled = tensors
-                if self.factor != 1:
-                    scaled = tuple(size * self.factor for size in tensors)
-                yield _kernel(row, layer.kind, pass_, self.dtype, Cost(flop, scaled))
+                sizes = tensors if self.factor == 1 else tuple([n * self.factor for n in tensors])
+                yield _kernel(row, layer.kind, pass_, self.dtype, Cost(flop, sizes))
 
     def beside(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
         """Yield what the kernel of a layer's product does beside that: it adds a bias."""
@@ -174,7 +174,7 @@ def _skipped(layer: Layer) -> Part | None:
 def _kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Kernel:
     unit: Unit = "matrix" if kind in ("conv", "deconv", "inner_product") else "vector"
     flop, tensors = cost
-    return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), tensors=tensors)
+    return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), figures=tensors)
 
 
 def _trains(graph: Graph) -> bool:

@@ -6,6 +6,7 @@ memory time of a layer are added. It is the analytic model with every correction
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import shorten
@@ -14,7 +15,7 @@ from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
 from steptime.paleo.price import added, longer, seen
-from steptime.paleo.rules import ALGORITHMS
+from steptime.paleo.rules import ALGORITHMS, settings_of
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, rounds
 from steptime.prediction.kernel import Settings
 from steptime.prediction.method import EFFICIENCIES, Method, Option, choice
@@ -57,23 +58,15 @@ def without_latency(fabric: Fabric) -> Fabric:
 
 def with_faults(method: Method, faults: Collection[str]) -> Method:
     """Return a method with these of Paleo's faults, in place of those that it has."""
-    changed = replace(
-        method,
-        lower=lower,
-        price=added if "overlap" in faults else longer,
-        sees=seen,
-        notes=notes,
-    )
-    return changed.tuned(
-        faults=frozenset(faults),
-        host="no" if "dispatch" in faults else "ahead",
-        update_efficiency=1.0 if "update" in faults else None,
-    )
+    host: Any = "no" if "dispatch" in faults else "ahead"
+    settings = replace(settings_of(method.settings), faults=frozenset(faults), host=host)
+    price = added if "overlap" in faults else longer
+    return replace(method, lower=lower, price=price, sees=seen, notes=notes, settings=settings)
 
 
 def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return what Paleo's rules, where they are kept, leave out or ignore."""
-    faults, found = settings.faults, []
+    faults, found = settings_of(settings).faults, []
     if "dtype" in faults and precision(dtype).compute != "float32":
         found.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
     if "update" in faults and any(op.part == "update" and op.kind != "sgd" for op in graph.ops):
@@ -91,8 +84,8 @@ def _correction(name: str) -> Option:
     def read(method: Method, text: str) -> Method:
         if text not in (EXACT, PALEO):
             raise ValueError(f"is {EXACT} or {PALEO}, not {shorten(text)}")
-        kept = method.settings.faults
-        return with_faults(method, kept | {name}) if text == PALEO else method
+        faults = settings_of(method.settings).faults
+        return with_faults(method, faults | {name}) if text == PALEO else method
 
     return Option(FAULTS[name], EXACT, read)
 
@@ -121,7 +114,8 @@ METHOD = with_faults(
         collective="tree",
         collectives=EXCHANGES,
         links=without_latency,
-        as_published=True,
+        latency=False,
+        too_few=lambda n, batch: f"{n} replicas compute one example each, {n} and not {batch}",
     ),
     FAULTS,
 )

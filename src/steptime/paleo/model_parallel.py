@@ -16,17 +16,27 @@ faults of the original, which every other method mends:
 
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import attrgetter
 
 from steptime.core.errors import InputError
 from steptime.hardware.device import GB, GIB
+from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel
-from steptime.paleo.nesting import Group, Nested, has_nested_forks, lower_bound, nested
-from steptime.paleo.placement import Node, Part, crosses_groups, device_of, layer_name, nodes
-from steptime.paleo.rules import FLOAT_BYTES
+from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nested
+from steptime.paleo.placement import (
+    LayerTimes,
+    PassTimes,
+    as_published,
+    crosses_groups,
+    device_of,
+    layer_name,
+    nodes,
+)
+from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel, no_link
-from steptime.questions.scaling import Exchange, ScalingRow, batch_share, scaling_row, throughput
+from steptime.questions.scaling import ScalingRow, Sync, batch_share, scaling_row, throughput
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (
@@ -36,11 +46,13 @@ FORK_NOTE = (
 MEMORY_NOTE = "fetches between groups run at memory bandwidth too; the original stops here"
 PARTS = ("forward_s", "backward_s", "update_s")
 Seconds3 = tuple[float, float, float]  # forward, backward, update
+Pass = Callable[[LayerTimes], PassTimes]
+PASSES: tuple[Pass, ...] = attrgetter("forward"), attrgetter("backward")
 
 
 def splits_of(model: StepModel) -> int:
     """Return the number of splits of a network's file, 1 where none of its layers is split."""
-    layers = model.graph(model.workload.batch_per_replica).layers
+    layers = layers_in(model.graph(model.workload.batch_per_replica))
     return 1 + max((device_of(layer) for layer in layers), default=0)
 
 
@@ -55,18 +67,17 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     count = _checked(model, workers)
     every = nodes(model, batch, "model")
     items = nested([node.layer for node in every])
-    notes = [NESTED_NOTE] if model.method.as_published and has_nested_forks(items) else []
-    if model.method.as_published and count == 1 and any(isinstance(item, Group) for item in items):
-        notes.append(FORK_NOTE)
-    if model.method.as_published and crosses_groups([node.layer for node in every]):
-        notes.append(MEMORY_NOTE)
-    upper = [sum(part(node).total_s for node in every) for part in (_forward, _backward)]
+    forks = count == 1 and any(isinstance(item, Fork) for item in items)
+    crosses = crosses_groups([node.layer for node in every])
+    said = {NESTED_NOTE: has_nested_forks(items), FORK_NOTE: forks, MEMORY_NOTE: crosses}
+    notes = [note for note, holds in said.items() if holds and as_published(model)]
+    upper = [sum(part(node).total_s for node in every) for part in PASSES]
     fetched = sum(node.fetch_s for node in every)
     update, of_all = 0.0, 0.0
-    if not model.method.as_published:
+    if not as_published(model):
         update = max(_update_s(model, own) for own in _by_device(every, count))
         of_all = _update_s(model, every)
-    forward, backward = (_lower(model, items, every, part) for part in (_forward, _backward))
+    forward, backward = (_lower(model, items, every, part) for part in PASSES)
     parts = _slowest(model, _by_device(every, count), (forward, backward, update), 1)
     shown = {
         "forward_lower_s": parts[0],
@@ -85,7 +96,7 @@ def hybrid(
     batch: int,
     workers: int | None = None,
     scaling: str = "weak",
-    exchange: Exchange | None = None,
+    exchange: Sync | None = None,
 ) -> ScalingRow:
     """Return the row of one weird trick: layers that are not split data parallel, split ones not.
 
@@ -95,26 +106,24 @@ def hybrid(
     `InputError` for a number that is not the file's splits.
     """
     count = _checked(model, workers)
-    how = exchange or Exchange()
+    how = exchange or Sync()
     if how.overlap:
         raise InputError("overlap of communication is for data parallelism, not hybrid")
     share, note = batch_share(model, count, batch, scaling)
     notes = [note] if note else []
     every = nodes(model, share, "hybrid")
     items = nested([node.layer for node in every])
-    if model.method.as_published and has_nested_forks(items):
+    if as_published(model) and has_nested_forks(items):
         notes.append(NESTED_NOTE)
     whole = [node for node in every if node.layer.split is None]
     split = [node for node in every if node.layer.split is not None]
 
-    forward, backward = (
-        sum(part(node).bound_s for node in whole) for part in (_forward, _backward)
-    )
+    forward, backward = (sum(part(node).bound_s for node in whole) for part in PASSES)
     data = _issued(model, whole, (forward, backward, _update_s(model, whole)), 1)
     hidden = _hidden_s(model, every, count)
-    once = [_lower(model, items, split, part) for part in (_forward, _backward)]
+    once = [_lower(model, items, split, part) for part in PASSES]
     devices = _by_device(split, count)
-    if model.method.as_published:
+    if as_published(model):
         forward, backward = ((seconds - hidden) * count + hidden for seconds in once)
         update = _update_s(model, split, in_turn=True)
     else:
@@ -135,35 +144,25 @@ def hybrid(
     return scaling_row(model, sizes, parts, comm_s, sync, sync, alone, "; ".join(notes), shown)
 
 
-def _forward(node: Node) -> Part:
-    return node.forward
-
-
-def _backward(node: Node) -> Part:
-    return node.backward
-
-
-def _by_device(every: Sequence[Node], workers: int) -> list[list[Node]]:
-    devices: list[list[Node]] = [[] for _ in range(workers)]
+def _by_device(every: Sequence[LayerTimes], workers: int) -> list[list[LayerTimes]]:
+    devices: list[list[LayerTimes]] = [[] for _ in range(workers)]
     for node in every:
         devices[device_of(node.layer)].append(node)
     return devices
 
 
-def _lower(
-    model: StepModel, items: Nested, counted: Sequence[Node], part: Callable[[Node], Part]
-) -> float:
+def _lower(model: StepModel, items: Nested, counted: Sequence[LayerTimes], part: Pass) -> float:
     """Return the lower bound of a pass over the nested list, some of its layers `counted`."""
     seconds = {node.layer.name: part(node).total_s for node in counted}
     device = {node.layer.name: device_of(node.layer) for node in counted}
     return lower_bound(
         items,
         lambda name: seconds.get(name, 0.0),
-        None if model.method.as_published else lambda name: device.get(name, 0),
+        None if as_published(model) else lambda name: device.get(name, 0),
     )
 
 
-def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
+def _hidden_s(model: StepModel, every: Sequence[LayerTimes], workers: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
     unsplit = {node.layer.name: node.layer for node in every if node.layer.split is None}
     fed = [
@@ -171,7 +170,7 @@ def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
         for node in every
         if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
     ]
-    if not model.method.as_published:
+    if not as_published(model):
         return max((node.fetch_s for node in fed), default=0.0)
     if model.fabric is None:
         return 0.0
@@ -180,19 +179,19 @@ def _hidden_s(model: StepModel, every: Sequence[Node], workers: int) -> float:
     return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (workers - 1)
 
 
-def _update_s(model: StepModel, every: Sequence[Node], in_turn: bool = False) -> float:
+def _update_s(model: StepModel, every: Sequence[LayerTimes], in_turn: bool = False) -> float:
     """Return the seconds in which one device updates the weights of some layers.
 
     `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
     """
-    if "update" not in model.settings.faults:
+    if "update" not in settings_of(model.settings).faults:
         return sum(node.update_s for node in every)
     parameters = sum(node.layer.parameters for node in every)
     times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
     return overlapped(times) if model.settings.pipelined and not in_turn else times.value
 
 
-def _issued(model: StepModel, every: Sequence[Node], parts: Seconds3, times: int) -> Seconds3:
+def _issued(model: StepModel, every: Sequence[LayerTimes], parts: Seconds3, times: int) -> Seconds3:
     """Return the parts of a step, longer where a device waits for its host.
 
     The passes of some layers are issued `times` times, their update once.
@@ -203,16 +202,16 @@ def _issued(model: StepModel, every: Sequence[Node], parts: Seconds3, times: int
 
 
 def _slowest(
-    model: StepModel, devices: Sequence[Sequence[Node]], parts: Seconds3, times: int
+    model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: Seconds3, times: int
 ) -> Seconds3:
     """Return the parts of a step on the device whose host takes longest."""
     return max((_issued(model, own, parts, times) for own in devices), key=sum)
 
 
-def _gradient_bytes(model: StepModel, every: Sequence[Node]) -> float:
+def _gradient_bytes(model: StepModel, every: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
     unsplit = {node.layer.name for node in every if node.layer.split is None}
-    if "update" in model.settings.faults:
+    if "update" in settings_of(model.settings).faults:
         parameters = sum(n.layer.parameters for n in every if n.layer.name in unsplit)
         return float(FLOAT_BYTES * parameters)
     names = {node.layer.name: node for node in every}

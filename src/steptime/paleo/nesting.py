@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
+from steptime.paleo.layers import Layer
 
 MOST_FORKS = 200  # one inside the other
 
 
 @dataclass(frozen=True)
-class Group:
+class Fork:
     """Chains that may run at the same time; each is a list like the whole network."""
 
-    chains: tuple[tuple[str | Group, ...], ...]
+    chains: tuple[tuple[str | Fork, ...], ...]
 
 
-Item = str | Group
+Item = str | Fork
 Nested = tuple[Item, ...]
 
 
@@ -37,64 +37,51 @@ def nested(layers: Sequence[Layer]) -> Nested:
     for layer in layers:
         for parent in parents[layer.name]:
             children[parent][layer.name] = None
-    walk = _Walk({name: len(found) for name, found in parents.items()}, children)
+    count = {name: len(found) for name, found in parents.items()}
     roots = [name for name, found in parents.items() if not found]
-    return walk.chain(roots, len(roots) > 1, 0).items
+    return _chain(count, children, roots, len(roots) > 1)[0]
 
 
-@dataclass
-class _Chain:
-    """A chain so far, and how many parents it has seen of each layer with several."""
+def _chain(
+    parents: Mapping[str, int],
+    children: Mapping[str, Iterable[str]],
+    heads: list[str],
+    forks: bool,
+    depth: int = 0,
+) -> tuple[Nested, dict[str, int]]:
+    """Return the chain that begins with `heads`, several where it `forks` at once.
 
-    items: Nested = ()
-    met: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Walk:
-    """What a network is to walk over: numbers of parents, and children."""
-
-    parents: dict[str, int]
-    children: dict[str, dict[str, None]]
-
-    def chain(self, heads: list[str], forks: bool, depth: int) -> _Chain:
-        """Return the chain that begins with `heads`, several where it `forks` at once.
-
-        It runs on until layers remain that wait for parents outside it.
-        """
-        if depth > MOST_FORKS:
-            raise InputError(f"layer '{heads[0]}': more than {MOST_FORKS} forks within each other")
-        items: list[Item] = []
-        met: dict[str, int] = {}
-        ready: list[str] = []
-        while heads:
-            if forks:
-                chains = [self.chain([head], False, depth + 1) for head in heads]
-                items.append(Group(tuple(chain.items for chain in chains)))
-                for chain in chains:
-                    for name, count in chain.met.items():
-                        self._meet(met, name, count, ready)
-                heads, forks, ready = ready, len(ready) > 1, []
-                continue
+    It runs on until layers remain that wait for parents outside it: the second are how many parents
+    it has met of each of these.
+    """
+    if depth > MOST_FORKS:
+        raise InputError(f"layer '{heads[0]}': more than {MOST_FORKS} forks within each other")
+    items: list[Item] = []
+    met: dict[str, int] = {}
+    ready: list[str] = []
+    while heads:
+        if forks:
+            chains = [_chain(parents, children, [head], False, depth + 1) for head in heads]
+            items.append(Fork(tuple(chain for chain, _ in chains)))
+            passed = [pair for _, counts in chains for pair in counts.items()]
+            alone, below = [], list[str]()
+        else:
             (head,) = heads
             items.append(head)
-            below = self.children[head]
-            for name in below:
-                if self.parents[name] > 1:
-                    self._meet(met, name, 1, ready)
-            own = [name for name in below if self.parents[name] == 1]
-            if own:
-                heads, forks = own, len(below) > 1
-            else:
-                heads, forks, ready = ready, len(ready) > 1, []
-        return _Chain(tuple(items), met)
-
-    def _meet(self, met: dict[str, int], name: str, count: int, ready: list[str]) -> None:
-        """Note parents of a layer that a chain has passed; it is ready when all are."""
-        met[name] = met.get(name, 0) + count
-        if met[name] == self.parents[name]:
-            del met[name]
-            ready.append(name)
+            below = [*children[head]]
+            passed = [(name, 1) for name in below if parents[name] > 1]
+            alone = [name for name in below if parents[name] == 1]
+        for name, number in passed:
+            met[name] = met.get(name, 0) + number
+            if met[name] == parents[name]:
+                del met[name]
+                ready.append(name)
+        # layers of one parent go on at once; what is ready waits for the end of them
+        if alone:
+            heads, forks = alone, len(below) > 1
+        else:
+            heads, forks, ready = ready, len(ready) > 1, []
+    return tuple(items), met
 
 
 def lower_bound(
@@ -129,5 +116,5 @@ def has_nested_forks(items: Nested, inside: bool = False) -> bool:
     return any(
         inside or any(has_nested_forks(chain, True) for chain in item.chains)
         for item in items
-        if isinstance(item, Group)
+        if isinstance(item, Fork)
     )

@@ -6,25 +6,24 @@ A layer `name@k` of a model-parallel block runs on device k, every other one on 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer
 from steptime.hardware.device import GB, GIB
-from steptime.paleo.layers import layers_of
-from steptime.paleo.rules import FLOAT_BYTES
+from steptime.paleo.layers import Layer, layers_of
+from steptime.paleo.method import without_latency
+from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.kernel import Interval
 from steptime.prediction.schedule import RowTime, total
 from steptime.prediction.step_model import StepModel
 
 FETCH_GROUP = 4  # devices that reach each other at the full rate
 MOST_HALVINGS = 60  # of a link's rate by Paleo, device after device
-Mode = Literal["model", "hybrid"]
 
 
 @dataclass(frozen=True)
-class Part:
+class PassTimes:
     """Seconds of one direction of a layer: with all its parts in turn, and overlapped.
 
     `bound_s` differs from `total_s` only where a method overlaps the layer's parts (`layer`).
@@ -37,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Node:
+class LayerTimes:
     """A layer with its times; `memory_s` of its parts includes `fetch_s`.
 
     `flop` is of its forward pass, `kernels` are numbers by part of the step.
@@ -45,11 +44,16 @@ class Node:
 
     layer: Layer
     fetch_s: float
-    forward: Part
-    backward: Part
+    forward: PassTimes
+    backward: PassTimes
     update_s: float
     flop: float
     kernels: tuple[int, int, int]
+
+
+def as_published(model: StepModel) -> bool:
+    """Whether replicas and splits are those of the original, faults and all."""
+    return model.method.links is without_latency
 
 
 def device_of(layer: Layer) -> int:
@@ -57,7 +61,7 @@ def device_of(layer: Layer) -> int:
     return layer.split or 0
 
 
-def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
+def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
     """Return the layers of a step on `batch` examples, with what each fetches, in their order.
 
     In mode `model` Paleo fetches at the rate of the device's memory.
@@ -73,7 +77,7 @@ def nodes(model: StepModel, batch: int, mode: Mode) -> tuple[Node, ...]:
         own, fetch_s = rows[layer.name], fetched[layer.name]
         forward, backward, update = (sum(row.launches[i] for row in own) for i in range(3))
         found.append(
-            Node(
+            LayerTimes(
                 layer,
                 fetch_s,
                 _part([row.forward for row in own], fetch_s, pipelined),
@@ -112,75 +116,63 @@ def _apart(one: Layer, other: Layer) -> bool:
     return device_of(one) // FETCH_GROUP != device_of(other) // FETCH_GROUP
 
 
-def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> Part:
+def _part(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> PassTimes:
     whole = total(times)
     compute, memory = whole.compute_s, whole.memory_s + fetch_s
     if pipelined:
-        return Part(compute, memory, compute + memory, max(compute, memory))
-    return Part(compute, memory, whole.value + fetch_s, whole.value + fetch_s)
+        return PassTimes(compute, memory, compute + memory, max(compute, memory))
+    return PassTimes(compute, memory, whole.value + fetch_s, whole.value + fetch_s)
 
 
-def _fetches(model: StepModel, layers: Sequence[Layer], mode: Mode) -> dict[str, float]:
+def _fetches(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, float]:
     """Return the seconds in which each layer fetches what it reads from other devices.
 
     Of one parent the layer's input, of several each parent's output, one after the other. Between
     groups of `FETCH_GROUP` devices the rate is half; Paleo halves it once more for each such parent
     and not at all for a single one.
     """
-    settings = model.settings
-    element = (
-        SIZE_BYTES[precision(model.workload.dtype).compute]
-        if "dtype" not in settings.faults
-        else FLOAT_BYTES
-    )
-    clock_hz = model.device.clock_hz if "cycle" in settings.faults else None
+    settings, original = settings_of(model.settings), as_published(model)
+    faults, native = settings.faults, SIZE_BYTES[precision(model.workload.dtype).compute]
+    element = FLOAT_BYTES if "dtype" in faults else native
+    clock_hz = model.device.clock_hz if "cycle" in faults else None
     cycle = 1.0 / clock_hz if clock_hz else 0.0
     full, latency = model.device.memory_bytes_per_s, 0.0
-    link = None if model.fabric is None else model.fabric.between
-    if model.method.as_published and mode == "model":
-        link = None
-    if link is not None:
+    unjoined = model.fabric is None or (original and mode == "model")
+    if model.fabric is not None and not unjoined:
+        link = model.fabric.between
         full, latency = link.bytes_per_s, link.latency_s or 0.0
-    full *= settings.link_efficiency * (GIB / GB if "gigabyte" in settings.faults else 1.0)
-
-    def remote(layer: Layer, parent: Layer) -> bool:
-        if model.method.as_published:  # the text "0" of a split is not the number 0 of other layers
-            return layer.split != parent.split
-        return device_of(layer) != device_of(parent)
+    full *= settings.link_efficiency * (GIB / GB if "gigabyte" in faults else 1.0)
 
     def fetch(layer: Layer, parents: Sequence[Layer]) -> float:
         total, rate, several, halvings = 0.0, full, len(parents) > 1, 0
         for parent in parents:
-            if not remote(layer, parent):
+            # the text "0" of a split is not the number 0 of other layers in the original
+            beside = layer.split == parent.split
+            if beside if original else device_of(layer) == device_of(parent):
                 continue
-            halves = (
-                link is not None
-                and _apart(layer, parent)
-                and (several or not model.method.as_published)
-            )
+            halves = not unjoined and _apart(layer, parent) and (several or not original)
             halvings += halves
-            if model.method.as_published and halvings > MOST_HALVINGS:
+            if original and halvings > MOST_HALVINGS:
                 raise InputError(
                     f"paleo: layer '{layer.name}' fetches from over {MOST_HALVINGS} devices of "
                     "other groups; each halves the link's rate in Paleo, until nothing is left"
                 )
-            rate = (rate if model.method.as_published else full) / (2 if halves else 1)
+            rate = (rate if original else full) / (2 if halves else 1)
             shape = parent.outputs if several else layer.inputs
             total += max(cycle, latency + element * prod(shape) / rate)
         return total
 
     by_name = {layer.name: layer for layer in layers}
-    fetch_s = {}
-    for layer in layers:
-        parents = [by_name[name] for name in layer.parents if name in by_name]
-        fetch_s[layer.name] = fetch(layer, parents)
-    return fetch_s
+    return {
+        layer.name: fetch(layer, [by_name[name] for name in layer.parents if name in by_name])
+        for layer in layers
+    }
 
 
-def layer_rows(model: StepModel, batch: int, mode: Mode) -> list[dict[str, Any]]:
+def layer_rows(model: StepModel, batch: int, mode: str) -> list[dict[str, Any]]:
     """Return the layers of a step, each on its device, as JSON values."""
 
-    def one(node: Node) -> dict[str, Any]:
+    def one(node: LayerTimes) -> dict[str, Any]:
         in_turn = mode == "model" or node.layer.split is not None
         row: dict[str, Any] = {
             "name": node.layer.name,

@@ -1,49 +1,61 @@
 """How long a kernel takes in Paleo, and what Paleo makes of a device's figures."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from operator import add
+from typing import Any
 
 import numpy as np
 
 from steptime.hardware.device import GB, GIB, Device
+from steptime.paleo.rules import settings_of
 from steptime.prediction import price
 from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Rows
 
+RATE = "memory_bytes_per_s"
+
 
 def seen(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it: a GB/s as 2^30 bytes, and a clock if cycles count."""
-    own = "dtype" in settings.faults  # arithmetic at the peak of float32, whatever the type
-    gigabyte = GIB / GB if "gigabyte" in settings.faults else 1.0
+    faults = settings_of(settings).faults
+    shown = "float32" if "dtype" in faults else dtype  # its peak, whatever the type
+    gigabyte = GIB / GB if "gigabyte" in faults else 1.0
     told = replace(
         device,
         memory_bytes_per_s=device.memory_bytes_per_s * gigabyte,
-        clock_hz=device.clock_hz if "cycle" in settings.faults else None,
+        clock_hz=device.clock_hz if "cycle" in faults else None,
     )
-    return price.seen(told, "float32" if own else dtype, settings)
+    found = price.seen(told, shown, settings)
+    if "update" not in faults or settings.compute_efficiency == 1:
+        return found
+    whole = price.seen(told, shown, replace(settings, compute_efficiency=1.0))
+    return replace(found, constants={**whole.peak_flop_per_s, RATE: whole.memory_bytes_per_s})
 
 
-def longer(kernels: Rows, device: Device) -> Interval:
-    """Return the longer of arithmetic and traffic, each term of them at least a clock cycle."""
-    compute_s, memory_s = _in_cycles(kernels, device)
-    value = np.maximum(compute_s, memory_s) + price.launching_s(kernels, device)
-    return Interval(value, value, None, False, compute_s, memory_s)
+def _of_pass(device: Device, pass_: str) -> Device:
+    """Return the device as kernels of a pass find it: updates reach the whole of its rates."""
+    if pass_ != "update" or not device.constants:
+        return device
+    peaks = {name: device.constants[name] for name in device.peak_flop_per_s}
+    return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.constants[RATE])
 
 
-def added(kernels: Rows, device: Device) -> Interval:
-    """Return the sum of arithmetic and traffic, each term of them at least a clock cycle."""
-    compute_s, memory_s = _in_cycles(kernels, device)
-    value = compute_s + memory_s + price.launching_s(kernels, device)
-    return Interval(value, value, None, False, compute_s, memory_s)
+def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) -> Interval:
+    """Return arithmetic and traffic of each tensor, added or joined otherwise.
 
-
-def _in_cycles(kernels: Rows, device: Device) -> tuple[float, float]:
-    """Return the seconds of arithmetic, if there is any, and of the traffic of each tensor."""
+    Each of these terms takes at least a clock cycle, where that is known; no arithmetic is none.
+    """
+    device = _of_pass(device, kernels.pass_)
     compute_s, memory_s = price.at_peak(kernels, device)
-    if device.clock_hz is None:
-        return compute_s, memory_s
-    cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
-    tensors = kernels.tensors or (kernels.bytes,)
-    return (
-        np.maximum(cycle_s, compute_s) * (kernels.flop > 0),
-        sum(np.maximum(cycle_s, size / rate) for size in tensors),
-    )
+    if device.clock_hz is not None:
+        cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
+        compute_s = np.maximum(cycle_s, compute_s) * (kernels.flop > 0)
+        sizes = kernels.figures or (kernels.bytes,)
+        memory_s = sum(np.maximum(cycle_s, size / rate) for size in sizes)
+    value = join(compute_s, memory_s) + price.launching_s(kernels, device)
+    return Interval(value, value, None, False, compute_s, memory_s)
+
+
+longer = partial(added, join=np.maximum)

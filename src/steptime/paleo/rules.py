@@ -12,13 +12,28 @@ from math import prod
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Layer, Part
+from steptime.core.graph import Part
+from steptime.paleo.layers import Layer
+from steptime.prediction.kernel import Settings
 
 Pair = tuple[int, int]
 ALGORITHMS = ("gemm", "fft", "fft-tiling")
 TILE = 32
 FLOAT_BYTES = 4
 COMPLEX_BYTES = 2 * FLOAT_BYTES
+
+
+@dataclass(frozen=True)
+class PaleoSettings(Settings):
+    """Settings, and what is as published: `faults`, and the `algorithm` of convolutions."""
+
+    faults: frozenset[str] = frozenset()
+    algorithm: str = "gemm"
+
+
+def settings_of(settings: Settings) -> PaleoSettings:
+    """Return the settings with what is as published, nothing in those of other methods."""
+    return settings if isinstance(settings, PaleoSettings) else PaleoSettings(**vars(settings))
 
 
 class Cost(NamedTuple):
@@ -52,10 +67,9 @@ class Convolution:
     @property
     def output(self) -> Pair:
         """Height and width of the output, `floor((h + 2p - k) / s) + 1`."""
-        return (
-            (self.size[0] + 2 * self.padding[0] - self.kernel[0]) // self.strides[0] + 1,
-            (self.size[1] + 2 * self.padding[1] - self.kernel[1]) // self.strides[1] + 1,
-        )
+        each = zip(self.size, self.padding, self.kernel, self.strides, strict=True)
+        high, wide = ((size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in each)
+        return high, wide
 
 
 def update(parameters: int) -> Cost:

@@ -27,6 +27,7 @@ class Host(NamedTuple):
     `base_s` of them come before the first kernel. A host that `waits` does so for the device at the
     end of every step; else it runs ahead into the next one. `ends` are the shares of these times
     that it takes at least and at most. `steps` tell what constants leave over (`left_over`).
+    `after_s` are the seconds of a step that come after all of that.
     """
 
     issued_s: tuple[float, float, float]
@@ -34,6 +35,7 @@ class Host(NamedTuple):
     waits: bool = True
     ends: tuple[float, float] = (1.0, 1.0)
     steps: Steps = ()
+    after_s: float = 0.0
 
     def at(self, end: int) -> Host:
         """Return the host at an end of its interval: 0 the fastest, 1 the slowest."""
@@ -157,7 +159,7 @@ def finish(
     """
     passes = behind_host(parts_s, host)
     whole: Any = sum(passes)
-    factor = longer(parts_s, host)
+    factor, after_s = longer(parts_s, host), 0.0 if host is None else host.after_s
     ends: list[Any] = []
     for end, sign in enumerate((-1, 1)):
         share = shares[end]
@@ -166,8 +168,8 @@ def finish(
             ends.append(None)
             continue
         moved_s: Any = sum(behind_host([one * share for one in parts_s], moved))
-        ends.append(whole + sign * np.maximum(sign * (factor * moved_s - whole), 0.0))
-    return passes, ends[0], ends[1]
+        ends.append(whole + sign * np.maximum(sign * (factor * moved_s - whole), 0.0) + after_s)
+    return (*passes[:2], passes[2] + after_s), ends[0], ends[1]
 
 
 def left_over(rows: Any, alike: Callable[..., Any], *sizes: Any) -> Any:

@@ -20,11 +20,10 @@ class Settings:
     `added` to each, or left out (`no`). `stack` is the software that runs the step, a name or a
     file; `fuse` lets elementwise ops run in any kernel that makes their input. `pipelined` overlaps
     all arithmetic of a row with all its traffic. The efficiencies are the shares of the peaks that
-    are reached; that of the update is None where it is that of all computing. `tf32` lets products
+    are reached. `tf32` lets products
     in float32 run as TF32 (`on`), lets none do so (`off`), or those that the stack runs so; images
     lie `channels_last` or not, or as the stack lays them (None). `host_name` is the host that
-    issues the kernels (`calibrated/hosts.py`), "" for any. `faults` and `algorithm` are Paleo's:
-    the rules of the original that are kept, and how it counts convolutions.
+    issues the kernels (`calibrated/hosts.py`), "" for any. Methods may have more (subclasses).
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
@@ -36,10 +35,7 @@ class Settings:
     host_name: str = ""
     pipelined: bool = False
     compute_efficiency: float = 1.0
-    update_efficiency: float | None = None
     link_efficiency: float = 1.0
-    faults: frozenset[str] = frozenset()
-    algorithm: str = "gemm"
 
 
 class Exchange(NamedTuple):
@@ -57,7 +53,7 @@ class Kernel(NamedTuple):
     too, or a layer of a file. `dtype` is the type computed in, `flop` a multiply-add as 2, `bytes`
     what it reads and writes. `products` are its matrix products `(batch, m, n, k)`. `serial` is the
     number of its steps that wait for each other, each of them one launch or more of `launches`.
-    `tensors` are the bytes of each tensor, for rules that count them one by one. The bytes of an
+    `figures` are what a method's own lowering has to tell its price beside. The bytes of an
     `exchange` go over a link; `after` names the exchanges whose results a kernel reads.
     `window` are height, width and strides of what moves over an image, and the height and width of
     the map of its places. `views` were made since the kernel before: they take the host's time
@@ -77,7 +73,7 @@ class Kernel(NamedTuple):
     products: Products = ()
     serial: int = 1
     launches: int = 1
-    tensors: tuple[float, ...] = ()
+    figures: tuple[float, ...] = ()
     exchange: Exchange | None = None
     after: tuple[str, ...] = ()
     window: Window | None = None

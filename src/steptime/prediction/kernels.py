@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     fresh: Any
     window: tuple[Any, ...] | None
     products: tuple[tuple[Any, Any, Any, Any], ...]
-    tensors: tuple[Any, ...]
+    figures: tuple[Any, ...]
 
 
 def computed_as(kernel: Kernel | Rows, device: Device) -> str:
@@ -65,7 +65,7 @@ def numbers_of(kernel: Kernel) -> Numbers:
     """Return the numbers in which kernels differ that are priced side by side."""
     sizes = [size for product in kernel.products for size in product]
     own = kernel.flop, kernel.bytes, kernel.serial, kernel.launches, kernel.row, kernel.fresh
-    return (*own, *(kernel.window or ()), *sizes, *kernel.tensors)
+    return (*own, *(kernel.window or ()), *sizes, *kernel.figures)
 
 
 class Prices(NamedTuple):
@@ -207,7 +207,7 @@ class Kernels:
             owner.append(owned_by)
             same.append(alike.setdefault(key, len(alike)))
             if kernel.exchange is None:
-                counts = len(kernel.products), len(kernel.tensors), kernel.window is None
+                counts = len(kernel.products), len(kernel.figures), kernel.window is None
                 found = rows.setdefault((_kind_of(kernel), counts), ([], [], []))
                 found[0].append(place)
                 found[1].append(numbers_of(kernel))

@@ -15,12 +15,10 @@ import numpy as np
 
 from steptime.core.graph import PLACE
 from steptime.core.progress import tell
-from steptime.network.count import live_bytes
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import finish
 from steptime.prediction.kernels import Floats, Kernels, Numbers, numbers_of, sums_of
 from steptime.prediction.lower import Lowered
-from steptime.prediction.memory import blocks_bytes
 from steptime.prediction.step_model import StepModel
 
 CHUNK = 1 << 17  # numbers of a column at once
@@ -55,10 +53,9 @@ class Lines:
 
     def with_update_of(self, model: StepModel) -> Lines | None:
         """Return the lines of the network under another optimizer, None if its ops are others."""
-        graph = model.graph(self.low)
-        lives = live_bytes(graph, model.stack)
+        lives = model.living(self.low)
         low, high = self.blocks
-        first = blocks_bytes(graph, model.stack, max(lives))
+        first = model.blocks(max(lives), self.low)
         if len(lives) != len(self.memory) or model.settings.pipelined:
             return None
         kernels = _without_pages(model.lowered(self.low)).kernels
@@ -95,8 +92,8 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
 
     def at(batch: int) -> tuple[Lowered, Numbers, float]:
-        graph, living = model.graph(batch), live_bytes(model.graph(batch), model.stack)
-        blocks = blocks_bytes(graph, model.stack, max(living))
+        living = model.living(batch)
+        blocks = model.blocks(max(living), batch)
         return _without_pages(model.lowered(batch)), tuple(map(float, living)), blocks
 
     steps, memory, blocks = zip(*map(at, points), strict=True)
@@ -153,7 +150,7 @@ class _Beside:
     def rows(self, kernels: Kernels, models: Sequence[StepModel]) -> list[Floats]:
         """Return rows of numbers of each network: passes, then ends and joules where known."""
         on, size = models[0], (len(models), -1, 3)
-        ask = on.method.ask(on.seen, on.seen_in_update)
+        ask = on.method.ask(on.seen)
         parts = kernels.weighted(ask, self.often)
         if on.settings.pipelined:
             parts[0] = parts[1] = np.maximum(parts[4], parts[5])

@@ -72,16 +72,19 @@ def needs_of(
     return Needs(peak_bytes, round(blocks_bytes), *held) if any(held) else Needs(peak_bytes)
 
 
-def blocks_bytes(graph: Graph, stack: Stack, peak_bytes: int) -> int:
+def blocks_bytes(
+    graph: Graph, stack: Stack, peak_bytes: int, sizes: Mapping[str, int] | None = None
+) -> int:
     """Return what PyTorch's allocator takes at most beyond the `peak_bytes` of tensors, in bytes.
 
     Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
-    between tensors that live is counted.
+    between tensors that live is counted. `sizes` are as those of `live_bytes`.
     """
-    pools = [0, 0, 0]
-    _put([graph.tensors[name].size_bytes for name in always_living(graph)], pools, 1)
-    inside, most = scratch_bytes(graph, stack), _taken(pools)
-    for op, (made, ended) in zip(graph.ops, lives(graph), strict=True):
+    pools, other = [0, 0, 0], dict(sizes or {})
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | other
+    _put([own[name] for name in always_living(graph)], pools, 1)
+    inside, most = scratch_bytes(graph, stack) | other, _taken(pools)
+    for op, (made, ended) in zip(graph.ops, lives(graph, sizes), strict=True):
         _put(made, pools, 1)
         held = [inside.get(op.name, 0)]
         _put(held, pools, 1)
@@ -118,9 +121,13 @@ class Moment(NamedTuple):
     parts: Mapping[str, int]
 
 
-def worst_moment(graph: Graph, stack: Stack) -> Moment:
-    """Return when most tensors live in a step, and what they are for."""
-    living = live_bytes(graph, stack)
+def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = None) -> Moment:
+    """Return when most tensors live in a step, and what they are for.
+
+    `sizes` are as those of `live_bytes`.
+    """
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
+    living = live_bytes(graph, stack, sizes)
     worst = max(range(len(living)), key=living.__getitem__)
     of, made, ended = storages(graph)
     lives_now = always_living(graph)
@@ -138,7 +145,7 @@ def worst_moment(graph: Graph, stack: Stack) -> Moment:
     what |= dict.fromkeys(graph.buffers, "state")
     parts = dict.fromkeys(PARTS, 0)
     for name in lives_now:
-        parts[what[name]] += graph.tensors[name].size_bytes
+        parts[what[name]] += own[name]
     parts["temporaries"] += living[worst] - sum(parts.values())
     return Moment("before the step" if not worst else _when(graph.ops[worst - 1]), parts)
 
@@ -163,21 +170,25 @@ def memory_of(
     fused: bool = False,
     state_bytes: int | None = None,
     accumulates: bool = False,
+    own: Mapping[str, int] | None = None,
 ) -> int:
     """Return the bytes of all tensors of a rank at the worst moment of its step.
 
     ZeRO shares out optimizer states (1), gradients (2) and weights (3) over `shards` ranks; the
     largest weight, or 25 MiB of them, is whole for a moment, with the one that is gathered next. A
     `fused` optimizer makes no temporaries; `state_bytes` are those of an element of its states. A
-    step that `accumulates` holds the gradients of former micro-batches from its start.
+    step that `accumulates` holds the gradients of former micro-batches from its start. What has
+    sizes of its `own` has them before it is shared out (`training.sizes_of`).
     """
     tensors, ops = graph.tensors, [op for op in graph.ops if op.part == "update"]
     of = storages(graph).of
     states = {n for op in ops for n in op.inputs if n in graph.buffers and tensors[n].size > 1}
     gradients = {of.get(op.inputs[-1], op.inputs[-1]) for op in ops}
-    sizes = {n: tensors[n].size * state_bytes for n in states} if state_bytes else {}
+    sizes = dict(own or {})
+    sizes |= {n: tensors[n].size * state_bytes for n in states} if state_bytes else {}
     temporaries = scratch_bytes(graph, stack)
-    sizes |= {op.name: 0 if fused else temporaries.get(op.name, 0) for op in ops}
+    inside = temporaries | dict(own or {})
+    sizes |= {op.name: 0 if fused else inside.get(op.name, 0) for op in ops}
     shared = [*states, *(op.name for op in ops)] if zero >= 1 else []
     shared += [*gradients] if zero >= 2 else []
     shared += [*graph.weights] if zero >= 3 else []

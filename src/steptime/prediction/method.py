@@ -33,6 +33,11 @@ class Option:
     read: Callable[[Method, str], Method]
 
 
+def refuse_few(replicas: int, examples: int) -> str:
+    """Raise `InputError`: each replica needs an example."""
+    raise InputError(f"{replicas} replicas cannot share a batch of {examples} examples")
+
+
 @dataclass(frozen=True, eq=False)  # what is priced is kept by method
 class Method:
     """A method of prediction: two verbs, and which settings of them a user may change.
@@ -41,9 +46,10 @@ class Method:
     seconds of one; `sees(device, dtype, settings)` returns the device as its kernels find it,
     `notes(graph, dtype, device, settings)` what a reader must know. `collective` is how replicas
     exchange gradients if nothing else is asked for, by a name of `collectives`, over links
-    as `links(fabric)` finds them. `as_published` keeps Paleo's rules for replicas
-    too: messages without latency, faults and all. `reads` names the fields of a device that the
-    price reads beyond those of a roofline; records hash them too (`device_hash`).
+    as `links(fabric)` finds them; `latency` says whether messages over these have one.
+    `too_few(replicas, examples)` returns the note where each of more replicas than examples
+    computes one, and raises `InputError` where none may. `reads` names the fields of a device that
+    the price reads beyond those of a roofline; records hash them too (`device_hash`).
     A price that takes `arrays` is asked for `Rows`, others for one `Kernel` after the other.
     """
 
@@ -58,7 +64,8 @@ class Method:
     collective: str = "ring"
     collectives: Mapping[str, Collective] = field(default_factory=lambda: COLLECTIVES)
     links: Callable[[Fabric], Fabric] = as_reached
-    as_published: bool = False
+    latency: bool = True
+    too_few: Callable[[int, int], str] = refuse_few
     reads: tuple[str, ...] = ()
     arrays: bool = False
 
@@ -67,23 +74,20 @@ class Method:
         share = self.settings.link_efficiency
         return self.links(fabric_of(link, share, memory_bytes_per_s))
 
-    def prices(self, kernels: Kernels, device: Device, in_update: Device | None = None) -> Prices:
-        """Return the seconds of kernels that differ on a device, which updates may find otherwise.
+    def prices(self, kernels: Kernels, device: Device) -> Prices:
+        """Return the seconds of kernels that differ on a device, as the method sees it.
 
-        The device is as the method sees it. Exchanges, which know no device, have none.
+        Exchanges, which know no device, have none.
         """
-        in_update = in_update or device
+        ask = self.ask(device)
         if self.arrays:
-            return kernels.priced(self.ask(device, in_update))
-        ask = self.ask(device, in_update)
+            return kernels.priced(ask)
         every = (Interval(0.0) if one.exchange else ask(one) for one in kernels.distinct)
         return Prices.of([interval_of(one) for one in every])
 
-    def ask(self, device: Device, in_update: Device) -> Callable[..., Interval | float]:
+    def ask(self, device: Device) -> Callable[..., Interval | float]:
         """Return what says the seconds of rows where the price takes `arrays`, else of a kernel."""
-        return lambda one, _places=None: self.price(
-            one, in_update if one.pass_ == "update" else device
-        )
+        return lambda one, _places=None: self.price(one, device)
 
     def under(self, given: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""

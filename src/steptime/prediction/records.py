@@ -10,7 +10,7 @@ from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.hardware.device import device_hash
 from steptime.prediction.step_model import StepModel
-from steptime.records.record import Method, Quantity, Record, now
+from steptime.records.record import Quantity, Record, RecordMethod, now
 
 
 def records(model: StepModel) -> Sequence[Record]:
@@ -48,7 +48,7 @@ def records(model: StepModel) -> Sequence[Record]:
 def step_record(
     model: StepModel,
     workload: Workload,
-    named: Method,
+    named: RecordMethod,
     quantities: Mapping[str, Quantity],
     fits: bool,
     remarks: Sequence[str],
@@ -72,11 +72,11 @@ def step_record(
     )
 
 
-def record_method(model: StepModel) -> Method:
+def record_method(model: StepModel) -> RecordMethod:
     """Return what a record says of how its numbers were obtained."""
     method, seen = model.method, model.seen
     peak = next(iter(seen.peak_flop_per_s.values()))
-    return Method(
+    return RecordMethod(
         method.name,
         method.version,
         {

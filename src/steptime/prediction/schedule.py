@@ -94,7 +94,7 @@ def schedule(
     The update waits for all, as PyTorch's optimizers do.
 
     `host` says when the host has issued each pass, None where it plays no part. `pipelined`
-    overlaps all arithmetic of a row's pass with all its traffic (Paleo's lower bound). The update
+    overlaps all arithmetic of a row's pass with all its traffic: a lower bound. The update
     of no row in particular is shared among the rows by their parameters.
     """
     count, known = len(lowered.rows), lowered.cells >= 0

@@ -6,19 +6,22 @@ From the parts of a step users compose simulations of their own; `parallel` does
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.ranges import whole_number
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
+from steptime.hardware.constants import value_of
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.stack import Stack
-from steptime.network.count import op_work, peak_memory_bytes
+from steptime.network.count import live_bytes, op_work
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import of_host
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
@@ -26,10 +29,11 @@ from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, stack_of
-from steptime.prediction.memory import Needs, blocks_bytes, needs_of
+from steptime.prediction.memory import Moment, Needs, blocks_bytes, needs_of, worst_moment
 from steptime.prediction.method import Method
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
+from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ class StepModel:
     paths or what the catalog gives; a `Fabric` or a `Cluster` in place of a link says more about
     what joins the replicas. `options` are those of the method, as text or as Python values. `graph`
     is that of the workload's step where it is built already, of one rank too (`ops.ranks`), whose
-    exchanges `overlap` with its kernels. Steps are computed once a batch and kept. Raises
-    `InputError` for what is not known.
+    exchanges `overlap` with its kernels. Products of layers run in the type `low` where it names
+    one. Steps are computed once a batch and kept. Raises `InputError` for what is not known.
 
     `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
     is None without a link.
@@ -89,6 +93,7 @@ class StepModel:
         phase: str = "train",
         graph: Graph | None = None,
         overlap: bool = True,
+        low: str = "",
     ) -> None:
         chosen = method if isinstance(method, Method) else cost_model(method)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
@@ -102,7 +107,7 @@ class StepModel:
             )
         )
         self.device = catalog.device(device)
-        self.overlap = overlap
+        self.overlap, self.low = overlap, low
         self._link = link
         self.fabric = self._fabric(link)
         self.collectives = self.method.collectives
@@ -127,24 +132,37 @@ class StepModel:
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
         other = StepModel(self.workload, device, self._link, self.method, overlap=self.overlap)
+        other.low = self.low
         other.options = self.options
         other._latest, other._lowered = self._latest, self._lowered
         other._counted, other._memory = self._counted, self._memory
         return other
 
+    def of(self, graph: Graph, batch: int) -> StepModel:
+        """Return the model of another graph, of a step on `batch` examples, on the same device."""
+        other = copy(self)
+        other.workload = replace(self.workload, batch_per_replica=batch)
+        for name in ("_lowered", "_counted", "_memory", "_timelines"):
+            vars(other)[name] = {}
+        vars(other)["_latest"] = (batch, graph)
+        return other
+
     @cached_property
     def seen(self) -> Device:
         """The device as kernels find it; raises `InputError` where it has no peak for the dtype."""
-        return self.method.sees(self.device, self.workload.dtype, self.settings)
+        found = self.method.sees(self.device, self.workload.dtype, self.settings)
+        share, peaks = self.settings.compute_efficiency, self.device.peak_flop_per_s
+        lower = {name: peaks[name] * share for name in LOW_BYTES if name in peaks}
+        if self.low:
+            found = replace(found, peak_flop_per_s={**found.peak_flop_per_s, **lower})
+        return in_training(found) if self.workload.phase == "train" else found
 
     @cached_property
-    def seen_in_update(self) -> Device:
-        """The device as kernels of the update find it."""
-        reached = self.settings.update_efficiency
-        if reached is None or reached == self.settings.compute_efficiency:
-            return self.seen
-        settings = replace(self.settings, compute_efficiency=reached)
-        return self.method.sees(self.device, self.workload.dtype, settings)
+    def said(self) -> Mapping[str, float]:
+        """The constants that the stack says, {} of a method without any."""
+        known = [name for name in self.device.peak_flop_per_s if name in PRECISIONS]
+        settings = replace(self.settings, tf32="auto")
+        return self.method.sees(self.device, known[0], settings).constants if known else {}
 
     def price(self, kernel: Kernel) -> Interval:
         """Return the seconds of a kernel on the device."""
@@ -152,7 +170,7 @@ class StepModel:
 
     def priced(self, kernels: Kernels) -> Prices:
         """Return the seconds of kernels that differ on the device, without exchanges."""
-        return self.method.prices(kernels, self.seen, self.seen_in_update)
+        return self.method.prices(kernels, self.seen)
 
     @cached_property
     def stack(self) -> Stack:
@@ -173,12 +191,14 @@ class StepModel:
         found = host_of(lowered.calls, constants, self.settings.waits)
         if found is not None:
             ends, steps = of_host(constants), self.device.calibration.get("steps", ())
-            return found._replace(ends=ends, steps=steps)
+            trains = self.workload.phase == "train"
+            after_s = value_of("training.step_s", constants) if trains else 0.0
+            return found._replace(ends=ends, steps=steps, after_s=after_s)
         return issuing(lowered.launches, self.issue_s)
 
     @property
     def parameters(self) -> int:
-        """Trained parameters as the method counts them (Paleo: a bias for every filter)."""
+        """Trained parameters as the method counts them."""
         return self.lowered().parameters
 
     @property
@@ -203,7 +223,9 @@ class StepModel:
         """
         wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
-            self._latest = (wanted, build_step(replace(self.workload, batch_per_replica=wanted)))
+            dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
+            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype)
+            self._latest = (wanted, build_step(asked))
         return self._latest[1]
 
     def lowered(self, batch: int | None = None) -> Lowered:
@@ -211,8 +233,29 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else batch
         if wanted not in self._lowered:
             graph = self.graph(wanted)
-            self._lowered[wanted] = self.method.lower(graph, self.workload.dtype, self.settings)
+            step = self.method.lower(graph, self.workload.dtype, self.settings)
+            self._lowered[wanted] = as_trained(step, graph, self.said, *self._types, self.low)
         return self._lowered[wanted]
+
+    @property
+    def _types(self) -> tuple[str, bool]:
+        return self.workload.dtype, self.stack.master_weights
+
+    def sizes(self, batch: int | None = None) -> Mapping[str, int]:
+        """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
+        return sizes_of(self.graph(batch), self.said, *self._types)
+
+    def living(self, batch: int | None = None) -> list[int]:
+        """Return the bytes that live before the first op of a step, and during each op."""
+        return live_bytes(self.graph(batch), self.stack, self.sizes(batch))
+
+    def blocks(self, peak_bytes: int, batch: int | None = None) -> int:
+        """Return what the allocator takes at most beyond the `peak_bytes` of tensors."""
+        return blocks_bytes(self.graph(batch), self.stack, peak_bytes, self.sizes(batch))
+
+    def worst_moment(self, batch: int | None = None) -> Moment:
+        """Return when most tensors live in a step, and what they are for."""
+        return worst_moment(self.graph(batch), self.stack, self.sizes(batch))
 
     def counted(self, batch: int | None = None) -> Mapping[str, Mapping[Part, float]]:
         """Return the FLOP of each row by pass, by the convention: what no software stack changes.
@@ -288,9 +331,8 @@ class StepModel:
         """Return the memory that a step on `batch` examples needs of the device."""
         wanted = self.workload.batch_per_replica if batch is None else batch
         if wanted not in self._memory:
-            graph = self.graph(wanted)
-            peak = peak_memory_bytes(graph, self.stack)
-            self._memory[wanted] = peak, blocks_bytes(graph, self.stack, peak)
+            peak = max(self.living(wanted))
+            self._memory[wanted] = peak, self.blocks(peak, wanted)
         return self.needs_of(*self._memory[wanted])
 
     def needs_of(self, peak_bytes: int, blocks: float) -> Needs:

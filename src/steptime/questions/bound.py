@@ -14,12 +14,12 @@ from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.price import at_peak
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Exchange, data_parallel
+from steptime.questions.scaling import Sync, data_parallel
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
 
 
-class Part(NamedTuple):
+class Binding(NamedTuple):
     """A kernel of a step, its time, and what binds it: compute, memory, or host for its launch."""
 
     kernel: Kernel
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 def _idle(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
-    idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, tensors=())
+    idle = kernel._replace(flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=())
     if kernel.pass_ != "update":
         idle = idle._replace(kind="relu", unit="vector")
     return idle
@@ -40,7 +40,7 @@ def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
     return at_peak(kernel._replace(dtype=computed_as(kernel, model.device)), model.seen)
 
 
-def parts(model: StepModel, batch: int | None = None) -> list[Part]:
+def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     """Return the kernels of a step but its exchanges, each with its time and what binds it.
 
     Of arithmetic and traffic that is what its roofline says, or the host where calling and
@@ -57,7 +57,7 @@ def parts(model: StepModel, batch: int | None = None) -> list[Part]:
         bound = "compute" if compute_s >= memory_s else "memory"
         bounds.append("host" if 2 * call_s > time.value else bound)
     every = zip(lowered.kernels, columns.which.tolist(), strict=True)
-    return [Part(kernel, times[i], bounds[i]) for kernel, i in every if kernel.exchange is None]
+    return [Binding(kernel, times[i], bounds[i]) for kernel, i in every if kernel.exchange is None]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Path:
     """
 
     seconds: dict[str, float]
-    parts: Sequence[Part]
+    parts: Sequence[Binding]
     device_s: float
     low_s: float | None = None
     high_s: float | None = None
@@ -143,7 +143,7 @@ def exposed_s(model: StepModel, batch: int | None, replicas: int) -> float:
     if replicas == 1 or model.workload.phase != "train":
         return 0.0
     size = model.workload.batch_per_replica if batch is None else batch
-    how = Exchange(overlap=not model.lowered(batch).by_layer)
+    how = Sync(overlap=not model.lowered(batch).by_layer)
     (row,) = data_parallel(model, [replicas], size, exchange=how)
     return row.exposed_comm_s
 

@@ -59,7 +59,9 @@ def choices(
 def _accumulating(model: StepModel, known: dict[int, int], batch: int) -> int:
     """Return the bytes of tensors of a micro-batch beside the gradients of those before it."""
     if batch not in known:
-        known[batch] = memory_of(model.graph(batch), model.stack, accumulates=True)
+        known[batch] = memory_of(
+            model.graph(batch), model.stack, accumulates=True, own=model.sizes(batch)
+        )
     return known[batch]
 
 
@@ -181,7 +183,8 @@ def helps(model: StepModel) -> list[dict[str, Any]]:
             "8-bit optimizer": {"state_bytes": 1},
             **{f"ZeRO {z} over 8 devices": {"zero": z, "shards": 8} for z in (1, 2, 3)},
         }
-        tries |= {way: memory_of(graph, stack, **how) + beside for way, how in ways.items()}
+        held = partial(memory_of, graph, stack, own=model.sizes())
+        tries |= {way: held(**how) + beside for way, how in ways.items()}
     rows = [
         {"change": change, "saves_bytes": now.total_bytes - needs, "fits": has_room(model, needs)}
         for change, needs in tries.items()

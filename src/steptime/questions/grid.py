@@ -17,11 +17,10 @@ from steptime.core.progress import watched
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.network.count import peak_memory_bytes
 from steptime.prediction.assumed import assumed_of, assumed_text
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.lines import Lines, Span, lines_of, spans
-from steptime.prediction.memory import Needs, blocks_bytes
+from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
 from steptime.prediction.records import record_method, step_record
 from steptime.prediction.step_model import StepModel
@@ -31,7 +30,7 @@ FEW = 3  # batches that are built as they are
 KEPT = 64  # batches whose kernels are kept from device to device
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """One prediction of a grid. `batch` is a replica's; `step_s` holds the exchange, `comm_s`.
 
     `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
@@ -69,7 +68,7 @@ def grid(
     link: Link | None,
     method: str | Method,
     options: Mapping[str, str],
-) -> Iterator[Cell]:
+) -> Iterator[GridCell]:
     """Yield every cell, replicas changing fastest, then batches, devices and models.
 
     A maker returns a model's workload at a batch, at its own for None, which is taken where no
@@ -90,7 +89,7 @@ def grid(
                 refused += 1
                 if refused == len(devices):
                     raise
-                cell = Cell(first.label, device.name, 0, 0, note=str(error), dtype=first.dtype)
+                cell = GridCell(first.label, device.name, 0, 0, note=str(error), dtype=first.dtype)
                 for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
                     one = cell._replace(batch=batch, peak_memory_bytes=needed)
                     yield from (one._replace(workers=count) for count in workers)
@@ -98,7 +97,7 @@ def grid(
             yield from _cells(on, rows, workers)
 
 
-def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Iterator[Cell]:
+def _cells(on: StepModel, rows: Iterable[GridStep], workers: Sequence[int]) -> Iterator[GridCell]:
     label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
     comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
     assumed, usable = assumed_text(assumed_of(on)) or "", on.device.usable_bytes
@@ -108,14 +107,14 @@ def _cells(on: StepModel, rows: Iterable[Step], workers: Sequence[int]) -> Itera
         for count, comm in comm_s:
             step = alone + comm
             speed = count * batch / step if step else None
-            yield Cell(
+            yield GridCell(
                 label, name, batch, count, step, *times, comm, speed,
                 needed.peak_bytes, status, "", None if low is None else low + comm,
                 None if high is None else high + comm, dtype, assumed,
             )  # fmt: skip
 
 
-class Step(NamedTuple):
+class GridStep(NamedTuple):
     """A step at a batch: seconds of its passes, between which it lies, and the memory it needs."""
 
     batch: int
@@ -146,8 +145,8 @@ class Steps:
             found: list[int] = []
             blocks: list[float] = []
             for batch in self.batches:
-                found.append(peak_memory_bytes(model.graph(batch), model.stack))
-                blocks.append(blocks_bytes(model.graph(batch), model.stack, found[-1]))
+                found.append(max(model.living(batch)))
+                blocks.append(model.blocks(found[-1], batch))
                 if len(self.batches) <= KEPT:  # while its graph is at hand
                     model.lowered(batch)
             return found, blocks
@@ -164,13 +163,13 @@ class Steps:
         both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
         return [Needs(peak, round(more), *held) for peak, more in both]
 
-    def rows(self, on: StepModel) -> list[Step]:
+    def rows(self, on: StepModel) -> list[GridStep]:
         """Return the step on a model's device at each batch; raises `InputError` as it does."""
         (span,) = self.spans([on])
         unknown = [None] * len(self.batches)
         ends = span.low_s or unknown, span.high_s or unknown
         passes = zip(*span.times, strict=True)
-        return list(map(Step, self.batches, passes, *ends, self.needs(on)))
+        return list(map(GridStep, self.batches, passes, *ends, self.needs(on)))
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""

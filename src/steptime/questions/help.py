@@ -19,7 +19,7 @@ _HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Setup:
     """A step that is asked about.
 
     A measured one takes `factor` times as long as predicted, and `fixed_s` more for its exchange.
@@ -59,18 +59,18 @@ class Asked:
         step_s = self.step_s
         return self.workload.batch_per_replica * self.replicas / step_s if step_s else 0.0
 
-    def at_batch(self, batch: int) -> "Asked":
+    def at_batch(self, batch: int) -> "Setup":
         """Return the same at another batch, whose input takes as much longer."""
         times = batch / self.workload.batch_per_replica
         feed = replace(self.feed, period_s=self.feed.period_s * times)
         return replace(self, workload=replace(self.workload, batch_per_replica=batch), feed=feed)
 
-    def under(self, **options: str) -> "Asked":
+    def under(self, **options: str) -> "Setup":
         """Return the same under more options of the method."""
         return replace(self, options={**self.options, **options})
 
 
-def helps(asked: Asked) -> list[dict[str, Any]]:
+def helps(asked: Setup) -> list[dict[str, Any]]:
     """Return what would help a step, the best first: `change`, `step_s`, `speedup`.
 
     The speed-up is of examples a second of all replicas; `per_device_speedup` of one.
@@ -86,7 +86,7 @@ def helps(asked: Asked) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["speedup"], reverse=True)
 
 
-def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
+def _candidates(asked: Setup) -> Iterator[tuple[str, Setup]]:
     yield from _software(asked)
     device, constants = asked.device, asked.model.seen.constants
     wider = changed(device, (Change("memory_GB_per_s", 2, times=True),))
@@ -114,7 +114,7 @@ def _candidates(asked: Asked) -> Iterator[tuple[str, Asked]]:
         yield f"fewer replicas: {count // 2}", replace(asked, replicas=count // 2)
 
 
-def _software(asked: Asked) -> Iterator[tuple[str, Asked]]:
+def _software(asked: Setup) -> Iterator[tuple[str, Setup]]:
     options, device, dtype = asked.model.method.options, asked.device, asked.workload.dtype
     batch = asked.workload.batch_per_replica
     tried = {times * batch: asked.at_batch(times * batch) for times in LARGER}

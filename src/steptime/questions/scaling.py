@@ -18,7 +18,7 @@ from steptime.core.graph import PASSES, Graph
 from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
-from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction import DEFAULT
 from steptime.prediction.collectives import fabric_of_group, overlapped
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
@@ -30,7 +30,7 @@ PAYS = 0.5  # share of the throughput that added devices must bring to be worth 
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Sync:
     """How gradients are exchanged: by which collective, how much smaller, and whether meanwhile.
 
     `collective` None is the method's own. `compression` divides the bytes. `overlap` exchanges
@@ -80,16 +80,15 @@ def data_parallel(
     workers: Sequence[int],
     batch: int,
     scaling: str = "weak",
-    exchange: Exchange | None = None,
+    exchange: Sync | None = None,
 ) -> tuple[ScalingRow, ...]:
     """Return one row for each number of replicas, in their order.
 
     `batch` is a replica's in weak scaling and that of all in strong scaling. The speed-up is
     over one replica with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises
-    `InputError` for more replicas than examples in strong scaling (Paleo computes one example on
-    each), and where several replicas have no link.
+    `InputError` as `batch_share` does, and where several replicas have no link.
     """
-    how = exchange or Exchange()
+    how = exchange or Sync()
     if how.overlap and model.lowered().by_layer:
         name = model.method.name
         raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
@@ -139,17 +138,15 @@ def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
 def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
     """Return the largest share of a batch that a replica has, and a note on it ("" if none).
 
-    Raises `InputError` for an unknown scaling, and for more replicas than there are examples; Paleo
-    then computes one example on each replica.
+    Raises `InputError` for an unknown scaling, and for more replicas than there are examples where
+    the method says so (`Method.too_few`).
     """
     one_of("scaling", scaling, SCALINGS)
     if scaling == "weak":
         return batch, ""
     share, note = -(-batch // workers), ""
     if batch < workers:
-        if not model.method.as_published:
-            raise InputError(f"{workers} replicas cannot share a batch of {batch} examples")
-        note = f"{workers} replicas compute one example each, {workers} and not {batch}"
+        note = model.method.too_few(workers, batch)
     elif batch % workers:
         note = f"{batch} examples are no multiple of {workers}: the largest share is {share}"
     return share, note
@@ -271,17 +268,17 @@ def predict_replicas(
     if how.collective and not cluster.levels:
         raise no_link(replicas)
     beside = overlap and how.overlaps
-    if how.shards and cost_model(method).as_published:
-        raise InputError(f"{method}: no shards where steps are counted by layers")
     graph = graph_of_rank(workload, strategy, overlap)
     fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
     model = StepModel(
         workload, cluster.device, fabric, method, settings, graph=graph, overlap=beside
     )
+    if how.shards and model.lowered().by_layer:
+        raise InputError(f"{method}: no shards where steps are counted by layers")
     head, *rows = records(model)
     comm_s = model.timeline().exposed_s
     if how.collective and not how.shards:
-        exchange = Exchange(how.collective, overlap=beside)
+        exchange = Sync(how.collective, overlap=beside)
         (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
         comm_s = row.exposed_comm_s
     said: dict[str, object] = {**head.method.options, "strategy": strategy}

@@ -23,7 +23,7 @@ TRIED = tuple(1 << i for i in range(21))  # batches
 EACH_STEP, EACH_EXAMPLE = "each step", "each example"
 
 
-class Case:
+class Basis:
     """A network at a batch on the device as it is; `batch` 0 means the largest that fits."""
 
     def __init__(self, model: StepModel, steps: Steps, batch: int) -> None:
@@ -99,7 +99,7 @@ def cases(
     method: str,
     options: Mapping[str, str] | None = None,
     largest: bool = False,
-) -> list[Case]:
+) -> list[Basis]:
     """Return networks on a device, at their batch or at the `largest` that fits.
 
     Networks that differ in their batch alone are built once. Raises `InputError` where the device
@@ -113,11 +113,11 @@ def cases(
             model = StepModel(one, device, None, method, options)
             _ = model.seen  # raises for a type without a peak
             built[like] = model, Steps(model, TRIED)
-        found.append(Case(*built[like], 0 if largest else one.batch_per_replica))
+        found.append(Basis(*built[like], 0 if largest else one.batch_per_replica))
     return found
 
 
-def what_if(found: Sequence[Case], changes: Sequence[Change]) -> WhatIf:
+def what_if(found: Sequence[Basis], changes: Sequence[Change]) -> WhatIf:
     """Return what changes of their device do to networks."""
     device = found[0].model.device
     other = changed(device, changes)
@@ -185,7 +185,7 @@ def _classes(ops: Sequence[Row], names: Sequence[str]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row.get("batch") == "larger", -row["time_share"]))
 
 
-def network(case: Case, on: StepModel) -> tuple[dict[str, Any], Path | None]:
+def network(case: Basis, on: StepModel) -> tuple[dict[str, Any], Path | None]:
     """Return the row of a network, and its step at the larger batch where there is one."""
     largest = case.largest_on(on.device)
     row: dict[str, Any] = {
@@ -271,7 +271,7 @@ def _says(found: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def sweep(found: Sequence[Case], combinations: Sequence[Sequence[Change]]) -> list[dict[str, Any]]:
+def sweep(found: Sequence[Basis], combinations: Sequence[Sequence[Change]]) -> list[dict[str, Any]]:
     """Return a row for each combination of changes: its speed-ups over all networks.
 
     `speedup` is at the same batch, `grown_speedup` that of examples a second with the batch growing
@@ -294,7 +294,7 @@ def sweep(found: Sequence[Case], combinations: Sequence[Sequence[Change]]) -> li
     return rows
 
 
-def upgrades(found: Sequence[Case], changes: Sequence[Change]) -> list[dict[str, Any]]:
+def upgrades(found: Sequence[Basis], changes: Sequence[Change]) -> list[dict[str, Any]]:
     """Return a row for each single change, the one that pays most first.
 
     `gain` is how much faster all networks become (`grown_speedup` - 1).

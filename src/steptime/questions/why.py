@@ -16,7 +16,7 @@ from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.method import stack_option
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Input, Path, ceilings_s
-from steptime.questions.help import WORTH, Asked, helps
+from steptime.questions.help import WORTH, Setup, helps
 from steptime.records.record import Quantity, Record
 from steptime.records.record import stack_of as record_stack
 from steptime.records.row import UNKNOWN, Row, by_run, grouped, headline
@@ -104,7 +104,7 @@ def why(
     makes a step wait. Raises `InputError` as a prediction does.
     """
     period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
-    asked = Asked(workload, device, method, options or {}, link, replicas, Input(period_s))
+    asked = Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
     found = asked.path
     made = _diagnosis(asked, "predicted", found.step_s, found.shares, {}, replicas)
     return _with_help(made, asked)
@@ -135,7 +135,7 @@ def why_measured(
     infeed = told["infeed"] if told["infeed"] is not None else told.get("published_infeed_share")
     wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("comm_s") or 0.0
     alone = replace(workload, plan=Plan())
-    asked = Asked(alone, where, method, options or {})
+    asked = Setup(alone, where, method, options or {})
     asked = asked.under(**_options(record, asked.model))
     predicted = asked.path
     rest_s = max(0.0, step_s - wait_s - exchange_s)
@@ -230,7 +230,7 @@ def _options(record: Record, model: StepModel) -> dict[str, str]:
 
 
 def _diagnosis(
-    asked: Asked,
+    asked: Setup,
     origin: str,
     step_s: float,
     shares: Mapping[str, float],
@@ -248,7 +248,7 @@ def _diagnosis(
     return replace(made, sentences=[*_of_step(made, found), *_of_evidence(made), _of_ops(made)])
 
 
-def _with_help(made: Diagnosis, asked: Asked) -> Diagnosis:
+def _with_help(made: Diagnosis, asked: Setup) -> Diagnosis:
     found = helps(asked)
     faster = [row for row in found if row["speedup"] >= WORTH]
     shown = [f"{row['change']} ({row['speedup']:.3g}x)" for row in faster[: SHOWN + 1]]

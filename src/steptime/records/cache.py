@@ -26,7 +26,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import own_caches, replacing
 from steptime.core.progress import tell
 from steptime.records import flat, store
-from steptime.records.lines import Lines, Piece, checked, stamp_of
+from steptime.records.lines import FileLines, FilePiece, checked, stamp_of
 from steptime.records.record import Record
 from steptime.records.row import ESTIMATE
 
@@ -49,7 +49,7 @@ IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
 
 @dataclass(frozen=True)
-class Rows:
+class FlatRows:
     """Flat rows for SQL: the statement that gives them, their number, kinds of names, files.
 
     `state` has a hash of each file, `marks` by rank where lines of a large one begin.
@@ -83,7 +83,7 @@ def connected(scratch: Path) -> DuckDBPyConnection:
 
 def rows_of(
     connection: DuckDBPyConnection, table: str, folder: Path, scratch: Path, warn: Warn
-) -> Rows:
+) -> FlatRows:
     """Return the rows of a folder, in the order of its files; tables are named after `table`.
 
     `warn` gets a line for each torn last line. Raises `InputError` as `store.load` does.
@@ -93,7 +93,7 @@ def rows_of(
     small = {path for path in paths if path.stat().st_size < LEAST_BYTES}
     if sum(path.stat().st_size for path in small) > MOST_BYTES:
         small = set()
-    parts: list[Rows] = []
+    parts: list[FlatRows] = []
     for is_small, group in groupby(enumerate(paths), lambda one: one[1] in small):
         found = list(group)
         if is_small:
@@ -107,7 +107,7 @@ def rows_of(
         raise InputError("; ".join([f"{folder}: {store.NONE}", *said[:1]]))
     for line in said:
         warn(line)
-    return Rows(
+    return FlatRows(
         " UNION ALL BY NAME ".join(part.sql for part in parts),
         number,
         flat.merged([part.params for part in parts]),
@@ -125,7 +125,7 @@ def files_of(folder: Path) -> list[Path]:
 
 def rows_of_records(
     connection: DuckDBPyConnection, table: str, records: Iterable[Record], scratch: Path
-) -> Rows:
+) -> FlatRows:
     """Return the rows of records that are at hand."""
     path = scratch / f"{table}.jsonl"
     path.write_text("".join(f"{store.line_of(record)}\n" for record in records), encoding="utf-8")
@@ -143,8 +143,8 @@ def _table(
     rank: int,
     scratch: Path,
     warn: Warn,
-) -> Rows:
-    rows, lines = f"FROM {name}", [Lines(path) for path in paths]
+) -> FlatRows:
+    rows, lines = f"FROM {name}", [FileLines(path) for path in paths]
     faults = [store.Faults(path) for path in paths]
     pieces = [(piece, of) for one, of in zip(lines, faults, strict=True) for piece in one.pieces()]
     source = scratch / f"{name}.checked"
@@ -158,15 +158,15 @@ def _table(
     sql = f"SELECT *, {rank * RANK} + line AS place, estimated(samples, run) AS estimate {rows}"
     kinds = (flat.kinds(connection, rows, one) for one in ("params", "others"))
     hashes = tuple(one.hash for one in lines)
-    return Rows(sql, number, next(kinds), next(kinds), state=hashes)
+    return FlatRows(sql, number, next(kinds), next(kinds), state=hashes)
 
 
-def _parquets(folder: Path, held: Sequence[dict[str, Any]], ranks: Sequence[int]) -> Rows:
+def _parquets(folder: Path, held: Sequence[dict[str, Any]], ranks: Sequence[int]) -> FlatRows:
     of = zip(ranks, held, strict=True)
     found = [(str(folder / name), rank) for rank, known in of for name in known["parquets"]]
     files = tuple(file for file, _ in found)
     place = f"[{', '.join(str(rank * RANK) for _, rank in found)}][file_index::BIGINT + 1] + line"
-    return Rows(
+    return FlatRows(
         f"SELECT *, {place} AS place FROM read_parquet([{', '.join(map(flat.text, files))}])",
         sum(known["number"] for known in held),
         flat.merged([known["params"] for known in held]),
@@ -299,7 +299,7 @@ def _made(paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
         scratch = Path(name)
 
         def begun(path: Path) -> Callable[[], dict[str, Any]]:
-            lines = Lines(path)
+            lines = FileLines(path)
             parts = [(pool.submit(_of_piece, one, scratch), one) for one in lines.pieces()]
             return lambda: _of_file(lines, parts, folder)
 
@@ -311,7 +311,7 @@ def _made(paths: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
 
 
 def _of_file(
-    lines: Lines, pieces: Sequence[tuple[Future[Part], Piece]], folder: Path
+    lines: FileLines, pieces: Sequence[tuple[Future[Part], FilePiece]], folder: Path
 ) -> dict[str, Any]:
     """Return what is known of the Parquets of a file, once all of its pieces are made."""
     for future, piece in pieces:
@@ -339,7 +339,7 @@ def _of_file(
     return told
 
 
-def _of_piece(piece: Piece, scratch: Path) -> Part:
+def _of_piece(piece: FilePiece, scratch: Path) -> Part:
     """Return what becomes of the lines of a piece, and what is wrong with those that are none."""
     source, faults = scratch / f"{piece.before}-{piece.path.name}", store.Faults(piece.path)
     longest = checked([(piece, faults)], source)

@@ -26,7 +26,7 @@ def stamp_of(path: Path) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """Some lines of a file: how many are `before` it, their number, the bytes that they are."""
 
     path: Path
@@ -36,7 +36,7 @@ class Piece:
     end: int
 
 
-def checked(pieces: Iterable[tuple[Piece, store.Faults]], to: Path) -> int:
+def checked(pieces: Iterable[tuple[FilePiece, store.Faults]], to: Path) -> int:
     """Write the records of lines to a file as the database takes them; return the longest line.
 
     A line that is no record is among the faults of its file, and `{}` in its place. Raises
@@ -60,7 +60,7 @@ def checked(pieces: Iterable[tuple[Piece, store.Faults]], to: Path) -> int:
     return longest
 
 
-class Lines:
+class FileLines:
     """The whole lines of a file as it is now: how many, where each `MARKED`-th begins, their `end`.
 
     `torn` is the number and the size of a last line that was skipped.
@@ -91,18 +91,18 @@ class Lines:
         elif tail:
             self.torn = [self.number + 1, len(tail)]
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[FilePiece]:
         """Return the lines in pieces of about the same size: one, or an even number of them."""
         starts = [mark for mark in self.marks if mark < self.end]
         if not starts:
-            return [Piece(self.path, 0, 0, 0, 0)]
+            return [FilePiece(self.path, 0, 0, 0, 0)]
         number = min(len(starts), -(-self.end // PIECE))
         number += number % 2 if number > 1 else 0
         at = sorted({len(starts) * one // number for one in range(number)})
         lines = [*(one * store.MARKED for one in at), self.number]
         ends = [*(starts[one] for one in at), self.end]
         return [
-            Piece(self.path, line, after - line, start, end)
+            FilePiece(self.path, line, after - line, start, end)
             for (line, after), (start, end) in zip(pairwise(lines), pairwise(ends), strict=True)
         ]
 

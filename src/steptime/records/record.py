@@ -52,7 +52,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Method:
+class RecordMethod:
     """How numbers were obtained: a name, its version, and every option that changes them."""
 
     name: str
@@ -74,7 +74,7 @@ class Record:
     """
 
     origin: str
-    method: Method
+    method: RecordMethod
     workload: Workload
     platform: str
     quantities: Mapping[str, Quantity]
@@ -291,5 +291,5 @@ def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
         for name, one in line.quantities.items()
     }
     said = {name: getattr(line, name) for name in (*_AS_IT_STANDS, "env")}
-    method = Method(line.method.name, line.method.version, line.method.options)
+    method = RecordMethod(line.method.name, line.method.version, line.method.options)
     return Record(method=method, workload=_workload(line), quantities=quantities, **said)

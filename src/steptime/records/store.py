@@ -24,8 +24,8 @@ from steptime.core.progress import watched
 from steptime.core.units import counted
 from steptime.records.record import (
     DONE,
-    Method,
     Record,
+    RecordMethod,
     line_from_json,
     record_from_json,
     record_to_json,
@@ -330,7 +330,7 @@ def _locked(folder: Path, path: Path) -> int:
         os.close(descriptor)  # its holder has just taken the name away
 
 
-def identity(method: Method) -> str:
+def identity(method: RecordMethod) -> str:
     """Return a text that is equal for methods whose numbers may be taken for one another."""
     return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 

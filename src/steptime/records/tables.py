@@ -100,7 +100,7 @@ class Tables:
 
     def _rows(
         self, table: str, held: Path | Sequence[Record], scratch: Path, warn: Callable[[str], None]
-    ) -> cache.Rows:
+    ) -> cache.FlatRows:
         if isinstance(held, Path):
             with store.readable(held):
                 return cache.rows_of(self.connection, table, held, scratch, warn)

@@ -28,7 +28,7 @@ US = 1e-6
 _LIST = re.compile(r'"traceEvents"\s*:\s*(?=\[)|\A\s*(?=\[)')
 
 
-class Event(NamedTuple):
+class Slice(NamedTuple):
     """A complete event (`ph` X): start and length [us], its track, and the arguments used here."""
 
     start: float
@@ -45,7 +45,7 @@ class Event(NamedTuple):
         return self.start + self.length
 
 
-class Part(NamedTuple):
+class TracePart(NamedTuple):
     """Whose a piece of time is: an annotation or "", the framework's op, and the pass."""
 
     scope: str
@@ -61,10 +61,10 @@ class Profile:
     """
 
     steps: list[float]
-    parts: dict[Part, list[float]] = field(default_factory=dict)
+    parts: dict[TracePart, list[float]] = field(default_factory=dict)
     device: bool = False
 
-    def add(self, part: Part, step: int, seconds: float) -> None:
+    def add(self, part: TracePart, step: int, seconds: float) -> None:
         """Add seconds to a part of a step."""
         self.parts.setdefault(part, [0.0] * len(self.steps))[step] += seconds
 
@@ -92,7 +92,7 @@ def event(name: str, category: str, start_us: float, length_us: float) -> dict[s
     return {**about, "ts": start_us, "dur": length_us}
 
 
-def events_of(text: str) -> list[Event]:
+def events_of(text: str) -> list[Slice]:
     """Return the complete events of Trace Event JSON; raises `InputError` where they are torn.
 
     What stands around their list is not read: on Windows PyTorch writes paths there that are no
@@ -105,10 +105,10 @@ def events_of(text: str) -> list[Event]:
         every, _ = _DECODER.raw_decode(text, found.end())
     except (ValueError, RecursionError) as error:
         raise InputError(f"is torn or no JSON: {error}") from None
-    return [one for one in every if isinstance(one, Event)]
+    return [one for one in every if isinstance(one, Slice)]
 
 
-def _event(one: dict[str, Any]) -> Event | None:
+def _event(one: dict[str, Any]) -> Slice | None:
     start, length, args = one.get("ts"), one.get("dur"), one.get("args")
     times = (isinstance(n, int | float) and 0 <= n < 1e18 for n in (start, length))
     if one.get("ph") != "X" or start is None or length is None or not all(times):
@@ -118,19 +118,19 @@ def _event(one: dict[str, Any]) -> Event | None:
     sequence, correlation = (n if isinstance(n, int) and n >= 0 else None for n in numbers)
     track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
     name, category = str(one.get("name"))[:200], str(one.get("cat"))
-    return Event(float(start), float(length), category, name, track, sequence, correlation)
+    return Slice(float(start), float(length), category, name, track, sequence, correlation)
 
 
 _DECODER = json.JSONDecoder(object_hook=lambda one: _event(one) if "ph" in one else one)
 
 
-def profile_of(events: Sequence[Event]) -> Profile:
+def profile_of(events: Sequence[Slice]) -> Profile:
     """Return where the time of the steps of a trace goes; without marked steps it is one step.
 
     Where kernels ran on a device the time is theirs, else that of the thread that ran the steps.
     Raises `InputError` for a trace without an op of PyTorch.
     """
-    tracks: dict[tuple[str, str], list[Event]] = {}
+    tracks: dict[tuple[str, str], list[Slice]] = {}
     kernels = []
     for event in events:
         if event.category in ON_DEVICE:
@@ -171,17 +171,17 @@ def profile_of(events: Sequence[Event]) -> Profile:
     return profile
 
 
-def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> Part:
+def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> TracePart:
     """Return whose a piece is: in the backward pass of the op that made the node."""
     if context.pass_ != "backward" or context.scope:
-        return Part(context.scope, context.op, context.pass_)
+        return TracePart(context.scope, context.op, context.pass_)
     known = None if context.sequence is None else owners.get(context.sequence)
     scope, op = (known[1].scope, known[1].op) if known else (UNATTRIBUTED, context.op)
-    return Part(scope, op, "backward")
+    return TracePart(scope, op, "backward")
 
 
 def _swept(
-    events: list[Event], launched: dict[int, _Context], owners: dict[int, tuple[float, _Context]]
+    events: list[Slice], launched: dict[int, _Context], owners: dict[int, tuple[float, _Context]]
 ) -> Iterator[_Piece]:
     """Yield what computes on one thread, outermost ops only, and fill what others refer to."""
     stack: list[_Context] = []

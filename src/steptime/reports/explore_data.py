@@ -23,7 +23,7 @@ from steptime.prediction.calibrated.method import notes_of
 from steptime.prediction.collectives import Collective, Fabric, fabric_of
 from steptime.prediction.memory import needs_of
 from steptime.questions.scaling import PAYS
-from steptime.reports.explore_steps import BATCHES, ENDS_PER_E, Cells, Pool, networks
+from steptime.reports.explore_steps import BATCHES, ENDS_PER_E, Cells, NumberPool, networks
 
 Table = dict[str, Any]
 Links = Callable[[Fabric], Fabric]
@@ -66,7 +66,7 @@ def exported(
     shown.sort(key=lambda item: place(item[1]))
     for text in models:  # a text that is no network ends it before the first is computed
         family_of(read_model(text, trusted=True))
-    pool = Pool()
+    pool = NumberPool()
     found = networks(models, [device for _, device in shown], METHODS, pool)
     left_out = [
         {"model": one["name"], "method": method, "reason": reason}
@@ -97,10 +97,10 @@ def _method(name: str) -> Table:
     method = cost_model(name)
     return {
         **picked(method, "version collective"),
-        "as_paleo": method.as_published,
+        "as_paleo": not method.latency,
         "hosted": bool(method.reads),
         "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
-        "update_at_peak": method.settings.update_efficiency == 1.0,
+        "update_at_peak": not method.latency,
         "exchanges": {
             name: _exchanges(one, method.links) for name, one in method.collectives.items()
         },

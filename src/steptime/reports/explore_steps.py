@@ -27,7 +27,7 @@ TWINS = {"float16-mixed": "bfloat16-mixed", "float16": "bfloat16"}  # alike but 
 ENDS_PER_E = 128  # a bound is the factor exp(a byte / this) away: to 0.4 %
 
 
-class Pool:
+class NumberPool:
     """Numbers of many cells, those that are alike once: 32-bit numbers, and bytes."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class _Cell(NamedTuple):
 
 
 def networks(
-    texts: Sequence[str], devices: Sequence[Device], methods: Cells, pool: Pool
+    texts: Sequence[str], devices: Sequence[Device], methods: Cells, pool: NumberPool
 ) -> list[Table]:
     """Return each network's memory and gradients, and its cells with places in the pool.
 
@@ -186,7 +186,7 @@ def _as_twin(device: Device) -> Device:
     return device if peaks == device.peak_flop_per_s else replace(device, peak_flop_per_s=peaks)
 
 
-def _times(cell: _Cell, known: Mapping[int, Span], pool: Pool) -> dict[str, list[int]]:
+def _times(cell: _Cell, known: Mapping[int, Span], pool: NumberPool) -> dict[str, list[int]]:
     """Return the places of a cell's times on each device, and its best batch there."""
     devices = cell.devices
     made = {name: [-1] * len(devices) for name in ("at", "update", "ends", "best")}

@@ -33,7 +33,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """What was found in a folder: `numbers` and their `sentences`, the `rows` of the networks.
 
     `total` networks there are; `missing` says why sections and charts are not there, `details` what
@@ -63,7 +63,7 @@ class Found:
         ]
 
 
-def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) -> Found:
+def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) -> Findings:
     """Return what a report on `data` of the folder `name` says, with at most `most` networks.
 
     An analysis or a chart that cannot be made of these records is `missing`, and why.
@@ -96,7 +96,7 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     sections = [one for one in made if isinstance(one, Section)]
     missing = dict.fromkeys(str(one) for one in made if isinstance(one, InputError))
     clicked = clicks.result() if clicks else ()
-    return Found(name, found, said, rows, total, sections, [*missing], clicked)
+    return Findings(name, found, said, rows, total, sections, [*missing], clicked)
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:

@@ -24,13 +24,13 @@ from steptime.prediction.method import stack_option
 from steptime.questions.grid import Place
 from steptime.questions.scaling import predict_replicas
 from steptime.records import store
-from steptime.records.record import Method, Quantity, Record, now, record_from_json
+from steptime.records.record import Quantity, Record, RecordMethod, now, record_from_json
 from steptime.sweeps.cells import Cell, needed_bytes
 from steptime.sweeps.workers import WorkerKey, Workers, key_of, processes_of
 
 
 @dataclass(frozen=True)
-class How:
+class Means:
     """How each cell is measured, the same for all cells of a sweep."""
 
     budget_s: float = 3.0
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def attempt(
-    workers: Workers, cell: Cell, how: How, round_: int, begin: Callable[[], object] | None = None
+    workers: Workers, cell: Cell, how: Means, round_: int, begin: Callable[[], object] | None = None
 ) -> Record:
     """Return the record of one cell, tried where it can run; `begin` is called with its worker."""
     key = workers.key(cell)
@@ -65,7 +65,7 @@ def attempt(
 
 
 def measure_cell(
-    workers: Workers, cell: Cell, how: How, round_: int = 0, on_event: OnEvent = None
+    workers: Workers, cell: Cell, how: Means, round_: int = 0, on_event: OnEvent = None
 ) -> Record:
     """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
 
@@ -82,13 +82,13 @@ def measure_cell(
     return _joined(records)
 
 
-def profile_cell(workers: Workers, cell: Cell, how: How, trace: str = "") -> list[Record]:
+def profile_cell(workers: Workers, cell: Cell, how: Means, trace: str = "") -> list[Record]:
     """Return a record for each op of a cell's step under the profiler, or one of what failed."""
     return _asked(workers, cell, how, 0, None, do="profile", trace=trace)
 
 
 def _asked(
-    workers: Workers, cell: Cell, how: How, round_: int, on_event: OnEvent, **do: str
+    workers: Workers, cell: Cell, how: Means, round_: int, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
     worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
@@ -111,19 +111,19 @@ def _asked(
     return list(map(record_from_json, answer.get("records", [answer])))
 
 
-def _method(cell: Cell, key: WorkerKey, runs: int) -> Method:
+def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
     """Return the method that records of a cell carry where workers have this key."""
     options = replace(cell.options, threads=key.threads)
     return method(cell.backend, key.version, options, runs)
 
 
-def _unmeasured(cell: Cell, key: WorkerKey, how: How, round_: int, failure: Failure) -> Record:
+def _unmeasured(cell: Cell, key: WorkerKey, how: Means, round_: int, failure: Failure) -> Record:
     env = {"round": round_, "threads": key.threads, "budget_s": how.budget_s}
     return unmeasured(cell, _method(cell, key, how.runs), key.platform, failure, env)
 
 
 def unmeasured(
-    cell: Cell, how_measured: Method, platform: str, failure: Failure, env: Mapping[str, Any]
+    cell: Cell, how_measured: RecordMethod, platform: str, failure: Failure, env: Mapping[str, Any]
 ) -> Record:
     """Return the record of a cell that has no number, and why."""
     return Record(
@@ -170,7 +170,7 @@ Report = Callable[[Cell, Record, int, int], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """A sweep as asked for: its cells, where records go, how often, and what is tried again.
 
     With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
@@ -183,7 +183,7 @@ class Request:
     name: str
     cells: Collection[Cell]
     out: Path
-    how: How
+    how: Means
     rounds: int = 1
     predict_on: Sequence[Place] = ()
     link: Link | None = None
@@ -196,7 +196,7 @@ class Request:
     text: str = ""
 
 
-def sweep(request: Request, warn: Callable[[str], None], report: Report) -> Outcome:
+def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> Outcome:
     """Measure and predict the cells that a folder lacks; what is reported is on the disk.
 
     `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
@@ -249,7 +249,7 @@ def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
     return needed if key.memory_bytes is not None and needed > key.memory_bytes else None
 
 
-def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
+def _why_not(cell: Cell, key: WorkerKey, how: Means) -> Failure | None:
     """Return why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
     if ranks.here().size == 1:
         try:
@@ -265,7 +265,7 @@ def _why_not(cell: Cell, key: WorkerKey, how: How) -> Failure | None:
 
 def predict(
     cells: Iterable[Cell],
-    request: Request,
+    request: SweepRequest,
     writer: store.Writer,
     known: Iterable[Record],
     warn: Callable[[str], None],

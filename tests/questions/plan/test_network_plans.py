@@ -23,7 +23,7 @@ from steptime.questions.plan.request import Request, Site, cluster_of, planner_o
 from steptime.questions.plan.search import search
 from steptime.questions.plan.space import Space
 from steptime.questions.plan.step import plan_time, quick
-from steptime.questions.scaling import Exchange, data_parallel
+from steptime.questions.scaling import Sync, data_parallel
 
 SITE = Site("v100", 8, "nvlink-2", "infiniband-edr")
 NETWORKS = ("resnet50", "fc:layers=3,nodes=2048", "rnn:length=20", "densenet121")
@@ -34,7 +34,7 @@ def scaled(model: str, replicas: int, batch: int, overlap: bool, optimizer: str 
     link, inside = catalog.link("infiniband-edr"), catalog.link("nvlink-2")
     fabric = Fabric(link, inside, 8, 8) if replicas > 8 else Fabric(inside)
     found = StepModel(workload, "v100", fabric)
-    return data_parallel(found, [replicas], batch, "strong", Exchange(overlap=overlap))[0]
+    return data_parallel(found, [replicas], batch, "strong", Sync(overlap=overlap))[0]
 
 
 @pytest.mark.parametrize("model", NETWORKS)

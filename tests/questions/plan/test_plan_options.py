@@ -50,7 +50,7 @@ def layer(on: Planner, plan: Plan) -> Piece:
 
 def test_shard_groups_gather_inside_and_add_up_across() -> None:
     """32 replicas in groups of 8, which are nodes: 4 copies of each eighth."""
-    on = planner(32, stack="torch-eager")
+    on = planner(32, stack="fsdp-2025")
     whole, n = step(Plan(data=32, zero=3), 64, on), on.parameters
     found = step(Plan(data=32, zero=3, shard=8), 64, on)
     inside, across = waits(found, "data"), waits(found, "copies")["all_reduce"]
@@ -300,9 +300,9 @@ def test_one_stage_has_no_bubble() -> None:
 @pytest.mark.parametrize(
     ("words", "change"),
     [
-        ("--host-link pcie-5-x16", "--offload optimizer"),
+        ("--host-link pcie-5-x16 --stack megatron-2025", "--offload optimizer"),
         (
-            "--data 8 --zero 3 --shard 2 --inside nvlink-4 --stack torch-eager",
+            "--data 8 --zero 3 --shard 2 --inside nvlink-4 --stack fsdp-2025",
             "leave out --shard",
         ),
         (

@@ -11,7 +11,7 @@ import pytest
 from steptime import serve
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
-from steptime.questions.serve.answer import Request
+from steptime.questions.serve.answer import Service
 from steptime.questions.serve.load import Demand, _spread, by_chance, trace, under_load
 from steptime.questions.serve.pace import Paced
 from steptime.questions.serve.phases import Group, Spent
@@ -145,7 +145,7 @@ def test_what_is_straight_is_priced_exactly_between_knots() -> None:
 
 def test_steps_between_those_that_are_priced_are_near_them() -> None:
     """A hundred steps of a network at any numbers, against the same step priced itself."""
-    phases = Request("llama3_8b", Site("h100"), 1, 4096, 1024).phases()
+    phases = Service("llama3_8b", Site("h100"), 1, 4096, 1024).phases()
     pace, draw, wrong = Paced(phases), Random(1), []  # noqa: S311
     for _ in range(100):
         n, context, prompts = draw.randint(1, 200), draw.randint(50, 9000), draw.randint(1, 4)

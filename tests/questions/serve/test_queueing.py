@@ -9,7 +9,7 @@ from math import ceil
 
 import pytest
 
-from steptime.questions.serve.queueing import Load, Pool, Run, simulate
+from steptime.questions.serve.queueing import Load, Pool, QueueRun, simulate
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Straight:
         return beside + sum(self.token * n + self.past * n * before for n, before in chunks)
 
 
-def one(load: Load, rules: Pool) -> Run:
+def one(load: Load, rules: Pool) -> QueueRun:
     return simulate(load, [rules])
 
 

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.network.ops.sequence import experts_read
 from steptime.prediction.kernel import Kernel
 from steptime.questions.plan.request import Site
-from steptime.questions.serve.answer import Request, answered, largest_batch, paged
+from steptime.questions.serve.answer import Service, answered, largest_batch, paged
 from steptime.questions.serve.kernels import Group, attention
 from steptime.questions.serve.phases import Phases
 
@@ -20,7 +20,7 @@ LLAMA = 8_030_261_248
 
 
 def phases(model: str = "llama3_8b", **how: object) -> Phases:
-    return Request(model, H100, **how).phases()  # type: ignore[arg-type]
+    return Service(model, H100, **how).phases()  # type: ignore[arg-type]
 
 
 def test_the_cache_of_a_token() -> None:
@@ -76,19 +76,19 @@ def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     room = 0.9 * 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 2e9
     room -= 8192 * 2 * (6 * 4096 + 2 * (4096 + 2 * 1024 + 14336))
     assert most == int(room // (131_072 * 1152))
-    assert answered(Request("llama3_8b", H100, most))["fits"]
-    assert not answered(Request("llama3_8b", H100, most + 1))["fits"]
+    assert answered(Service("llama3_8b", H100, most))["fits"]
+    assert not answered(Service("llama3_8b", H100, most + 1))["fits"]
     assert paged(1153) == 1168
 
 
 def test_what_does_not_fit_says_what_does() -> None:
-    told = answered(Request("llama3_70b", H100, 8))
+    told = answered(Service("llama3_70b", H100, 8))
     assert told["memory"]["over_bytes"] > 60e9
     assert told["nearest_that_fits"]["change"] == "--tensor 2"
 
 
 def test_a_request_is_the_first_token_and_the_steps_after_it() -> None:
-    told = answered(Request("llama3_8b", H100, 4, 512, 32, replicas=2))
+    told = answered(Service("llama3_8b", H100, 4, 512, 32, replicas=2))
     assert told["request_s"] == pytest.approx(told["ttft_s"] + 31 * told["tpot_s"])
     assert told["tokens_per_s"] == pytest.approx(2 * 4 * 32 / told["request_s"])
     assert told["low"] < told["tpot_s"] < told["high"]
@@ -209,7 +209,7 @@ def test_a_part_of_a_prompt_sees_what_is_before_it() -> None:
 
 def test_energy_of_a_token() -> None:
     """A device draws at most 700 W, and more than while it waits."""
-    told = answered(Request("llama3_8b", H100, 16))
+    told = answered(Service("llama3_8b", H100, 16))
     watts = told["energy"]["device_w"]
     assert 150 < watts < 700
     request_s = told["request_s"] - phases().constant("prompt_s")
@@ -232,7 +232,7 @@ def test_a_name_on_hugging_face() -> None:
 
 
 def test_experts_on_many_ranks_are_shared_out() -> None:
-    told = answered(Request("mixtral_8x7b", H100, 8, data=4))
+    told = answered(Service("mixtral_8x7b", H100, 8, data=4))
     assert told["nearest_that_fits"]["change"] == "--expert 4"
     shared = phases("mixtral_8x7b", data=4, expert=4)
     experts = 32 * 8 * 3 * 4096 * 14336 * 2

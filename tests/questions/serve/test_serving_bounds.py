@@ -7,7 +7,7 @@ import pytest
 
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
-from steptime.questions.serve.answer import Request, loaded, times_of
+from steptime.questions.serve.answer import Service, loaded, times_of
 from steptime.questions.serve.load import Demand
 from steptime.questions.serve.phases import Phases
 
@@ -19,8 +19,8 @@ MODELS = ["llama3_8b", "mixtral_8x7b"]
 
 
 @lru_cache(maxsize=64)
-def phases(model: str, site: Site, stack: str, tensor: int) -> tuple[Request, Phases]:
-    one = Request(model, site, 1, 4096, 512, tensor=tensor, stack=stack)
+def phases(model: str, site: Site, stack: str, tensor: int) -> tuple[Service, Phases]:
+    one = Service(model, site, 1, 4096, 512, tensor=tensor, stack=stack)
     return one, one.phases()
 
 
@@ -33,7 +33,7 @@ def service_drawn(seed: int) -> bool:
     sizes = draw.choice([1, 8, 64]), draw.choice([64, 512, 3000]), draw.choice([1, 16, 200])
     users = draw.choice([0, 0, 2, 9])
     demand = Demand(concurrency=users, count=20)
-    asked = Request(model, site, *sizes, tensor=one.tensor, stack=stack, demand=demand)
+    asked = Service(model, site, *sizes, tensor=one.tensor, stack=stack, demand=demand)
     try:
         load = loaded(asked, demand.load(*sizes[1:]), ready) if users else None
     except InputError:  # weights that leave no room

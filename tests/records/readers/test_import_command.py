@@ -19,7 +19,7 @@ from steptime.cli.main import run
 from steptime.core.workload import Plan
 from steptime.records import store
 from steptime.records.readers import read_path
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.reports.charts import draw
 from told import device_bars, device_rows, row_of
 
@@ -134,7 +134,7 @@ def _sweep_of_devices() -> list[Record]:
                 records.append(
                     Record(
                         "measured",
-                        Method("torch", "2.13.0", options),
+                        RecordMethod("torch", "2.13.0", options),
                         workload,
                         "v100-sxm2-16gb",
                         {"step_s": Quantity(samples=samples)},
@@ -183,7 +183,7 @@ def _mixed() -> list[Record]:
                 )
                 step = Quantity(samples=(0.01, 0.011, 0.012))
                 plain = {"threads": 1, "runs": len(found)}
-                made = Method(method, "1", {**plain, **options})
+                made = RecordMethod(method, "1", {**plain, **options})
                 found.append(Record("measured", made, workload, "t4", {"step_s": step}))
     return found
 

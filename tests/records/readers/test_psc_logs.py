@@ -15,7 +15,7 @@ import pytest
 from psc_log_text import psc_log
 from steptime.records.readers import Import, read_path
 from steptime.records.readers.psc_log import FileName, file_name, recognises
-from steptime.records.readers.sources import Source
+from steptime.records.readers.sources import RecordSource
 from steptime.records.record import Record, record_to_json
 from steptime.reports.charts import draw
 from told import device_bars, device_rows
@@ -380,5 +380,5 @@ def test_error_bars_are_of_the_corrected_speed(tmp_path: Path) -> None:
 
 
 def test_what_is_no_log_is_not_taken_for_one() -> None:
-    assert not recognises(Source("README.md", b"JobId of a log, and Mean Speed : none"))
-    assert recognises(Source("any", b"...\nMean Speed : 5000.1Images/Sec\n"))
+    assert not recognises(RecordSource("README.md", b"JobId of a log, and Mean Speed : none"))
+    assert recognises(RecordSource("any", b"...\nMean Speed : 5000.1Images/Sec\n"))

@@ -20,7 +20,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records.readers import READERS, read_path
 from steptime.records.readers import sources as source_files
-from steptime.records.readers.sources import Source, Unread, sources_at
+from steptime.records.readers.sources import RecordSource, Unread, sources_at
 from steptime.records.record import record_to_json
 
 LABEL = "layer_4-node_32-input_2000-output_1000-bs_64"
@@ -198,12 +198,12 @@ def test_long_repetitions_come_to_an_end(unit: str) -> None:
         reader = importlib.import_module(module)
         for name in ("slurm-1.out", "tpu.json", "t.csv"):
             for start in (b"", b"JobId=1 JobName=CNN_MNIST\n", CSV.encode(), b'{"labels": '):
-                source = Source(name, start + text)
+                source = RecordSource(name, start + text)
                 if reader.recognises(source):
                     _read(reader, source)
 
 
-def _read(reader: object, source: Source) -> None:
+def _read(reader: object, source: RecordSource) -> None:
     with contextlib.suppress(InputError):
         reader.read(source)  # type: ignore[attr-defined]  # a module of the table
 

@@ -36,7 +36,7 @@ from steptime.sweeps.cluster.submission import Submission, Trial, packed
 from steptime.sweeps.cluster.submit import send
 from steptime.sweeps.experiment import check_experiment
 from steptime.sweeps.resource_request import ResourceRequest
-from steptime.sweeps.run import How, Request
+from steptime.sweeps.run import Means, SweepRequest
 from steptime.sweeps.workers import Workers
 
 GOLDEN = TESTS / "golden"
@@ -213,7 +213,7 @@ def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting() -> 
 
 
 def test_two_folders_have_no_job_in_common(out: Path) -> None:
-    one, other = (files.compose(out / name, How(), _trials(), 9) for name in ("a", "b"))
+    one, other = (files.compose(out / name, Means(), _trials(), 9) for name in ("a", "b"))
     assert one.folder.name == other.folder.name
     assert one.name != other.name
 
@@ -238,18 +238,18 @@ def test_tables_for_one_gpu_need_names() -> None:
 
 
 def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
-    submission = Submission(Path("001-aa"), "ab", How(), packed(_trials()), largest=1)
+    submission = Submission(Path("001-aa"), "ab", Means(), packed(_trials()), largest=1)
     assert [(one.script.name, one.first, one.tasks) for one in submission.arrays] == [
         ("job-0.sh", 0, 1), ("job-0.sh", 1, 1), ("job-1.sh", 2, 1), ("job-1.sh", 3, 1),
     ]  # fmt: skip
 
 
 def test_what_is_submitted_can_be_read_again(out: Path) -> None:
-    submission = files.compose(out, How(runs=2), _trials(), 1001)
+    submission = files.compose(out, Means(runs=2), _trials(), 1001)
     assert files.submissions(out) == []
     files.write(submission)
     assert files.submissions(out) == [submission]
-    follower = files.compose(out, How(runs=2), _trials(), 1001)
+    follower = files.compose(out, Means(runs=2), _trials(), 1001)
     assert follower.folder.name == submission.folder.name.replace("001", "002")
 
 
@@ -324,7 +324,7 @@ def test_an_array_whose_answer_was_lost_is_found_by_its_name(
 def sent(slurm: State, out: Path) -> Submission:
     """Return a submission whose four tasks run."""
     cells = [visit.cell for visit in _trials()]
-    send(Request("small", cells, out, How()), _ignore)
+    send(SweepRequest("small", cells, out, Means()), _ignore)
     set_state("RUNNING")
     (submission,) = files.submissions(out)
     return submission
@@ -417,7 +417,7 @@ def test_a_file_that_the_node_lacks(
     layers = {"data": data, "conv": paleo_net.conv("data", 3, 3, 3, 4)}
     net.write_text(json.dumps({"name": "net", "layers": layers}))
     cells = [visit.cell for visit in _trials(networks=[{"model": str(net)}], batch=2)]
-    send(Request("file", cells, out, How()), _ignore)
+    send(SweepRequest("file", cells, out, Means()), _ignore)
     (submission,) = files.submissions(out)
     net.unlink()
     assert task.main([str(submission.folder), "0"]) == 0
@@ -495,7 +495,7 @@ def test_what_is_final_when_it_is_collected_is_not_sent_again(
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
     set_state("FAILED")
     cells = [visit.cell for visit in _trials()]
-    again = send(Request("small", cells, out, How()), _ignore)
+    again = send(SweepRequest("small", cells, out, Means()), _ignore)
     assert (again["collected"], again["done_before"], again["submitted"]) == (12, 1, 11)
 
 
@@ -564,7 +564,7 @@ def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(
 
 def test_what_a_worker_refuses_is_a_record(sent: Submission, out: Path, slurm: State) -> None:
     cells = [visit.cell for visit in _trials(device="cuda")]
-    send(Request("gpu", cells, out, How()), _ignore)
+    send(SweepRequest("gpu", cells, out, Means()), _ignore)
     second = files.submissions(out)[-1]
     assert task.main([str(second.folder), "1"]) == 0
     records = store.load(out, _ignore)

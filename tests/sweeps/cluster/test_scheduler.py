@@ -28,7 +28,7 @@ from steptime.records import store
 from steptime.sweeps.cluster import outcome, slurm, task
 from steptime.sweeps.cluster.scheduler import (
     SCHEDULERS,
-    Array,
+    JobArray,
     JobExit,
     Need,
     Queued,
@@ -53,13 +53,13 @@ class Bed:
     go_on: Callable[[], None]
     go_away: Callable[[], None]
 
-    def array(self, name: str, tasks: int, after: str = "", partition: str = "") -> Array:
+    def array(self, name: str, tasks: int, after: str = "", partition: str = "") -> JobArray:
         """Return an array whose tasks tell what they are called with, and end with code 7."""
         need = Need(ResourceRequest(partition=partition, requeues=0), 1, 1)
         path = self.folder / f"{name}.sh"
         (self.folder / "logs").mkdir(exist_ok=True)
         path.write_text(self.scheduler.script(need, name, str(self.folder), str(self.python)))
-        return Array(path, name, 10, tasks, tasks, after)
+        return JobArray(path, name, 10, tasks, tasks, after)
 
     def wait(self, holds: Callable[[], bool]) -> None:
         end = time.monotonic() + LIMIT_S
@@ -235,8 +235,9 @@ def test_what_slurm_says_of_a_failure_is_one_line(
     says: Callable[..., Path], command: str, file: str, kind: type[Exception], said: str
 ) -> None:
     says(command, file, 1)
+    array = JobArray(Path("x"), "x", 0, 1, 1)
     with pytest.raises(kind) as caught:
-        slurm.submit(Array(Path("x"), "x", 0, 1, 1)) if command == "sbatch" else slurm.queued(["x"])
+        slurm.submit(array) if command == "sbatch" else slurm.queued(["x"])
     assert str(caught.value) == said
 
 

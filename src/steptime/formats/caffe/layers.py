@@ -12,7 +12,7 @@ from typing import Any
 from steptime.core.windows import positions, reach
 from steptime.formats.caffe import shapes
 from steptime.formats.caffe.lowering import Lowering, Tops, UnmodelledError, axis_of
-from steptime.formats.caffe.net import Layer
+from steptime.formats.caffe.net import CaffeLayer
 from steptime.formats.caffe.schema import enum_name
 from steptime.network.layers.dense import dropout as drop
 from steptime.network.ops.table import ShapeError, require
@@ -25,7 +25,7 @@ MANY = 1000  # bottoms; no network joins so many
 class LayerType:
     """How a type of layer is lowered, and how many bottoms it takes."""
 
-    lower: Callable[[Lowering, Layer, Tops], Tops]
+    lower: Callable[[Lowering, CaffeLayer, Tops], Tops]
     least: int = 1
     most: int = 1
 
@@ -63,13 +63,13 @@ def _outputs(p: Any) -> int:
     return int(p.num_output)
 
 
-def _bias(n: Lowering, layer: Layer, y: str, axis: int) -> str:
+def _bias(n: Lowering, layer: CaffeLayer, y: str, axis: int) -> str:
     width = n.b.shape(y)[axis]
     b = n.weight(layer, 1, "b", (width,))
     return n.b.op("bias", y, b, name=f"{layer.name}/bias", axis=axis)
 
 
-def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def convolution(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return a convolution or, for `Deconvolution`, its transpose, with a bias unless told not to.
 
     A transposed one has `stride * (in - 1) + dilation * (kernel - 1) + 1 - 2 * pad` rows.
@@ -107,7 +107,7 @@ def convolution(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (_bias(n, layer, y, 1) if p.bias_term else y,)
 
 
-def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def pooling(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return pooling, by Caffe's rule for its size (PoolingLayer::Reshape).
 
     Rounded up, and only where there is padding a last window that begins in it is left out.
@@ -141,7 +141,7 @@ def pooling(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op(kind, x[0], name=layer.name, **how, **({"ceil": True} if ceil else {})),)
 
 
-def inner_product(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def inner_product(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return a product with all axes from `axis` on; `transpose` says only how weights lie."""
     p = layer.message.inner_product_param
     shape = n.b.shape(x[0])
@@ -157,7 +157,7 @@ def inner_product(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (_bias(n, layer, y, axis) if p.bias_term else y,)
 
 
-def batch_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def batch_norm(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return batch norm with the weights of the Scale after it, or with constants if there is none.
 
     With `use_global_stats` training, too, reads the stored statistics. Its gradient is counted as
@@ -184,13 +184,13 @@ def batch_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op("batch_norm", *inputs, name=layer.name, training=training),)
 
 
-def joins_batch_norm(layer: Layer) -> bool:
+def joins_batch_norm(layer: CaffeLayer) -> bool:
     """Whether a layer is a Scale that can be the weights of the batch norm before it."""
     p = layer.message.scale_param
     return layer.type == "Scale" and len(layer.bottoms) == 1 and p.axis == 1 and p.num_axes == 1
 
 
-def scale(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def scale(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return `x` times a vector along some axes, trained or the second bottom, and plus another."""
     if layer.bottoms[0] in n.scaled:
         return x  # the batch norm before it has done the work
@@ -203,7 +203,7 @@ def scale(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (y,)
 
 
-def bias(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def bias(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return `x` plus a vector along some axes, trained or the second bottom."""
     p = layer.message.bias_param
     terms, back, _ = _along(n, layer, x, p, "b")
@@ -211,7 +211,7 @@ def bias(n: Lowering, layer: Layer, x: Tops) -> Tops:
 
 
 def _along(
-    n: Lowering, layer: Layer, x: Tops, p: Any, suffix: str
+    n: Lowering, layer: CaffeLayer, x: Tops, p: Any, suffix: str
 ) -> tuple[Tops, Callable[[str], str], tuple[int, ...]]:
     """Return `x` and what is applied along its axes from `p.axis` on, seen as its last ones."""
     shape = n.b.shape(x[0])
@@ -227,7 +227,7 @@ def _along(
 
 
 def _shift(
-    n: Lowering, layer: Layer, y: str, axis: int, shape: tuple[int, ...], i: int, name: str
+    n: Lowering, layer: CaffeLayer, y: str, axis: int, shape: tuple[int, ...], i: int, name: str
 ) -> str:
     b = n.weight(layer, i, "b", shape)
     if len(shape) == 1:
@@ -237,7 +237,7 @@ def _shift(
     return back(n.b.op("add", seen, b, name=name))
 
 
-def local_response_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def local_response_norm(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return response normalisation across channels; within one there is no op kind for it."""
     p = layer.message.lrn_param
     _image(n, x[0])
@@ -248,7 +248,7 @@ def local_response_norm(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op("local_response_norm", x[0], name=layer.name, **how),)
 
 
-def relu(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def relu(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return ReLU; with a slope for inputs below 0 it is PReLU whose slope is not trained."""
     if layer.message.relu_param.negative_slope == 0:
         return (n.b.op("relu", x[0], name=layer.name),)
@@ -256,7 +256,7 @@ def relu(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op("prelu", x[0], slope, name=layer.name),)
 
 
-def prelu(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def prelu(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return ReLU with a trained slope for each channel, or for all."""
     shape = n.b.shape(x[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
@@ -264,11 +264,11 @@ def prelu(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op("prelu", x[0], n.weight(layer, 0, "w", width), name=layer.name),)
 
 
-def _same(kind: str) -> Callable[[Lowering, Layer, Tops], Tops]:
+def _same(kind: str) -> Callable[[Lowering, CaffeLayer, Tops], Tops]:
     return lambda n, layer, x: (n.b.op(kind, x[0], name=layer.name),)
 
 
-def power(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def power(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return `(shift + scale x)^power` for the powers 1 and 2: a product, a sum, a square."""
     p = layer.message.power_param
     if p.power not in (1, 2):
@@ -286,14 +286,14 @@ def power(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (y,)
 
 
-def dropout(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def dropout(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return `x` with a share `dropout_ratio` dropped in training, as it is in inference."""
     ratio = layer.message.dropout_param.dropout_ratio
     require(0 <= ratio < 1, f"dropout_ratio {ratio:g} is not at least 0 and below 1")
     return (drop(n.b, x[0], ratio, layer.name) if layer.training else x[0],)
 
 
-def softmax(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def softmax(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return the softmax along an axis, by default that of the channels."""
     axis = axis_of(layer.message.softmax_param.axis, len(n.b.shape(x[0])))
     seen, back = n.last(x[0], range(axis, axis + 1), layer.name)
@@ -330,7 +330,7 @@ UNMODELLED = (  # types that Caffe knows and for which there are no op kinds her
 )
 
 
-def lowered(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def lowered(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return the tensors of a layer's tops.
 
     Raises `ShapeError` for sizes that do not fit, `UnmodelledError` for what has no op kinds.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.formats.caffe.net import Layer, Source
+from steptime.formats.caffe.net import BlobInput, CaffeLayer
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
@@ -27,11 +27,11 @@ class Lowering:
     b: Builder
     batch: int
     file_batch: int
-    sources: Mapping[int, Source]
+    sources: Mapping[int, BlobInput]
     names: frozenset[str]
     tensors: dict[int, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
-    scaled: dict[int, Layer] = field(default_factory=dict)  # by a batch norm's blob: its Scale
+    scaled: dict[int, CaffeLayer] = field(default_factory=dict)  # by a batch norm's blob: its Scale
 
     def tensor(self, number: int) -> str:
         """Return the tensor of a blob; what is fed becomes an input when it is first read."""
@@ -53,7 +53,7 @@ class Lowering:
         """Whether an input may bear a name."""
         return name not in self.b.tensors and name not in self.names
 
-    def labels(self, layer: Layer, shape: tuple[int, ...]) -> str:
+    def labels(self, layer: CaffeLayer, shape: tuple[int, ...]) -> str:
         """Return the labels that a loss reads: an int64 input of `shape`, whatever the file feeds.
 
         They bear the blob's name if that is free, else the layer's with `/labels`. Two losses
@@ -68,7 +68,7 @@ class Lowering:
             self.shared[new] = self.b.input(name, shape, "int64")
         return self.shared[new]
 
-    def weight(self, layer: Layer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
+    def weight(self, layer: CaffeLayer, i: int, suffix: str, shape: tuple[int, ...]) -> str:
         """Return the layer's weight number `i`, `<layer>/<suffix>`.
 
         It is that of another layer if both give it one name, and is not trained if its learning

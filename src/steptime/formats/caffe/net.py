@@ -39,7 +39,7 @@ _SHOWN_NAMES = 1000  # the nearest name is looked for among as many blobs
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class CaffeLayer:
     """A layer of the file: its message, and the numbers of the blobs that it reads and makes.
 
     `training` is false where the file sets the layer itself to TEST. A layer is `strange` if it is
@@ -64,7 +64,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Source:
+class BlobInput:
     """A blob that is fed: its name, and its shape if it was given (labels may have none)."""
 
     name: str
@@ -75,9 +75,9 @@ class Source:
 class Net:
     """The layers of one phase that lead to its `ends`, in order; `batch` is the file's own."""
 
-    layers: tuple[Layer, ...]
-    ends: frozenset[Layer]
-    sources: Mapping[int, Source]
+    layers: tuple[CaffeLayer, ...]
+    ends: frozenset[CaffeLayer]
+    sources: Mapping[int, BlobInput]
     batch: int
 
 
@@ -99,7 +99,7 @@ def net_in_phase(
     if not shapes:
         raise InputError(f"{where}: no input: neither 'input' nor a layer of type Input or Data")
     wanted: set[int] = set()
-    kept: list[Layer] = []
+    kept: list[CaffeLayer] = []
     for layer in reversed(layers):
         if layer in ends or not wanted.isdisjoint(layer.tops):
             kept.append(layer)
@@ -133,13 +133,13 @@ class _Blobs:
 
 def _connected(
     net: Any, phase: Phase, known: Collection[str], odd: Collection[int], where: str
-) -> tuple[list[Layer], dict[int, Source]]:
+) -> tuple[list[CaffeLayer], dict[int, BlobInput]]:
     """Return the layers of a phase with their blobs numbered, and the blobs that are fed."""
     blobs = _Blobs()
-    sources: dict[int, Source] = {}
+    sources: dict[int, BlobInput] = {}
     for name, shape in net_inputs(net, where):
-        sources[blobs.make(name, (), f"{where}: input")] = Source(name, shape)
-    layers: list[Layer] = []
+        sources[blobs.make(name, (), f"{where}: input")] = BlobInput(name, shape)
+    layers: list[CaffeLayer] = []
     names: set[str] = set()
     for i, message in enumerate(net.layer or net.layers):
         kind = layer_type(message)
@@ -149,7 +149,7 @@ def _connected(
             continue
         if kind in SOURCES:
             for top, fed in source_shapes(message, kind, place):
-                sources[blobs.make(top, (), place)] = Source(top, fed)
+                sources[blobs.make(top, (), place)] = BlobInput(top, fed)
             continue
         if name in names:
             name = f"{name}#{i}"  # Caffe runs two layers of one name, too
@@ -158,12 +158,12 @@ def _connected(
         tops = tuple(blobs.make(top, message.bottom, place) for top in message.top)
         strange = kind not in known
         layers.append(
-            Layer(name, kind, message, bottoms, tops, _trains(message), strange, i in odd)
+            CaffeLayer(name, kind, message, bottoms, tops, _trains(message), strange, i in odd)
         )
     return layers, sources
 
 
-def _ends(layers: list[Layer], phase: Phase) -> list[Layer]:
+def _ends(layers: list[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
     """Return the layers that a network in `phase` is run for."""
     losses = [layer for layer in layers if layer.loss_weight != 0]
     used = {n for layer in layers if layer.type not in MEASURES for n in layer.bottoms}

@@ -17,7 +17,7 @@ from steptime.formats import Source
 from steptime.formats.caffe.inputs import SOURCES
 from steptime.formats.caffe.layers import TYPES, UNMODELLED, joins_batch_norm, lowered
 from steptime.formats.caffe.lowering import Lowering, UnmodelledError, axis_of
-from steptime.formats.caffe.net import LOSSES, UNUSED, Layer, Net, Phase, net_in_phase
+from steptime.formats.caffe.net import LOSSES, UNUSED, CaffeLayer, Net, Phase, net_in_phase
 from steptime.formats.caffe.schema import parse
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import Builder
@@ -95,7 +95,7 @@ def _build(b: Builder, net: Net, batch: int, where: str, allow_unknown: bool) ->
     return _sum(b, ends)
 
 
-def _scaled(net: Net) -> dict[int, Layer]:
+def _scaled(net: Net) -> dict[int, CaffeLayer]:
     """Return each Scale that is the weights of a batch norm, by the blob between the two."""
     readers = Counter(number for layer in net.layers for number in layer.bottoms)
     normed = {top for layer in net.layers if layer.type == "BatchNorm" for top in layer.tops[:1]}
@@ -107,7 +107,7 @@ def _scaled(net: Net) -> dict[int, Layer]:
     }
 
 
-def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple[str, ...]:
+def _tops(n: Lowering, layer: CaffeLayer, is_end: bool, allow_unknown: bool) -> tuple[str, ...]:
     """Return the tensors that a layer makes; a loss gives itself in training."""
     if not layer.bottoms:
         raise ShapeError("has no bottom")
@@ -131,7 +131,7 @@ def _tops(n: Lowering, layer: Layer, is_end: bool, allow_unknown: bool) -> tuple
     return tops
 
 
-def _check_gradients(n: Lowering, layer: Layer) -> None:
+def _check_gradients(n: Lowering, layer: CaffeLayer) -> None:
     """Refuse gradients that the file stops where there would be some."""
     if not n.b.training or "propagate_down" not in layer.message.DESCRIPTOR.fields_by_name:
         return
@@ -142,7 +142,7 @@ def _check_gradients(n: Lowering, layer: Layer) -> None:
             raise UnmodelledError("propagate_down: false")
 
 
-def _loss(n: Lowering, layer: Layer, x: str) -> str:
+def _loss(n: Lowering, layer: CaffeLayer, x: str) -> str:
     """Return a loss layer's number, in inference what the network ends with in its place."""
     if not n.b.training:
         return _without_loss(n, layer, x)
@@ -153,7 +153,7 @@ def _loss(n: Lowering, layer: Layer, x: str) -> str:
     raise UnmodelledError(f"a layer of type '{layer.type}'")
 
 
-def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
+def _cross_entropy(n: Lowering, layer: CaffeLayer, x: str) -> str:
     """Return the mean cross-entropy along the softmax's axis; labels are an input."""
     axis = axis_of(layer.message.softmax_param.axis, len(n.b.shape(x)))
     seen, _ = n.last(x, range(axis, axis + 1), layer.name)
@@ -162,7 +162,7 @@ def _cross_entropy(n: Lowering, layer: Layer, x: str) -> str:
     return n.b.op("cross_entropy", seen, labels, name=layer.name)
 
 
-def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
+def _euclidean(n: Lowering, layer: CaffeLayer, x: str) -> str:
     """Return the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
@@ -173,7 +173,7 @@ def _euclidean(n: Lowering, layer: Layer, x: str) -> str:
     return n.b.op("mean", y, name=layer.name)
 
 
-def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
+def _without_loss(n: Lowering, layer: CaffeLayer, x: str) -> str:
     """Return what a network ends with in inference where the file has a loss."""
     if layer.type == "SoftmaxWithLoss":
         return lowered(n, replace(layer, type="Softmax", bottoms=layer.bottoms[:1]), (x,))[0]
@@ -182,7 +182,7 @@ def _without_loss(n: Lowering, layer: Layer, x: str) -> str:
     return x
 
 
-def _losses(n: Lowering, layer: Layer, tops: tuple[str, ...]) -> list[str]:
+def _losses(n: Lowering, layer: CaffeLayer, tops: tuple[str, ...]) -> list[str]:
     """Return the numbers that an end adds to the loss: its own, or the means of its outputs."""
     return [
         top if n.b.shape(top) == () else n.b.op("mean", top, name=f"{layer.name}/loss{i or ''}")

@@ -4,14 +4,14 @@ import math
 
 from steptime.formats.caffe.inputs import MOST_AXES
 from steptime.formats.caffe.lowering import Lowering, Tops, axis_of
-from steptime.formats.caffe.net import Layer
+from steptime.formats.caffe.net import CaffeLayer
 from steptime.formats.caffe.schema import enum_name
 from steptime.network.ops.table import require
 
 _ELTWISE = {"SUM": "add", "PROD": "mul", "MAX": "maximum"}
 
 
-def concat(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def concat(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return the bottoms joined along `axis`, or the older `concat_dim`."""
     p = layer.message.concat_param
     axis = p.concat_dim if p.HasField("concat_dim") else p.axis
@@ -19,7 +19,7 @@ def concat(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return x if len(x) == 1 else (n.b.op("concat", *x, name=layer.name, axis=axis),)
 
 
-def eltwise(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def eltwise(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
     p = layer.message.eltwise_param
     kind = _ELTWISE[enum_name(p, "operation")]
@@ -43,7 +43,7 @@ def eltwise(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (y,)
 
 
-def flatten(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def flatten(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return the axes from `axis` to `end_axis` as one."""
     p = layer.message.flatten_param
     shape = n.b.shape(x[0])
@@ -53,7 +53,7 @@ def flatten(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op("reshape", x[0], name=layer.name, shape=seen),)
 
 
-def reshape(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def reshape(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Another shape: 0 keeps a size, -1 is what is left, the file's batch is the asked one."""
     p = layer.message.reshape_param
     shape = n.b.shape(x[0])
@@ -80,12 +80,12 @@ def reshape(n: Lowering, layer: Layer, x: Tops) -> Tops:
     return (n.b.op("reshape", x[0], name=layer.name, shape=new),)
 
 
-def split(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def split(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return the bottom as often as there are tops."""
     return x * max(1, len(layer.tops))
 
 
-def slices(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def slices(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return parts along an axis: between the slice points, or all of one size."""
     p = layer.message.slice_param
     shape = n.b.shape(x[0])
@@ -113,7 +113,7 @@ def slices(n: Lowering, layer: Layer, x: Tops) -> Tops:
     )
 
 
-def crop(n: Lowering, layer: Layer, x: Tops) -> Tops:
+def crop(n: Lowering, layer: CaffeLayer, x: Tops) -> Tops:
     """Return the first bottom cut to the size of the second, axis by axis from `axis` on."""
     p = layer.message.crop_param
     shape, wanted = n.b.shape(x[0]), n.b.shape(x[1])

@@ -11,7 +11,14 @@ from typing import Any
 
 from steptime.core.graph import Graph, TensorSpec
 from steptime.formats.export.onnx_kinds import KINDS, TAKES_BIAS
-from steptime.formats.export.onnx_nodes import TYPES, Node, Nodes, NoOnnxError, raw_tensor, tensor
+from steptime.formats.export.onnx_nodes import (
+    TYPES,
+    ExportNode,
+    Nodes,
+    NoOnnxError,
+    raw_tensor,
+    tensor,
+)
 from steptime.formats.export.protobuf import Value, message
 from steptime.network.ops.execution import dequantised, joined_ops
 
@@ -57,10 +64,10 @@ def _constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
     amount = 1.0 if len(spec.shape) < 2 or "float" not in spec.dtype else 1 / spec.shape[-1]
     value = tensor("", TensorSpec((1,), spec.dtype), (amount,))
     shape = (nodes.ints(*spec.shape),)
-    nodes.made.append(Node(name, "ConstantOfShape", shape, (name,), {"value": value}))
+    nodes.made.append(ExportNode(name, "ConstantOfShape", shape, (name,), {"value": value}))
 
 
-def _nodes(made: Iterable[Node]) -> list[tuple[int, Value]]:
+def _nodes(made: Iterable[ExportNode]) -> list[tuple[int, Value]]:
     return [
         (
             1,
@@ -92,7 +99,7 @@ def _attribute(name: str, value: Any) -> bytes:
     return message((1, name), *said)
 
 
-def _tensors(graph: Graph, made: Iterable[Node]) -> list[tuple[int, Value]]:
+def _tensors(graph: Graph, made: Iterable[ExportNode]) -> list[tuple[int, Value]]:
     """Return inputs, outputs and what lies between them, with types and shapes."""
     written = [name for node in made for name in node.outputs]
     between = [name for name in written if name in graph.tensors and name not in graph.outputs]

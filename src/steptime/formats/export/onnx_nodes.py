@@ -32,7 +32,7 @@ class NoOnnxError(InputError):
 
 
 @dataclass
-class Node:
+class ExportNode:
     """A node of the file: `kind` is ONNX's op type."""
 
     name: str
@@ -51,7 +51,7 @@ class Nodes:
     def __init__(self, graph: Graph) -> None:
         self.tensors = graph.tensors
         self.constants: dict[str, bytes] = {}
-        self.made: list[Node] = []
+        self.made: list[ExportNode] = []
         self.op = Op("", "", (), ())
 
     @property
@@ -71,7 +71,7 @@ class Nodes:
         """Append a node of `count` outputs, and return their names."""
         name = f"{self.op.name}#{len(self.made) + 1}"
         outputs = (name, *(f"{name}.{i}" for i in range(1, count)))
-        self.made.append(Node(name, kind, inputs, outputs, attrs))
+        self.made.append(ExportNode(name, kind, inputs, outputs, attrs))
         return outputs
 
     def ints(self, *values: int) -> str:

@@ -42,7 +42,7 @@ class Value(NamedTuple):
 Lower = Callable[..., Value]
 
 
-class Layer:
+class KerasLayer:
     """What the functions of `LAYERS` are given: settings, weights and tensors of one layer."""
 
     def __init__(self, b: Builder, name: str, config: Mapping[str, Any], place: str) -> None:
@@ -55,16 +55,16 @@ class Layer:
         """Return an error that names the layer."""
         return InputError(f"{self.place}: layer {shorten(self.name)}: {what}")
 
-    def inner(self, name: str, config: object) -> Layer:
+    def inner(self, name: str, config: object) -> KerasLayer:
         """Return the layer that a wrapper holds, the same one at every call."""
         key = f"/{name}"
         if key not in self.__dict__:
             if not isinstance(config, dict) or not isinstance(config.get("config"), dict):
                 raise self.refuse(f"{name} is not a layer")
-            own = Layer(self.b, f"{self.name}/{name}", config["config"], self.place)
+            own = KerasLayer(self.b, f"{self.name}/{name}", config["config"], self.place)
             own.trained = own.trained and self.trained
             self.__dict__[key] = own
-        made: Layer = self.__dict__[key]
+        made: KerasLayer = self.__dict__[key]
         return made
 
     # settings

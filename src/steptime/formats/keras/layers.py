@@ -13,17 +13,17 @@ from typing import Any, Literal
 from steptime.core.errors import shorten
 from steptime.core.windows import reach
 from steptime.formats import elements, lowering
-from steptime.formats.keras.layer import Layer, Lower, Value
+from steptime.formats.keras.layer import KerasLayer, Lower, Value
 from steptime.network.ops.table import require
 
 
-def _dense(at: Layer, x: Value) -> Value:
+def _dense(at: KerasLayer, x: Value) -> Value:
     units = at.whole("units")
     w = at.weight("kernel", units, at.shape(x)[-1])
     return at.ended(at.do(lowering.linear, x, w, bias=at.chosen("use_bias", "bias", units)))
 
 
-def einsum_dense(at: Layer, x: Value) -> Value:
+def einsum_dense(at: KerasLayer, x: Value) -> Value:
     """Return a linear layer of the axes that an equation says: those that end the input go."""
     y, equation = at.last(x), at.config.get("equation")
     said = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", str(equation))
@@ -53,7 +53,7 @@ PADDINGS = ("valid", "same", "causal")
 
 
 def _convolution(
-    axes: int, at: Layer, x: Value, depthwise: bool = False, separable: bool = False
+    axes: int, at: KerasLayer, x: Value, depthwise: bool = False, separable: bool = False
 ) -> Value:
     image = at.image(x)
     require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
@@ -75,7 +75,7 @@ def _convolution(
     return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
 
 
-def transposed(axes: int, at: Layer, x: Value) -> Value:
+def transposed(axes: int, at: KerasLayer, x: Value) -> Value:
     """Return a transposed convolution: its padding is that of the way back."""
     image, filters = at.image(x), at.whole("filters")
     require(len(at.b.shape(image)) == axes + 2, f"a convolution of {list(at.shape(x))}")
@@ -99,7 +99,7 @@ def transposed(axes: int, at: Layer, x: Value) -> Value:
     return at.ended(at.of_image(lowering.convolution(at.b, image, w, at.name, bias, **how)))
 
 
-def _pool(kind: Literal["max", "avg"], axes: int, at: Layer, x: Value) -> Value:
+def _pool(kind: Literal["max", "avg"], axes: int, at: KerasLayer, x: Value) -> Value:
     image, kernel = at.image(x), at.sizes("pool_size", axes, 2)
     stride = at.sizes("strides", axes) if at.config.get("strides") else kernel
     require(len(at.b.shape(image)) == axes + 2, f"pooling of {list(at.shape(x))}")
@@ -108,14 +108,14 @@ def _pool(kind: Literal["max", "avg"], axes: int, at: Layer, x: Value) -> Value:
     return at.of_image(lowering.pool(at.b, image, kind, at.name, **how))
 
 
-def _global_pool(function: str, at: Layer, x: Value) -> Value:
+def _global_pool(function: str, at: KerasLayer, x: Value) -> Value:
     image, keep = at.image(x), at.flag("keepdims")
     axes = tuple(range(2, len(at.b.shape(image))))
     y = elements.reduce(at.b, function, image, axes, at.name, keep)
     return at.of_image(y) if keep else Value(y)
 
 
-def relu(at: Layer, x: Value) -> Value:
+def relu(at: KerasLayer, x: Value) -> Value:
     """Return the larger of `x` and 0, perhaps with a slope below and a limit above."""
     most, slope = at.config.get("max_value"), at.number("negative_slope")
     if at.number("threshold") or (slope and most is not None):
@@ -127,7 +127,7 @@ def relu(at: Layer, x: Value) -> Value:
     return at.each("relu", x)
 
 
-def prelu(at: Layer, x: Value) -> Value:
+def prelu(at: KerasLayer, x: Value) -> Value:
     """Return the larger of `x` and 0 plus a trained slope times the smaller."""
     y, shape = Value(at.last(x)), list(at.shape(x)[1:])
     for axis in at.config.get("shared_axes") or []:
@@ -142,7 +142,7 @@ def function_of(function: str, key: str = "", default: float = 0.0) -> Lower:
     return lambda at, x: at.each(function, x, parameter=at.number(key, default) if key else None)
 
 
-def merge(function: str, at: Layer, *values: Value | float) -> Value:
+def merge(function: str, at: KerasLayer, *values: Value | float) -> Value:
     """Return a function of several tensors, or of tensors and numbers."""
     operands, first = at.alike(values)
     require(len(operands) >= 2, f"{function} of one tensor")
@@ -153,12 +153,12 @@ def merge(function: str, at: Layer, *values: Value | float) -> Value:
     return Value(str(y), first)
 
 
-def average(at: Layer, *values: Value) -> Value:
+def average(at: KerasLayer, *values: Value) -> Value:
     """Return the mean of several tensors."""
     return at.each("mul", merge("add", at, *values), 1 / len(values), at="/mean")
 
 
-def _concatenate(at: Layer, *values: Value) -> Value:
+def _concatenate(at: KerasLayer, *values: Value) -> Value:
     rank = len(at.shape(values[0]))
     axis = at.whole("axis", -1, -rank)
     tensors, first = at.alike(values)
@@ -168,21 +168,21 @@ def _concatenate(at: Layer, *values: Value) -> Value:
     return Value(elements.concat(at.b, [str(x) for x in tensors], place, at.name), first)
 
 
-def _reshape(at: Layer, x: Value) -> Value:
+def _reshape(at: KerasLayer, x: Value) -> Value:
     target = at.config.get("target_shape")
     if not isinstance(target, list) or any(type(n) is not int for n in target):
         raise at.refuse(f"target_shape is a list of whole numbers, not {target}")
     return at.do(elements.reshape, x, (at.shape(x)[0], *target))
 
 
-def repeat(at: Layer, x: Value) -> Value:
+def repeat(at: KerasLayer, x: Value) -> Value:
     """Return `[n, c] -> [n, times, c]`."""
     n, width = at.b.shape(x.name)
     seen = at.do(elements.reshape, x.name, (n, 1, width), at="/row")
     return at.do(elements.op, "tile", seen, times=(1, at.whole("n"), 1))
 
 
-def padding(key: str, axes: int, sign: int, at: Layer, x: Value) -> Value:
+def padding(key: str, axes: int, sign: int, at: KerasLayer, x: Value) -> Value:
     """Return an image padded by zeros, or cropped, along so many axes."""
     image = at.image(x)
     said: Any = at.config.get(key)
@@ -196,26 +196,26 @@ def padding(key: str, axes: int, sign: int, at: Layer, x: Value) -> Value:
     return at.of_image(elements.pad(at.b, image, pads, at.name))
 
 
-def _upsample(axes: int, at: Layer, x: Value) -> Value:
+def _upsample(axes: int, at: KerasLayer, x: Value) -> Value:
     image, times = at.image(x), at.sizes("size", axes, 2)
     mode = at.word("interpolation", "nearest", ("nearest", "bilinear", "bicubic"))
     size = [n * m for n, m in zip(at.b.shape(image)[2:], times, strict=True)]
     return at.of_image(lowering.resize(at.b, image, size, mode, at.name))
 
 
-def _dropout(at: Layer, x: Value) -> Value:
+def _dropout(at: KerasLayer, x: Value) -> Value:
     rate = at.number("rate", at.number("drop_path_rate"))
     return Value(elements.dropout(at.b, x.name, rate, at.name), x.first)
 
 
-def augmentation(at: Layer, x: Value) -> Value:
+def augmentation(at: KerasLayer, x: Value) -> Value:
     """Return `x`: what varies it does so in training, at a cost that nobody counts."""
     if at.b.training:
         raise at.refuse("it varies its input in training, which is not counted: --phase infer")
     return x
 
 
-def _resizing(at: Layer, x: Value) -> Value:
+def _resizing(at: KerasLayer, x: Value) -> Value:
     mode = at.word("interpolation", "bilinear", ("nearest", "bilinear", "bicubic"))
     if at.flag("crop_to_aspect_ratio") or at.flag("pad_to_aspect_ratio"):
         raise at.refuse("resizing that crops or pads")
@@ -223,7 +223,7 @@ def _resizing(at: Layer, x: Value) -> Value:
     return at.of_image(lowering.resize(at.b, at.image(x), size, mode, at.name))
 
 
-def _embedding(at: Layer, x: Value) -> Value:
+def _embedding(at: KerasLayer, x: Value) -> Value:
     ids = at.last(x)
     if elements.is_float(at.b, ids):
         ids = elements.cast(at.b, ids, "int64", f"{at.name}/ids")
@@ -231,7 +231,7 @@ def _embedding(at: Layer, x: Value) -> Value:
     return at.do(elements.embedding, ids, table)
 
 
-def _channels_first(at: Layer, x: Value) -> tuple[str, bool]:
+def _channels_first(at: KerasLayer, x: Value) -> tuple[str, bool]:
     """Return a tensor whose axis of a norm is behind the batch, and whether it was turned."""
     said, rank = at.config.get("axis", -1), len(at.shape(x))
     axis = said[0] if isinstance(said, list) and len(said) == 1 else said
@@ -241,7 +241,7 @@ def _channels_first(at: Layer, x: Value) -> tuple[str, bool]:
     return (at.first(x), rank > 2) if of_last else (at.last(x), False)
 
 
-def batch_norm(at: Layer, x: Value) -> Value:
+def batch_norm(at: KerasLayer, x: Value) -> Value:
     """Return batch norm; that of a layer which is not trained is by its running statistics."""
     y, turned = _channels_first(at, x)
     width = at.b.shape(y)[1]
@@ -251,7 +251,7 @@ def batch_norm(at: Layer, x: Value) -> Value:
     return Value(lowering.batch_norm(at.b, y, at.name, *weights), turned)
 
 
-def layer_norm(at: Layer, x: Value) -> Value:
+def layer_norm(at: KerasLayer, x: Value) -> Value:
     """Return layer norm, or RMS norm, over the last axis or axes."""
     y = at.last(x)
     said, rank = at.config.get("axis", -1), len(at.b.shape(y))
@@ -266,7 +266,7 @@ def layer_norm(at: Layer, x: Value) -> Value:
     return at.do(lowering.layer_norm, y, weight=gamma, bias=beta, axes=len(axes))
 
 
-def group_norm(at: Layer, x: Value) -> Value:
+def group_norm(at: KerasLayer, x: Value) -> Value:
     """Return group norm; -1 groups are as many as channels."""
     y, turned = _channels_first(at, x)
     width = at.b.shape(y)[1]
@@ -275,7 +275,7 @@ def group_norm(at: Layer, x: Value) -> Value:
     return Value(lowering.group_norm(at.b, y, groups, at.name, *weights), turned)
 
 
-def rescaling(at: Layer, x: Value) -> Value:
+def rescaling(at: KerasLayer, x: Value) -> Value:
     """Return `x scale + offset`; one scale a channel costs as much as one for all."""
     y = x.name
     for function, key, none in (("mul", "scale", 1.0), ("add", "offset", 0.0)):
@@ -289,7 +289,7 @@ def rescaling(at: Layer, x: Value) -> Value:
     return Value(y, x.first and not isinstance(at.config.get("scale"), list))
 
 
-def normalization(at: Layer, x: Value) -> Value:
+def normalization(at: KerasLayer, x: Value) -> Value:
     """Return `(x - mean) / deviation` by what the layer has seen, along the last axis."""
     y = at.last(x)
     shape = at.b.shape(y)[-1:] if at.config.get("axis", -1) not in (None, []) else ()

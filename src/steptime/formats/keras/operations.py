@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.keras.layer import Layer, Value
+from steptime.formats.keras.layer import KerasLayer, Value
 from steptime.formats.keras.layers import LAYERS, function_of, merge
 from steptime.network.ops.table import require
 
 MOST_PARTS = 4096
 
 
-def _whole_list(at: Layer, key: str) -> list[int] | None:
+def _whole_list(at: KerasLayer, key: str) -> list[int] | None:
     """Return whole numbers, one alone as a list, None where nothing is said."""
     said: Any = at.config.get(key)
     found: Any = [said] if type(said) is int else said
@@ -24,28 +24,28 @@ def _whole_list(at: Layer, key: str) -> list[int] | None:
     return found  # type: ignore[no-any-return]
 
 
-def _reduction(function: str, at: Layer, x: Value) -> Value:
+def _reduction(function: str, at: KerasLayer, x: Value) -> Value:
     axes = _whole_list(at, "axis")
     return at.do(elements.reduce, function, x, axes, keep=at.flag("keepdims"))
 
 
-def _transpose(at: Layer, x: Value) -> Value:
+def _transpose(at: KerasLayer, x: Value) -> Value:
     order = _whole_list(at, "axes") or list(range(len(at.shape(x))))[::-1]
     return at.do(elements.transpose, x, order)
 
 
-def _expand_dims(at: Layer, x: Value) -> Value:
+def _expand_dims(at: KerasLayer, x: Value) -> Value:
     for axis in _whole_list(at, "axis") or []:
         x = at.do(elements.unsqueeze, x, axis)
     return Value(at.last(x))
 
 
-def _squeeze(at: Layer, x: Value) -> Value:
+def _squeeze(at: KerasLayer, x: Value) -> Value:
     axes, every = _whole_list(at, "axis"), [i for i, n in enumerate(at.shape(x)) if n == 1]
     return at.do(elements.squeeze, x, every if axes is None else axes)
 
 
-def split(at: Layer, x: Value) -> list[Value]:
+def split(at: KerasLayer, x: Value) -> list[Value]:
     """Return parts of equal size, or those between places."""
     y, axis = at.last(x), elements.axis_of(at.b, at.last(x), at.whole("axis", 0, -8))
     size, said = at.b.shape(y)[axis], at.config.get("indices_or_sections")
@@ -60,7 +60,7 @@ def split(at: Layer, x: Value) -> list[Value]:
     return [Value(one) for one in elements.split(at.b, y, sizes, axis, at.name)]
 
 
-def get_item(at: Layer, x: Value, *keys: Any) -> Value:
+def get_item(at: KerasLayer, x: Value, *keys: Any) -> Value:
     """Return `x[key, ...]` of slices and whole numbers."""
     y, axis = at.last(x), 0
     for key in keys:

@@ -15,7 +15,7 @@ from steptime.core.ranges import LARGEST
 from steptime.formats import WRONG, Source, elements, line_of, told
 from steptime.formats.archive import member
 from steptime.formats.keras import layers, operations, sequences
-from steptime.formats.keras.layer import Layer, Value
+from steptime.formats.keras.layer import KerasLayer, Value
 from steptime.formats.loss import loss_of
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
@@ -102,7 +102,7 @@ class _Network:
         self.b, self.place, self.allow_unknown = b, place, allow_unknown
         self.sizes, self.batch = sizes, batch
         self.calls = 0
-        self.kept: dict[str, Layer] = {}  # a layer that is called again has the same weights
+        self.kept: dict[str, KerasLayer] = {}  # a layer that is called again has the same weights
 
     def built(self, table: Mapping[str, Any]) -> str:
         """Return the loss or the first output of the whole network."""
@@ -254,7 +254,7 @@ class _Network:
                 raise InputError(f"{where}: {said} of {shorten(module)} is a class of its own")
             near = unknown("layer of Keras", kind, table, where)
             raise InputError(f"{near}; --allow-unknown passes its input on")
-        at = self.kept.get(path) or Layer(self.b, path, layer["config"], self.place)
+        at = self.kept.get(path) or KerasLayer(self.b, path, layer["config"], self.place)
         self.kept[path] = at
         also = {key: kwargs[key] for key in _PASSED if kwargs.get(key) is not None}
         values = [*values, *(kwargs[key] for key in _TENSORS if kwargs.get(key) is not None)]

@@ -9,7 +9,7 @@ from typing import Any
 from steptime.core.errors import unknown
 from steptime.formats import elements, lowering
 from steptime.formats.keras import layers
-from steptime.formats.keras.layer import Layer, Lower, Value
+from steptime.formats.keras.layer import KerasLayer, Lower, Value
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
@@ -17,7 +17,7 @@ CELLS = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "rnn"}
 MERGES = ("concat", "sum", "mul", "ave")
 
 
-def _ran(at: Layer, x: Value, cell: str) -> tuple[str, str]:
+def _ran(at: KerasLayer, x: Value, cell: str) -> tuple[str, str]:
     """Return the outputs of a recurrent layer, in the order in which it made them, and the last."""
     y, units = at.last(x), at.whole("units")
     require(len(at.b.shape(y)) == 3, f"a recurrent layer of {list(at.shape(x))}")
@@ -37,14 +37,14 @@ def _ran(at: Layer, x: Value, cell: str) -> tuple[str, str]:
     return made, elements.select(at.b, made, 1, -1, f"{at.name}/last")
 
 
-def _recurrent(cell: str, at: Layer, x: Value, *states: Value, **how: Any) -> Value:
+def _recurrent(cell: str, at: KerasLayer, x: Value, *states: Value, **how: Any) -> Value:
     if states or how:
         raise at.refuse("a first state of its own")
     every, last = _ran(at, x, cell)
     return Value(every if at.flag("return_sequences") else last)
 
 
-def bidirectional(at: Layer, x: Value) -> Value:
+def bidirectional(at: KerasLayer, x: Value) -> Value:
     """Return a recurrent layer run both ways, its outputs joined or added up."""
     said = at.config.get("layer")
     name = said.get("class_name") if isinstance(said, dict) else said
@@ -70,7 +70,7 @@ def bidirectional(at: Layer, x: Value) -> Value:
     return layers.merge({"sum": "add", "mul": "mul"}[merge], at, *made)
 
 
-def time_distributed(at: Layer, x: Value) -> Value:
+def time_distributed(at: KerasLayer, x: Value) -> Value:
     """Return a layer of every step: steps are examples of it."""
     said, y = at.config.get("layer"), at.last(x)
     name = said.get("class_name") if isinstance(said, dict) else said
@@ -83,7 +83,7 @@ def time_distributed(at: Layer, x: Value) -> Value:
     return at.do(elements.reshape, made, (n, steps, *at.b.shape(made)[1:]), at="/joined")
 
 
-def _attention(at: Layer, *values: Value, **how: Any) -> Value:
+def _attention(at: KerasLayer, *values: Value, **how: Any) -> Value:
     """Return attention of several heads: query, value, and key if that is not the value."""
     causal, mask = how.pop("use_causal_mask", False), how.pop("attention_mask", None)
     if mask is not None or not isinstance(causal, bool) or at.config.get("sliding_window"):
@@ -114,7 +114,7 @@ def _attention(at: Layer, *values: Value, **how: Any) -> Value:
     return Value(projected(y, out, "attention_output"))
 
 
-def dot_attention(at: Layer, *values: Value, **how: Any) -> Value:
+def dot_attention(at: KerasLayer, *values: Value, **how: Any) -> Value:
     """Return attention of one head without weights but, perhaps, a scale of the scores."""
     at.word("score_mode", "dot", ("dot",))
     causal, mask = how.pop("use_causal_mask", False), how.pop("mask", None)

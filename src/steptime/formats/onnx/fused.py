@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.constants import Array, scalar
+from steptime.formats.constants import NdArray, scalar
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
-from steptime.formats.onnx.run import Run
-from steptime.formats.onnx.values import Constant, Function, Quantised, Value
+from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.values import Function, Quantised, Static, Value
 from steptime.formats.patterns import bias_of_scores, turned_by_position
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -20,7 +20,7 @@ from steptime.network.ops.table import require
 Values = Sequence[Value]
 
 
-def _skip_norm(norm: Function, r: Run, x: Value, skip: Value, w: Value, *more: Value) -> Values:
+def _skip_norm(norm: Function, r: Visit, x: Value, skip: Value, w: Value, *more: Value) -> Values:
     """Return a sum and the norm of it, and the sum as the last output (ONNX Runtime's fusion)."""
     biased = len(more) > (norm is layer_norm)
     total = r.pointwise("add", x, skip)
@@ -30,7 +30,7 @@ def _skip_norm(norm: Function, r: Run, x: Value, skip: Value, w: Value, *more: V
     return [norm(r, total, w, *beta), None, None, total]  # type: ignore[list-item]
 
 
-def _heads(r: Run, x: Value, heads: int) -> str:
+def _heads(r: Visit, x: Value, heads: int) -> str:
     """Return `[n, l, heads*d]` as `[n, heads, l, d]`, what has four axes as it is."""
     shape = r.shape(x)
     if len(shape) == 4:
@@ -47,7 +47,7 @@ _PLACES = {"Attention": (-1, 0, 1), "com.microsoft.MultiHeadAttention": (0, 2, 3
 _PLACES |= {"com.microsoft.GroupQueryAttention": (-1, -1, 0)}
 
 
-def _attention(r: Run, q: Value, k: Value, v: Value, *more: Value) -> Values:
+def _attention(r: Visit, q: Value, k: Value, v: Value, *more: Value) -> Values:
     """Return attention; a mask is part of it and costs nothing, one that is learnt is kept."""
     rank = len(r.shape(q))
     heads = r.attr("q_num_heads", 0) or r.attr("num_heads", 0)
@@ -70,20 +70,20 @@ def _attention(r: Run, q: Value, k: Value, v: Value, *more: Value) -> Values:
     return [_joined(r, y) if rank == 3 else y, parts[1], parts[2]]
 
 
-def _joined(r: Run, x: Value) -> Value:
+def _joined(r: Visit, x: Value) -> Value:
     """Return `[n, h, l, d]` as `[n, l, h*d]`."""
     n, heads, length, width = r.shape(x)
     return r.view(r.view(x, "transpose", (0, 2, 1, 3)), "reshape", (n, length, heads * width))
 
 
-def _packed_attention(r: Run, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
+def _packed_attention(r: Visit, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
     made = matmul(r, x, w)
     made = made if bias is None else r.pointwise("add", made, bias)
     width = r.shape(made)[-1] // 3
     return _attention(r, *r.do(elements.split, made, [width] * 3, -1))[:1]
 
 
-def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more: Value) -> Values:
+def _grouped(r: Visit, q: Value, k: Value = None, v: Value = None, *more: Value) -> Values:
     """Return attention with shared keys and values, and rotary positions if it is to turn them."""
     heads, groups = r.attr("num_heads", 0), r.attr("kv_num_heads", 0)
     if k is None:
@@ -95,31 +95,31 @@ def _grouped_attention(r: Run, q: Value, k: Value = None, v: Value = None, *more
     return _attention(r, q, k, v, *more)
 
 
-def _turned(r: Run, x: Value, heads: int, cache: Sequence[int]) -> Value:
+def _turned(r: Visit, x: Value, heads: int, cache: Sequence[int]) -> Value:
     """Return `x` with its heads turned by position; tables hold half of the width."""
     seen = _heads(r, x, heads)
     made = turned_by_position(r.b, seen, min(2 * cache[-1], r.shape(seen)[-1]), r.name)
     return made if len(r.shape(x)) == 4 else _joined(r, made)
 
 
-def _rotary(r: Run, x: Value, *tables: Value) -> Value:
+def _rotary(r: Visit, x: Value, *tables: Value) -> Value:
     cache = tables[1] if r.node.op.startswith("com.") else tables[0]
     shape = r.shape(x)
     heads = r.attr("num_heads", 0) or shape[-1] // max(1, 2 * r.shape(cache)[-1])
     return _turned(r, x, heads, r.shape(cache))
 
 
-def _linear_of_few_bits(r: Run, x: Value, w: Value, *scales: Value) -> Value:
+def _linear_of_few_bits(r: Visit, x: Value, w: Value, *scales: Value) -> Value:
     """Return `x [..., k]` times a packed weight, a parameter `[n, k]`."""
-    require(isinstance(w, Constant), "a packed weight that is computed")
-    packed: Constant = w  # type: ignore[assignment]
+    require(isinstance(w, Static), "a packed weight that is computed")
+    packed: Static = w  # type: ignore[assignment]
     _note(r, packed, f"int{r.attr('bits', 4)}", *scales[:2])
-    weight = Constant(packed.name, Array((r.attr("N", 0), r.attr("K", 0)), "float32"))
+    weight = Static(packed.name, NdArray((r.attr("N", 0), r.attr("K", 0)), "float32"))
     return r.do(lowering.linear, x, weight)
 
 
 def _recurrent(
-    cell: str, r: Run, x: Value, w: Value, u: Value, bias: Value = None, *more: Value
+    cell: str, r: Visit, x: Value, w: Value, u: Value, bias: Value = None, *more: Value
 ) -> Values:
     require(len(more) < 4 or more[3] is None, "peepholes of an LSTM")
     ways, rows, width = r.shape(w)
@@ -142,40 +142,40 @@ def _recurrent(
     return [r.view(apart, "transpose", (0, 2, 1, 3)), state, state]
 
 
-def _part(r: Run, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
+def _part(r: Visit, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
     """Return one direction's part of a weight, as a weight of its own."""
-    if isinstance(value, Constant):
+    if isinstance(value, Static):
         name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
-        return r.tensor(Constant(name, Array(shape, value.array.dtype)))
+        return r.tensor(Static(name, NdArray(shape, value.array.dtype)))
     own = r.do(elements.select, value, 0, way, at="/way")
     first = (half or 0) * shape[0]
     return r.do(elements.slice_, own, 0, first, first + shape[0], at="/half")
 
 
-def _note(r: Run, weight: Constant, dtype: str, *scales: Value) -> None:
+def _note(r: Visit, weight: Static, dtype: str, *scales: Value) -> None:
     """Note that the file keeps a weight in a type of few bits."""
-    kept = tuple(one for one in scales if isinstance(one, Constant))
+    kept = tuple(one for one in scales if isinstance(one, Static))
     r.quantised[weight.name] = Quantised(dtype, kept)
 
 
-def _quantized(r: Run, x: Value, *_: Value) -> Values:
+def _quantized(r: Visit, x: Value, *_: Value) -> Values:
     """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
-    if isinstance(x, Constant):
+    if isinstance(x, Static):
         return [x, None, None]
     scaled = r.do(elements.pointwise, "mul", x, 0.5)
     small = r.constant(scalar(0.5, "float32"))
     return [r.do(elements.pointwise, "round", scaled, at="/round"), small, small]
 
 
-def _dequantized(r: Run, x: Value, *scales: Value) -> Value:
-    if isinstance(x, Constant):
+def _dequantized(r: Visit, x: Value, *scales: Value) -> Value:
+    if isinstance(x, Static):
         _note(r, x, x.array.dtype, *scales)
-        return Constant(x.name, Array(x.array.shape, "float32"), x.steps)
+        return Static(x.name, NdArray(x.array.shape, "float32"), x.steps)
     return r.do(elements.pointwise, "mul", _floats(r, x), 0.5)
 
 
-def _floats(r: Run, x: Value, *scales: Value) -> Value:
-    if isinstance(x, Constant):
+def _floats(r: Visit, x: Value, *scales: Value) -> Value:
+    if isinstance(x, Static):
         return _dequantized(r, x, *scales)
     is_float = r.of(x).is_float
     return x if is_float else r.do(elements.cast, x, r.b.precision.weights, at="/cast")
@@ -184,7 +184,7 @@ def _floats(r: Run, x: Value, *scales: Value) -> Value:
 def _of_integers(product: Function, *places: int, scales: int = 0) -> Function:
     """Return a product of 8-bit numbers, multiplied in the run's type; `scales` follow each."""
 
-    def of_integers(r: Run, *values: Value) -> Value | Values:
+    def of_integers(r: Visit, *values: Value) -> Value | Values:
         ends = [values[i : i + 1 + scales] for i in places if values[i:]]
         return product(r, *(_floats(r, *end) for end in ends))
 
@@ -197,7 +197,7 @@ FUSED: Mapping[str, Function] = {
     "com.microsoft.BiasGelu": lambda r, x, b: r.pointwise("gelu", r.pointwise("add", x, b)),
     **dict.fromkeys(("Attention", "com.microsoft.MultiHeadAttention"), _attention),
     "com.microsoft.Attention": _packed_attention,
-    "com.microsoft.GroupQueryAttention": _grouped_attention,
+    "com.microsoft.GroupQueryAttention": _grouped,
     **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), _rotary),
     "com.microsoft.MatMulNBits": _linear_of_few_bits,
     **{name: partial(_recurrent, name.lower()) for name in ("LSTM", "GRU", "RNN")},

@@ -8,26 +8,26 @@ from typing import Any
 from steptime.core.windows import positions
 from steptime.formats import elements, lowering, windows
 from steptime.formats.constants import axis_of, scalar
-from steptime.formats.onnx.run import Run
-from steptime.formats.onnx.values import Constant, Function, Value
+from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.values import Function, Static, Value
 from steptime.formats.products import einsum
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
 
 
-def _scaled(r: Run, y: Value, factor: float) -> Value:
+def _scaled(r: Visit, y: Value, factor: float) -> Value:
     return y if factor == 1.0 else r.pointwise("mul", y, r.constant(scalar(factor, "float32")))
 
 
-def matmul(r: Run, x: Value, y: Value, *_: Value) -> Value:
+def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
-    if isinstance(y, Constant) and len(y.array.shape) == 2 and isinstance(x, str):
+    if isinstance(y, Static) and len(y.array.shape) == 2 and isinstance(x, str):
         return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
     return r.recognised(r.do(lowering.matmul, *r.stretched([r.tensor(x), r.tensor(y)])))
 
 
-def _fused_matmul(r: Run, x: Value, y: Value) -> Value:
+def _fused_matmul(r: Visit, x: Value, y: Value) -> Value:
     for name in ("transA", "transB"):
         if r.attr(name, 0):
             value = x if name == "transA" else y
@@ -38,7 +38,7 @@ def _fused_matmul(r: Run, x: Value, y: Value) -> Value:
     return _scaled(r, matmul(r, x, y), float(r.attr("alpha", 1.0)))
 
 
-def _gemm(r: Run, x: Value, w: Value, c: Value = None) -> Value:
+def _gemm(r: Visit, x: Value, w: Value, c: Value = None) -> Value:
     x = r.view(x, "transpose", (1, 0)) if r.attr("transA", 0) else x
     w = w if r.attr("transB", 0) else r.view(w, "transpose", (1, 0))
     c = c if r.attr("beta", 1.0) else None
@@ -49,7 +49,7 @@ def _gemm(r: Run, x: Value, w: Value, c: Value = None) -> Value:
     return y if c is None else r.pointwise("add", y, _scaled(r, c, float(r.attr("beta", 1.0))))
 
 
-def _window(r: Run, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
+def _window(r: Visit, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
     """Return strides, dilations and the padding, which a file may only call SAME or VALID."""
     rank = len(kernel)
     stride, apart = r.attr("strides", (1,) * rank), r.attr("dilations", (1,) * rank)
@@ -63,13 +63,13 @@ def _window(r: Run, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
     return {"stride": stride, "dilation": apart, "padding": sides}
 
 
-def convolution(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
+def convolution(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
     """Return a convolution over one or two axes."""
     how = _window(r, x, r.shape(w)[2:])
     return r.do(lowering.convolution, x, w, bias=bias, groups=r.attr("group", 1), **how)
 
 
-def _transposed(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
+def _transposed(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
     size, rank = r.shape(x)[2:], len(r.shape(w)) - 2
     how = _window(r, x, r.shape(w)[2:])
     how |= {"output_padding": r.attr("output_padding", (0,) * rank), "groups": r.attr("group", 1)}
@@ -79,7 +79,7 @@ def _transposed(r: Run, x: Value, w: Value, bias: Value = None) -> Value:
     return r.do(lowering.convolution, x, w, bias=bias, transposed=True, size=wanted, **how)
 
 
-def _pool(kind: Any, r: Run, x: Value) -> Value:
+def _pool(kind: Any, r: Visit, x: Value) -> Value:
     kernel = r.attr("kernel_shape", ())
     how = _window(r, x, kernel)
     apart = how.pop("dilation")
@@ -100,7 +100,7 @@ def _pool_of_all(function: str) -> Function:
     )
 
 
-def _batch_norm(r: Run, x: Value, w: Value, b: Value, mean: Value, variance: Value) -> Value:
+def _batch_norm(r: Visit, x: Value, w: Value, b: Value, mean: Value, variance: Value) -> Value:
     width = r.shape(mean)
     means, spread = (
         r.b.buffer(elements.free_name(r.b, f"{r.name}/{suffix}"), width)
@@ -109,21 +109,21 @@ def _batch_norm(r: Run, x: Value, w: Value, b: Value, mean: Value, variance: Val
     return r.do(lowering.batch_norm, x, weight=w, bias=b, mean=means, variance=spread)
 
 
-def _normed_axes(r: Run, x: Value) -> int:
+def _normed_axes(r: Visit, x: Value) -> int:
     return len(r.shape(x)) - axis_of(r.attr("axis", -1), len(r.shape(x)))
 
 
-def layer_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
+def layer_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
     """Return layer norm over the axes from `axis` on."""
     return r.do(lowering.layer_norm, x, weight=w, bias=b, axes=_normed_axes(r, x))
 
 
-def rms_norm(r: Run, x: Value, w: Value = None) -> Value:
+def rms_norm(r: Visit, x: Value, w: Value = None) -> Value:
     """Return root-mean-square norm over the axes from `axis` on."""
     return r.do(lowering.rms_norm, x, weight=w, axes=_normed_axes(r, x))
 
 
-def _group_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
+def _group_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
     channels = r.shape(x)[1]
     groups = r.attr("num_groups", 0) or channels
     vectors = [w, b]
@@ -135,12 +135,12 @@ def _group_norm(r: Run, x: Value, w: Value = None, b: Value = None) -> Value:
     return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
 
 
-def _local_response_norm(r: Run, x: Value) -> Value:
+def _local_response_norm(r: Visit, x: Value) -> Value:
     how = {"alpha": r.attr("alpha", 1e-4), "beta": r.attr("beta", 0.75), "k": r.attr("bias", 1.0)}
     return r.do(elements.op, "local_response_norm", x, size=r.attr("size", 1), **how)
 
 
-def _lp_norm(r: Run, x: Value) -> Value:
+def _lp_norm(r: Visit, x: Value) -> Value:
     function = "l1" if r.attr("p", 2) == 1 else "l2"
     norm = r.do(elements.reduce, function, x, (r.attr("axis", -1),), keep=True)
     return r.pointwise("div", x, norm)

@@ -14,7 +14,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.formats import Source
-from steptime.formats.constants import MOST, Array, Number
+from steptime.formats.constants import MOST, NdArray, Number
 from steptime.formats.onnx.wire import Schema, Span, Wire, WireError
 
 MOST_NODES = 300_000
@@ -36,7 +36,7 @@ def _schema() -> Schema:
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """One node: its op, the names of what it reads ("" for none) and makes, its attributes."""
 
     name: str
@@ -48,7 +48,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Input:
+class OnnxInput:
     """An input: its type, and its sizes, a text where the file names one ("" if it does not)."""
 
     name: str
@@ -60,9 +60,9 @@ class Input:
 class Subgraph:
     """Nodes in order, constants by name, inputs and outputs; a branch has them too."""
 
-    nodes: tuple[Node, ...]
-    constants: Mapping[str, Array]
-    inputs: tuple[Input, ...]
+    nodes: tuple[OnnxNode, ...]
+    constants: Mapping[str, NdArray]
+    inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
 
 
@@ -113,7 +113,7 @@ class Model:
         prefix: str,
         depth: int,
         names: Mapping[str, str] | None = None,
-    ) -> Iterator[Node]:
+    ) -> Iterator[OnnxNode]:
         """Return nodes, local functions replaced by theirs; `names` renames what they read."""
 
         def named(name: str) -> str:
@@ -138,7 +138,7 @@ class Model:
             if function is None:
                 full = op if domain in _STANDARD else f"{domain}.{op}"
                 opset = next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
-                yield Node(name, full, tuple(inputs), outputs, attrs, opset)
+                yield OnnxNode(name, full, tuple(inputs), outputs, attrs, opset)
                 continue
             inner = dict(zip(function["inputs"], inputs, strict=False))
             inner |= dict.fromkeys(function["inputs"][len(inner) :], "")
@@ -172,7 +172,7 @@ class Model:
         empty: dict[int, Any] = {1: 0.0, 2: 0, 3: "", 6: (), 7: (), 8: ()}
         return table.get("f", table.get("i", empty.get(table.get("type", 0), 0)))
 
-    def _tensor(self, table: Mapping[str, Any]) -> Array:
+    def _tensor(self, table: Mapping[str, Any]) -> NdArray:
         """Return a constant; its values only if they are few, and lie in the file itself."""
         shape = tuple(self.wire.numbers(table["dims"], "varint", 16))
         dtype, width, form = DTYPES.get(table.get("dtype", 0), ("text", 0, ""))
@@ -185,7 +185,7 @@ class Model:
         held += [part for key in lists for wire, part in table[key] if wire == 2]
         if table.get("location", 0) == 1:
             self._external(table, name)
-            return Array(shape, dtype)
+            return NdArray(shape, dtype)
         if "raw" in table and width:
             length = table["raw"][1] - table["raw"][0]
             if length != math.ceil(size * width):
@@ -196,8 +196,8 @@ class Model:
                 raise WireError(f"{name}: of shape {shorten(list(shape))} without values")
         if size > (MOST_FLOATS if "float" in dtype else MOST) or not form:
             self.unread += held
-            return Array(shape, dtype)
-        return Array(shape, dtype, self._values(table, lists, dtype, form, size))
+            return NdArray(shape, dtype)
+        return NdArray(shape, dtype, self._values(table, lists, dtype, form, size))
 
     def _values(
         self, table: Mapping[str, Any], lists: list[str], dtype: str, form: str, size: int
@@ -244,7 +244,7 @@ def _versions(table: Mapping[str, Any]) -> dict[str, int]:
     return {one.get("domain", ""): one.get("version", 0) for one in table["opsets"]}
 
 
-def _input(table: Mapping[str, Any]) -> Input:
+def _input(table: Mapping[str, Any]) -> OnnxInput:
     tensor = table.get("type", {}).get("tensor")
     name = table.get("name", "")
     if tensor is None:
@@ -254,7 +254,7 @@ def _input(table: Mapping[str, Any]) -> Input:
     )
     if tensor.get("dtype", 0) not in DTYPES:
         raise WireError(f"input {shorten(name)} is not of numbers")
-    return Input(name, DTYPES[tensor["dtype"]][0], tuple(sizes))
+    return OnnxInput(name, DTYPES[tensor["dtype"]][0], tuple(sizes))
 
 
 @lru_cache(maxsize=2)

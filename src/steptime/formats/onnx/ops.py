@@ -15,14 +15,14 @@ from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
 from steptime.formats.onnx.model import MOST_NODES, Subgraph
 from steptime.formats.onnx.moves import MOVES
-from steptime.formats.onnx.run import Run
-from steptime.formats.onnx.values import Constant, Function, Value
+from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.values import Function, Static, Value
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
 
 
-def _pointwise(function: str, r: Run, *values: Value) -> Value:
+def _pointwise(function: str, r: Visit, *values: Value) -> Value:
     """Return a function of elements; before opset 7 an attribute says where the second stands."""
     given: list[Value] = [v for v in values if v is not None]
     if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
@@ -32,14 +32,14 @@ def _pointwise(function: str, r: Run, *values: Value) -> Value:
     return r.pointwise(function, *given)
 
 
-def _folded(function: str, r: Run, first: Value, *others: Value) -> Value:
+def _folded(function: str, r: Visit, first: Value, *others: Value) -> Value:
     """Return a function of any number of operands, two at a time."""
     for other in others:
         first = r.pointwise(function, first, other)
     return first
 
 
-def _mean(r: Run, *values: Value) -> Value:
+def _mean(r: Visit, *values: Value) -> Value:
     total: Any = _folded("add", r, *values)
     share = r.constant(constants.scalar(1 / len(values), "float32"))
     return r.pointwise("mul", total, share)
@@ -49,20 +49,20 @@ def _parametrised(function: str, name: str, default: float) -> Function:
     return lambda r, x: r.pointwise(function, x, parameter=r.attr(name, default))
 
 
-def _dropout(r: Run, x: Value, ratio: Value = None, *_: Value) -> Value:
+def _dropout(r: Visit, x: Value, ratio: Value = None, *_: Value) -> Value:
     share = r.number(ratio) if ratio is not None else r.node.attrs.get("ratio", 0.5)
     if not isinstance(x, str) or not share:
         return x
     return r.do(elements.dropout, x, float(share))
 
 
-def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
+def _clip(r: Visit, x: Value, low: Value = None, high: Value = None) -> Value:
     ends = {
         name: r.number(given) if given is not None else r.node.attrs.get(attr)
         for name, attr, given in (("low", "min", low), ("high", "max", high))
     }
     kept = {name: float(n) for name, n in ends.items() if n is not None}
-    if isinstance(x, Constant):
+    if isinstance(x, Static):
         made: Value = x
         number = float if x.array.is_float else int
         for name, function in (("low", "maximum"), ("high", "minimum")):
@@ -73,7 +73,7 @@ def _clip(r: Run, x: Value, low: Value = None, high: Value = None) -> Value:
     return r.pointwise("clamp", x, **kept)
 
 
-def _prelu(r: Run, x: Value, slope: Value) -> Value:
+def _prelu(r: Visit, x: Value, slope: Value) -> Value:
     shape = r.shape(slope)
     size = math.prod(shape)
     if size not in (1, r.shape(x)[1]):
@@ -82,17 +82,17 @@ def _prelu(r: Run, x: Value, slope: Value) -> Value:
     return r.do(elements.op, "prelu", x, r.view(slope, "reshape", (size,)))
 
 
-def _gelu(r: Run, x: Value) -> Value:
+def _gelu(r: Visit, x: Value) -> Value:
     return r.pointwise("gelu_tanh" if r.attr("approximate", "none") == "tanh" else "gelu", x)
 
 
-def _reduce(function: str, r: Run, x: Value, axes: Value = None) -> Value:
+def _reduce(function: str, r: Visit, x: Value, axes: Value = None) -> Value:
     which = r.whole(axes, "axes")
     if not which and r.attr("noop_with_empty_axes", 0):
         return x
     rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
     every = which or range(rank)
-    if isinstance(x, Constant) and function in constants.REDUCTIONS:
+    if isinstance(x, Static) and function in constants.REDUCTIONS:
         return r.constant(constants.reduce(function, x.array, every, keep), x)
     return r.do(elements.reduce, function, x, tuple(every), keep=keep)
 
@@ -103,7 +103,7 @@ def _extreme(function: str) -> Function:
     )
 
 
-def _softmax(r: Run, x: Value) -> Value:
+def _softmax(r: Visit, x: Value) -> Value:
     log = r.node.op == "LogSoftmax"
     shape, new = r.shape(x), r.node.opset >= 13
     axis = axis_of(r.attr("axis", -1 if new else 1), len(shape))
@@ -113,19 +113,19 @@ def _softmax(r: Run, x: Value) -> Value:
     return r.view(r.do(elements.softmax, flat, 1, log=log), "reshape", shape)
 
 
-def _cumulative_sum(r: Run, x: Value, axis: Value) -> Value:
+def _cumulative_sum(r: Visit, x: Value, axis: Value) -> Value:
     along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
-    if isinstance(x, Constant):
+    if isinstance(x, Static):
         return r.constant(constants.cumulative_sum(x.array, along), x)
     return r.do(elements.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
 
 
-def _topk(r: Run, x: Value, k: Value = None) -> Values:
+def _topk(r: Visit, x: Value, k: Value = None) -> Values:
     (number,) = r.whole(k, "k") or (1,)
     return r.do(lowering.topk, x, number, r.attr("axis", -1), largest=bool(r.attr("largest", 1)))
 
 
-def _resize(r: Run, x: Value, *given: Value) -> Value:
+def _resize(r: Visit, x: Value, *given: Value) -> Value:
     """Return an image of another size; `given` is roi, scales, sizes, or in opset 10 scales."""
     shape, rank = r.shape(x), len(r.shape(x))
     scales = given[1] if len(given) > 1 else given[0] if given else None
@@ -142,7 +142,7 @@ def _resize(r: Run, x: Value, *given: Value) -> Value:
     return r.do(lowering.resize, x, wanted[2:], mode, align_corners=corners)
 
 
-def _if(r: Run, condition: Value) -> Values:
+def _if(r: Visit, condition: Value) -> Values:
     number = r.number(condition)
     require(number is not None, _BRANCH)
     branch = r.node.attrs.get("then_branch" if number else "else_branch")
@@ -151,14 +151,14 @@ def _if(r: Run, condition: Value) -> Values:
     return r.branch(chosen)
 
 
-def _stacked(r: Run, parts: Values) -> Value:
+def _stacked(r: Visit, parts: Values) -> Value:
     seen = [r.view(part, "reshape", (1, *r.shape(part))) for part in parts]
-    if all(isinstance(part, Constant) for part in seen):
+    if all(isinstance(part, Static) for part in seen):
         return r.constant(constants.concat([r.of(part) for part in seen], 0), *seen)
     return r.do(elements.concat, seen, 0)
 
 
-def _loop(r: Run, number: Value = None, condition: Value = None, *carried: Value) -> Values:
+def _loop(r: Visit, number: Value = None, condition: Value = None, *carried: Value) -> Values:
     turns = r.number(number)
     require(turns is not None, _UNKNOWN)
     body: Subgraph = r.node.attrs["body"]
@@ -180,7 +180,7 @@ def _loop(r: Run, number: Value = None, condition: Value = None, *carried: Value
     return [*made[1 : 1 + len(carried)], *(_stacked(r, column) for column in columns)]
 
 
-def _spectra(r: Run, x: Value, step: Value, window: Value = None, length: Value = None) -> Value:
+def _spectra(r: Visit, x: Value, step: Value, window: Value = None, length: Value = None) -> Value:
     """Return the spectrum of each window, a product with the table of waves: ONNX says no way."""
     shape, stride = r.shape(x), r.of(step).whole("frame_step")[0]
     size = r.of(length).whole("frame_length")[0] if length is not None else r.shape(window)[0]

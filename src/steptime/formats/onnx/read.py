@@ -11,9 +11,9 @@ from steptime.formats.constants import scalar
 from steptime.formats.loss import loss_of
 from steptime.formats.onnx.model import Model, model_of
 from steptime.formats.onnx.ops import OPS
-from steptime.formats.onnx.run import Run
+from steptime.formats.onnx.run import Visit
 from steptime.formats.onnx.stored import store
-from steptime.formats.onnx.values import Constant, cleaned
+from steptime.formats.onnx.values import Static, cleaned
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 
@@ -44,15 +44,15 @@ def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
     model = model_of(source)
     sizes = _sizes(model)
-    walks: dict[Any, Run] = {}
+    walks: dict[Any, Visit] = {}
 
-    def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Run | None) -> Run:
-        run = Run(b, model, OPS, batch, before, allow_unknown)
+    def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Visit | None) -> Visit:
+        run = Visit(b, model, OPS, batch, before, allow_unknown)
         for one in model.graph.inputs:
             name = cleaned(one.name)
             if name in sizes.numbers and values[_word(name)]:
                 number = scalar(values[_word(name)], one.dtype)
-                run.env[one.name] = Constant(one.name, number, derived=True)
+                run.env[one.name] = Static(one.name, number, derived=True)
                 continue
             shape = [
                 n if isinstance(n, int) else values[n] if n else batch

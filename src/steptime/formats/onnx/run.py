@@ -8,15 +8,15 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.formats import WRONG, constants, elements, line_of
 from steptime.formats.batches import reseen
-from steptime.formats.constants import Array
-from steptime.formats.onnx.model import Model, Node, Subgraph
+from steptime.formats.constants import NdArray
+from steptime.formats.onnx.model import Model, OnnxNode, Subgraph
 from steptime.formats.onnx.values import (
     FOR_WEIGHTS,
     REPEATS,
-    Constant,
     Function,
     Quantised,
     Shape,
+    Static,
     Step,
     Value,
     as_weight,
@@ -31,7 +31,7 @@ WITH_GRAPHS = ("If", "Loop")
 T = TypeVar("T")
 
 
-class Run:
+class Visit:
     """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
 
     `before` has the shapes of a walk with the file's own batch, None in that walk itself.
@@ -43,14 +43,14 @@ class Run:
         model: Model,
         ops: Mapping[str, Function],
         batch: int,
-        before: "Run | None",
+        before: "Visit | None",
         allow_unknown: bool,
     ) -> None:
         self.b, self.model, self.ops = b, model, ops
         self.batch, self.before = batch, before
         self.allow_unknown = allow_unknown
         self.env: dict[str, Value] = {"": None}
-        self.node = Node("", "", (), (), {}, 0)
+        self.node = OnnxNode("", "", (), (), {}, 0)
         self.kept: set[str] = set()  # tensors that are outputs
         self.scaled: set[str] = set()  # what grows with the batch
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
@@ -60,7 +60,7 @@ class Run:
 
     def _name_constants(self, graph: Subgraph) -> None:
         for name, array in graph.constants.items():
-            self.env[name] = Constant(name, array)
+            self.env[name] = Static(name, array)
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
@@ -83,10 +83,10 @@ class Run:
                 where = self._where(node)
                 raise InputError(f"{where}: cannot be read: {line_of(error)}") from None
 
-    def _where(self, node: Node) -> str:
+    def _where(self, node: OnnxNode) -> str:
         return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
 
-    def _made(self, node: Node) -> Sequence[Value]:
+    def _made(self, node: OnnxNode) -> Sequence[Value]:
         values = [self.env[name] for name in node.inputs]
         if node.op in REPEATS:
             values[:1] = map(as_weight, values[:1])
@@ -99,7 +99,7 @@ class Run:
             self.b.unmodelled.append(f"{self.name} ({node.op})")
             return [passed] * len(node.outputs)
         given = [value for value in values if value is not None]
-        constant = bool(given) and all(isinstance(v, Constant) for v in given)
+        constant = bool(given) and all(isinstance(v, Static) for v in given)
         moved = node.op in FOR_WEIGHTS and any(map(is_weight, given))
         if constant and not moved and node.op not in WITH_GRAPHS:
             return self._worked_out(function, values)
@@ -114,9 +114,9 @@ class Run:
             specs = [self.b.tensors[v] if isinstance(v, str) else v for v in made]
         finally:
             self.b, self.roots = kept
-        derived = any(isinstance(v, Constant) and v.derived for v in values)
+        derived = any(isinstance(v, Static) and v.derived for v in values)
         return [
-            Constant(name, Array(spec.shape, spec.dtype), derived=derived)
+            Static(name, NdArray(spec.shape, spec.dtype), derived=derived)
             if isinstance(spec, TensorSpec)
             else spec
             for name, spec in zip(self.node.outputs, specs, strict=False)
@@ -150,13 +150,13 @@ class Run:
             )
         return value
 
-    def of(self, value: Value) -> Array:
+    def of(self, value: Value) -> NdArray:
         """Return what is known of a value: that of a tensor has no values."""
-        if isinstance(value, Constant):
+        if isinstance(value, Static):
             return value.array
         require(value is not None, "an input is missing")
         spec = self.b.tensors[str(value)]
-        return Array(spec.shape, spec.dtype)
+        return NdArray(spec.shape, spec.dtype)
 
     def shape(self, value: Value) -> Shape:
         """Return a value's shape."""
@@ -171,7 +171,7 @@ class Run:
 
     def number(self, value: Value) -> float | None:
         """Return the number that a constant of one element is, None for anything else."""
-        if isinstance(value, Constant) and value.array.size == 1 and value.array.values:
+        if isinstance(value, Static) and value.array.size == 1 and value.array.values:
             return value.array.values[0]
         return None
 
@@ -180,7 +180,7 @@ class Run:
         if isinstance(value, str):
             return value
         require(value is not None, "an input is missing")
-        constant: Constant = value  # type: ignore[assignment]
+        constant: Static = value  # type: ignore[assignment]
         require(constant.array.dtype != "text", "reads texts")
         if constant.name not in self.roots:
             name = elements.free_name(self.b, cleaned(constant.name) or "constant")
@@ -213,7 +213,7 @@ class Run:
         def lowered(x: Any) -> Any:
             if isinstance(x, list):
                 return [lowered(one) for one in x]
-            return self.tensor(x) if x is None or isinstance(x, Constant) else x
+            return self.tensor(x) if x is None or isinstance(x, Static) else x
 
         tensors = [lowered(x) for x in given]
         more = {key: lowered(x) for key, x in how.items() if x is not None}
@@ -225,19 +225,19 @@ class Run:
 
     def view(self, value: Value, kind: str, how: Sequence[int]) -> Value:
         """Return a value transposed by `how` or seen with the shape `how`, which costs nothing."""
-        if isinstance(value, Constant):
+        if isinstance(value, Static):
             return value.viewed(kind, how)
         return self._seen(self.tensor(value), kind, how)
 
-    def constant(self, array: Array, *of: Value, derived: bool | None = None) -> Constant:
+    def constant(self, array: NdArray, *of: Value, derived: bool | None = None) -> Static:
         """Return an array that this node makes of constants."""
         if derived is None:
-            derived = any(isinstance(v, Constant) and v.derived for v in of)
-        return Constant(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
+            derived = any(isinstance(v, Static) and v.derived for v in of)
+        return Static(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
 
     def pointwise(self, function: str, *values: Value, **how: Any) -> Value:
         """Return a function of single elements: of constants worked out, else an op."""
-        arrays = [v.array for v in values if isinstance(v, Constant)]
+        arrays = [v.array for v in values if isinstance(v, Static)]
         if len(arrays) == len(values) and function in (
             *constants.FUNCTIONS,
             *constants.COMPARISONS,
@@ -315,7 +315,7 @@ class Run:
         value = self.before.env.get(name) if self.before else None
         return self.before.b.shape(value) if self.before and isinstance(value, str) else None
 
-    def _follow(self, node: Node) -> None:
+    def _follow(self, node: OnnxNode) -> None:
         """Refuse what should grow with the batch and does not: the file has it for its own."""
         if self.before is None or self.scaled.isdisjoint(node.inputs):
             return

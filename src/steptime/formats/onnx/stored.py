@@ -11,14 +11,14 @@ from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
 from steptime.core.units import counted
 from steptime.formats.elements import PRODUCTS, free_name
-from steptime.formats.onnx.run import Run
-from steptime.formats.onnx.values import Constant, cleaned
+from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.values import Static, cleaned
 from steptime.network.ops import OPS
 
 _NARROW = [name for name, size in SIZE_BYTES.items() if name.startswith("int") and size <= 1]
 
 
-def store(run: Run) -> list[str]:
+def store(run: Visit) -> list[str]:
     """Keep the quantised weights that products alone read as the file does; return what to say."""
     b, places = run.b, {op.name: i for i, op in enumerate(run.b.ops)}
     readers: dict[str, list[Op]] = {}
@@ -65,7 +65,7 @@ def _readers(readers: Mapping[str, list[Op]], weight: str) -> tuple[list[str], l
     return seen, ends
 
 
-def _scale(run: Run, constant: Constant, made: dict[str, str]) -> str:
+def _scale(run: Visit, constant: Static, made: dict[str, str]) -> str:
     """Return the buffer of a weight's scales or zero points."""
     if constant.name not in made:
         array = constant.array

@@ -54,7 +54,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Node:
+class FxNode:
     """A call of an op: `target` as the file has it, `scope` the path of the module that calls.
 
     `outputs` are the names of tensors.
@@ -88,7 +88,7 @@ class Program:
     Tied weights have one name of their own. `doubt` is what the file leaves open about them.
     """
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[FxNode] = field(default_factory=list)
     specs: dict[str, Spec] = field(default_factory=dict)
     numbers: dict[str, Size] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
@@ -131,11 +131,11 @@ class Program:
         arguments = {
             one["name"] or str(i): _value(one["arg"], prefix) for i, one in enumerate(given)
         }
-        self.nodes.append(Node(target, scope, arguments, outputs))
+        self.nodes.append(FxNode(target, scope, arguments, outputs))
 
     def _alias(self, value: Any, name: str) -> None:
         if isinstance(value, Ref):
-            self.nodes.append(Node("torch.ops.aten.alias.default", "", {"self": value}, (name,)))
+            self.nodes.append(FxNode("torch.ops.aten.alias.default", "", {"self": value}, (name,)))
         elif isinstance(value, Sym):
             self.numbers[name] = self.numbers[value]
 

@@ -11,7 +11,7 @@ from steptime.core.ranges import LARGEST
 from steptime.formats import elements as el
 from steptime.formats.batches import reseen
 from steptime.formats.patterns import recognised
-from steptime.formats.pytorch.program import Node, Program, Ref, Size, Sym
+from steptime.formats.pytorch.program import FxNode, Program, Ref, Size, Sym
 from steptime.formats.pytorch.symbols import value_of
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -61,7 +61,7 @@ class Call:
     """A node with its arguments looked up: what a row of the table of ops is given."""
 
     walk: "Walk"
-    node: Node
+    node: FxNode
 
     @property
     def b(self) -> Builder:
@@ -227,7 +227,7 @@ class Walk:
             if isinstance(one := self.values[name], str) and el.is_float(self.b, one)
         ]
 
-    def _where(self, node: Node) -> str:
+    def _where(self, node: FxNode) -> str:
         within = f" in {shorten(node.scope)}" if node.scope else ""
         return f"{self.place}: op {shorten(node.target)}{within}"
 
@@ -271,7 +271,7 @@ class Walk:
         if call and isinstance(whole, Ref):
             self._written(whole, self.puts[call.node.op](call, value))
 
-    def _grown(self, node: Node, reads: Sequence[Value], told: Shape) -> Shape:
+    def _grown(self, node: FxNode, reads: Sequence[Value], told: Shape) -> Shape:
         """Return a constant's shape; its first size grows where it is, or follows, the batch's."""
         if not self.is_rebound or not told:
             return told
@@ -281,7 +281,7 @@ class Walk:
             return told if rest else (first, *told[1:])
         return self.scaled(told) if node.op in MADE_FOR_A_SIZE else told
 
-    def _is_constant(self, node: Node, reads: Sequence[Value]) -> bool:
+    def _is_constant(self, node: FxNode, reads: Sequence[Value]) -> bool:
         if all(isinstance(one, Const) for one in reads):
             return True
         spec = self.program.specs.get(node.outputs[0])

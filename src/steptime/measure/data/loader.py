@@ -65,7 +65,7 @@ def _shuffled(count: int, seed: int, epoch: int) -> Indices:
 
 
 @dataclass(frozen=True)
-class Fit:
+class ImageInputs:
     """Names of the inputs for images and labels ("" in inference), and the shape of the images."""
 
     images: str
@@ -78,7 +78,7 @@ class Fit:
         return found | {self.labels: labels} if self.labels else found
 
 
-def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> Fit:
+def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
     """Return how images of `shape` (c, h, w) with labels of so many `classes` fit a forward graph.
 
     A network fits if its one input beside the labels is `[n, c, h, w]`, or `[n, c * h * w]`, which
@@ -107,7 +107,7 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> Fit:
     if told[1] < classes:
         few = f"the network tells {told[1]} classes apart"
         raise UnsupportedError(f"{few}, the data set has {classes}")
-    return Fit(name, labels[0] if labels else "", spec.shape)
+    return ImageInputs(name, labels[0] if labels else "", spec.shape)
 
 
 def decode(split: Split, indices: Indices) -> tuple[Images, Indices]:
@@ -126,7 +126,7 @@ class _Batches:
         return decode(self.split, self.order.indices(step))
 
 
-def open_feed(split: Split, order: Order, fit: Fit, loaders: int, prefetch: int) -> Feed:
+def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefetch: int) -> Feed:
     """Return batches of a part of a data set; without loaders each is read when asked for."""
     steps = count()  # epochs follow each other, as in `Order`
     if not loaders:

@@ -22,7 +22,7 @@ from steptime.core.units import size
 from steptime.core.workload import Workload
 from steptime.measure import contract
 from steptime.measure.data.dataset import DataSet, find
-from steptime.measure.data.loader import Fit, Order, fit, open_feed, spare_cpus
+from steptime.measure.data.loader import ImageInputs, Order, fit, open_feed, spare_cpus
 
 PREFIX = "steptime-stage-"
 _PLACES = ("LOCAL", scratch.OUTER, "TMPDIR")  # name a disk of the machine, as schedulers set them
@@ -108,12 +108,12 @@ STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {
 
 
 @dataclass(frozen=True)
-class Input:
+class CellInput:
     """The input of one cell: its batches, the data set they are from, and what a record says."""
 
     feed: contract.Feed
     dataset: DataSet
-    fit: Fit
+    fit: ImageInputs
     order: Order
     facts: Mapping[str, Any]
 
@@ -123,7 +123,7 @@ _STAGED: dict[tuple[object, ...], Staged] = {}  # by the staging and the state o
 
 def open_input(
     graph: Graph, workload: Workload, options: contract.Options, rank: int = 0, replicas: int = 1
-) -> Input:
+) -> CellInput:
     """Open the input that options ask for, for one of the replicas.
 
     A step in training takes the training set, in inference the test set. Raises `MissingFileError`,
@@ -150,7 +150,7 @@ def open_input(
         "loader_cpus": spare_cpus() if loads else None,
     }
     feed = open_feed(dataset.parts[part], order, fitted, options.loaders, options.prefetch)
-    return Input(feed, dataset, fitted, order, facts)
+    return CellInput(feed, dataset, fitted, order, facts)
 
 
 def _staged(options: contract.Options) -> Staged:

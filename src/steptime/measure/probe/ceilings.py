@@ -18,7 +18,7 @@ from steptime.core.errors import one_of
 from steptime.core.graph import Graph
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
-from steptime.measure.probe.sampling import Case, RefusedError, Timer, sample
+from steptime.measure.probe.sampling import ProbeCase, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
 from steptime.network.ops.builder import Builder
 from steptime.records.record import now
@@ -120,10 +120,10 @@ def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: s
     return prepared
 
 
-def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[Case]:
+def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[ProbeCase]:
     """Return all cases, each group's in ascending order of work."""
     cases = [
-        Case(
+        ProbeCase(
             f"gemm.{dtype}",
             {"m": m, "k": k, "n": n},
             flop := gemm_flop(m, k, n),
@@ -134,7 +134,7 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
         for m, k, n in GEMM_SHAPES
     ]
     cases += [
-        Case(
+        ProbeCase(
             f"memory.{kernel}",
             {"array_bytes": size},
             moved := size * (reads + 1),
@@ -144,7 +144,7 @@ def _cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> list[
         for kernel, (kind, reads, attrs) in STREAMS.items()
         for size in array_sizes_bytes(facts.cache_bytes, facts.room_bytes)
     ]
-    return [*cases, Case("dispatch", {"op": "add"}, 1, 1, partial(_chain, prepare))]
+    return [*cases, ProbeCase("dispatch", {"op": "add"}, 1, 1, partial(_chain, prepare))]
 
 
 def _several(

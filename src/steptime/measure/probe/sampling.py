@@ -23,7 +23,7 @@ SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, prepar
 
 
 @dataclass
-class Case:
+class ProbeCase:
     """One thing to time. `work` is what a call does (FLOP, bytes, ops), `columns` say what it is.
 
     `prepare` makes its data, of about `data_bytes`, and gives its timer. A sample has `calls`.
@@ -72,7 +72,7 @@ class RefusedError(Exception):
 
 
 def sample(
-    cases: Iterable[Case], budget_s: float, clock: Callable[[], float] = time.perf_counter
+    cases: Iterable[ProbeCase], budget_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Curves, dict[str, list[str]]]:
     """Time the cases within the budget in seconds, and return their curves, and why some lack.
 
@@ -83,7 +83,7 @@ def sample(
     also bounds what a slow type costs.
     """
     started = clock()
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[ProbeCase]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)
     kinds = [name.partition(".")[0] for name in groups]
@@ -91,7 +91,7 @@ def sample(
         name: budget_s * SHARES[kind] / kinds.count(kind)
         for name, kind in zip(groups, kinds, strict=True)
     }
-    visited: dict[str, list[Case]] = {}
+    visited: dict[str, list[ProbeCase]] = {}
     skipped: dict[str, list[str]] = {}
     for name, members in groups.items():
         visited[name], left_s[name], why = _admit(members, left_s[name], clock)
@@ -112,14 +112,14 @@ def sample(
 
 
 def _admit(
-    cases: Iterable[Case], left_s: float, clock: Callable[[], float]
-) -> tuple[list[Case], float, str]:
+    cases: Iterable[ProbeCase], left_s: float, clock: Callable[[], float]
+) -> tuple[list[ProbeCase], float, str]:
     """Prepare, warm up and sample once each case that fits; return them, what is left, and a lack.
 
     Before larger cases are given up the last gets more samples, if these are cheap: neighbours slow
     a few.
     """
-    admitted: list[Case] = []
+    admitted: list[ProbeCase] = []
     end, prepare_s = clock() + left_s, 0.0
     for case in cases:
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())
@@ -142,7 +142,7 @@ def _admit(
     return admitted, end - clock(), ""
 
 
-def _expected_s(case: Case, admitted: Sequence[Case], prepare_s: float) -> float:
+def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float) -> float:
     """Return the seconds of a case's visits, and those that the cases before it still need.
 
     A call is expected to grow as it did between the last two cases, so that the cost of a call as
@@ -159,7 +159,7 @@ def _expected_s(case: Case, admitted: Sequence[Case], prepare_s: float) -> float
     return promised_s + prepare_s * larger + grown_s * (2 + MIN_SAMPLES)
 
 
-def _curve(visited: Iterable[Case]) -> dict[str, list[Any]]:
+def _curve(visited: Iterable[ProbeCase]) -> dict[str, list[Any]]:
     rows = [
         {
             **one.columns,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Attr, Graph, Layer, Op, TensorSpec, frozen
+from steptime.core.graph import Attr, Graph, Op, TensorSpec, frozen
 from steptime.core.workload import Plan
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
@@ -31,7 +31,7 @@ class Builder:
         self.inputs: list[str] = []
         self.weights: list[str] = []
         self.buffers: list[str] = []
-        self.layers: list[Layer] = []
+        self.source: list[object] = []
         self.unmodelled: list[str] = []
         self.remarks: list[str] = []
         self.made_by: dict[str, Op] = {}
@@ -242,6 +242,6 @@ class Builder:
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""
-        lists = ("inputs", "weights", "buffers", "layers", "unmodelled", "remarks")
+        lists = ("inputs", "weights", "buffers", "source", "unmodelled", "remarks")
         found = {name: tuple(getattr(self, name)) for name in lists}
         return Graph(self.name, self.tensors, tuple(self.ops), outputs=outputs, **found)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import Layer
 from steptime.core.ranges import LARGEST
 from steptime.core.windows import positions
 from steptime.formats.windows import sides_of
 from steptime.network.layers import image
 from steptime.network.ops.builder import Builder
 from steptime.paleo.files.blocks import Entry
+from steptime.paleo.layers import Layer
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
 NORMALIZERS = ("batch_norm",)

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from steptime.core.errors import shorten
-from steptime.core.graph import Layer
 from steptime.network.layers import dense, image
 from steptime.paleo.files.layer import At, channels_first, channels_last
+from steptime.paleo.layers import Layer
 
 Built = tuple[Layer, str]
 Lower = Callable[[At], Built]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import Layer
 from steptime.formats import Source
 from steptime.network.families.family import Family
 from steptime.network.layers.dense import classify, mean_loss
@@ -14,6 +13,7 @@ from steptime.network.ops.builder import Builder
 from steptime.paleo.files.blocks import Entry, expand
 from steptime.paleo.files.layer import At
 from steptime.paleo.files.layers import MANY, TYPES, UNKNOWN, classes_last
+from steptime.paleo.layers import Layer
 
 SOURCE = "a network file of Paleo (Qi, Sparks, Talwalkar 2017)"
 
@@ -82,7 +82,7 @@ def _lowered(b: Builder, entries: Sequence[Entry], own_batch: int, batch: int) -
         if entry.type not in TYPES:
             b.unmodelled.append(name)
         op = name if layer.kind != "input" and name in b.tensors else ""
-        b.layers.append(replace(layer, op=op))
+        b.source.append(replace(layer, op=op))
         if is_end:
             logits = classes_last(at, tensor) if is_loss else tensor
             with b.scope(name):

@@ -30,7 +30,7 @@ FEW = 4  # channels of images as they come
 LEAST_PART = 200  # length of the contraction below which it is not split
 
 
-class Layer(NamedTuple):
+class ConvShape(NamedTuple):
     """A convolution seen forward, for it and both its gradients.
 
     `places` are those of the output of the whole batch, `made` and `read` its channels out and in,
@@ -64,18 +64,18 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     return _either(depthwise, _depthwise(kernels, device, constants), best)
 
 
-def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> Layer:
+def layer_of(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
     """Return the layer that a kernel is a pass of, from the product that counts its FLOP."""
     groups, m, n, k = shape
     taps, strides = window[0] * window[1], window[2] * window[3]
     if kind == "conv2d":
-        return Layer(groups, m, n, k / taps, taps, strides)
+        return ConvShape(groups, m, n, k / taps, taps, strides)
     if kind == "conv_transpose2d":
-        return Layer(groups, m, k, n / taps, taps, strides)
-    return Layer(groups, k, m, n / taps, taps, strides)
+        return ConvShape(groups, m, k, n / taps, taps, strides)
+    return ConvShape(groups, k, m, n / taps, taps, strides)
 
 
-def implicit(kind: str, layer: Layer) -> tuple[Any, Any, Any, Any]:
+def implicit(kind: str, layer: ConvShape) -> tuple[Any, Any, Any, Any]:
     """Return `(groups, m, n, k)` of the product that is never written out.
 
     A gradient of the input takes all taps at all its places: no library leaves out those that a
@@ -89,7 +89,7 @@ def implicit(kind: str, layer: Layer) -> tuple[Any, Any, Any, Any]:
     return groups, np.maximum(made, read * taps), np.minimum(made, read * taps), places
 
 
-def _by_lanes(kernels: Rows, layer: Layer, device: Device, constants: Constants) -> Parts:
+def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Parts:
     """Return the seconds of the quickest algorithm in plain float32."""
     size = SIZE_BYTES[kernels.dtype]
     gap = constants["launch.gap_s"] * kernels.launches
@@ -153,7 +153,7 @@ def _direct_s(
     return found.min(axis=0)
 
 
-def _turning_s(layer: Layer, size: float, device: Device, constants: Constants) -> Any:
+def _turning_s(layer: ConvShape, size: float, device: Device, constants: Constants) -> Any:
     """Return the seconds of turning both images of a layer from one layout into another.
 
     A multiprocessor turns so many bytes a second; few channels do not fill what it moves at once.
@@ -176,20 +176,20 @@ def _turning_byte_s(device: Device, constants: Constants) -> Any:
     return own_s + 1 / memory_rate(device, constants)
 
 
-def _turned(layer: Layer) -> tuple[Any, Any]:
+def _turned(layer: ConvShape) -> tuple[Any, Any]:
     """Return the places and elements of a layer's images that have more than one channel."""
     read, made = layer.groups * layer.read, layer.groups * layer.made
     before, after = layer.places * layer.strides * (read > 1), layer.places * (made > 1)
     return before + after, before * read + after * made
 
 
-def _squares(kernels: Rows, layer: Layer, side: int) -> Any:
+def _squares(kernels: Rows, layer: ConvShape, side: int) -> Any:
     """Return the squares of `side` by `side` places that cover all maps of a batch."""
     rows, columns = (kernels.window or (1,) * 6)[4:]
     return layer.places / (rows * columns) * ceil(rows, side) * ceil(columns, side)
 
 
-def _fused_s(kernels: Rows, layer: Layer, device: Device, constants: Constants) -> Any:
+def _fused_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constants) -> Any:
     """Return the seconds of arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 for 36.
 
     A block of threads makes 32 squares of 32 filters.
@@ -203,7 +203,9 @@ def _fused_s(kernels: Rows, layer: Layer, device: Device, constants: Constants) 
     return ceil(blocks, units) * each * (k + constants["convolution.ramp"] / 9)
 
 
-def _in_three(kernels: Rows, layer: Layer, gap: Any, device: Device, constants: Constants) -> Parts:
+def _in_three(
+    kernels: Rows, layer: ConvShape, gap: Any, device: Device, constants: Constants
+) -> Parts:
     """Return the seconds of Winograd's F(4x4, 3x3) in kernels: transform, 36 products, transform.
 
     The transforms overlap nothing.
@@ -230,7 +232,7 @@ def _in_three(kernels: Rows, layer: Layer, gap: Any, device: Device, constants: 
 def _on_matrix_units(
     kernels: Rows,
     dtype: str,
-    layer: Layer,
+    layer: ConvShape,
     device: Device,
     constants: Constants,
 ) -> Parts:
@@ -260,7 +262,7 @@ def _on_matrix_units(
     return Parts(arithmetic, moving, gap, kernels.flop)
 
 
-def _uneven(layer: Layer) -> Any:
+def _uneven(layer: ConvShape) -> Any:
     """Return the elements of a layer's images whose channels tensor cores do not take as they are.
 
     First layers have kernels of their own.
@@ -270,7 +272,7 @@ def _uneven(layer: Layer) -> Any:
     return (layer.groups == 1) * layer.places * (layer.strides * read + made)
 
 
-def _without_matrix_units(layer: Layer) -> Any:
+def _without_matrix_units(layer: ConvShape) -> Any:
     """Return FLOP on vector units for each that is counted, of a gradient of groups; 0 for others.
 
     With channels last cuDNN has quick kernels for 32 groups at once of 4 to 32 channels that make
@@ -282,11 +284,11 @@ def _without_matrix_units(layer: Layer) -> Any:
     return (groups > 1) * (1 - quick) * ceil(widest, FILTERS[-1]) * FILTERS[-1] / widest
 
 
-def _padded(kind: str, layer: Layer) -> Shape:
+def _padded(kind: str, layer: ConvShape) -> Shape:
     """Return the product of a layer whose channels are padded for tensor cores."""
     groups, places, made, read, taps, strides = layer
     made, read = CHANNELS * ceil(made, CHANNELS), CHANNELS * ceil(read, CHANNELS)
-    _, m, n, k = implicit(kind, Layer(groups, places, made, read, taps, strides))
+    _, m, n, k = implicit(kind, ConvShape(groups, places, made, read, taps, strides))
     short = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
     return groups, short, m * n / short, k
 

@@ -93,16 +93,14 @@ def _moving(device: Device, constants: Constants) -> tuple[float, float]:
     return memory_rate(device, constants), waits
 
 
-def between_events_s(seconds: Any, factor: Any, constants: Constants) -> Any:
+def between_events_s(seconds: Any, host_s: Any, visible: Any) -> Any:
     """Return what two events around one op show, whose kernels take `seconds`.
 
-    The host calls the op, which takes `launch.isolated_s` times a `factor` of its kind; the device
-    sees a share of that between the first event and the first kernel. What is later, host or
-    device, ends the time: at 30 us and a share of 0.5, kernels of 1 us take 30 us, and those of
-    100 us 115 us.
+    The host calls the op, which takes `host_s`; the device sees a share of that, `visible`, between
+    the first event and the first kernel. What is later, host or device, ends the time: at 30 us
+    and a share of 0.5, kernels of 1 us take 30 us, and those of 100 us 115 us.
     """
-    host_s = constants["launch.isolated_s"] * factor
-    late = constants["isolated.seen"] * host_s + seconds
+    late = visible * host_s + seconds
     return (host_s**_LATER + late**_LATER) ** (1 / _LATER)
 
 

@@ -24,7 +24,7 @@ def usual_host(device: Device) -> str:
     return "desktop" if is_geforce(device) else "server"
 
 
-def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
+def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of a device of its kind under a stack, on its usual host."""
     return _on(usual_host(device), catalog.priors(device.kind, stack))
 

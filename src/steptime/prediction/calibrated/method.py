@@ -18,7 +18,7 @@ from steptime.prediction.calibrated.form import (
     has_matrix_units,
     ruled_as,
 )
-from steptime.prediction.calibrated.hosts import HOST, host_constants, priors_of
+from steptime.prediction.calibrated.hosts import HOST, host_constants, on_usual_host
 from steptime.prediction.calibrated.hull import beyond, wider
 from steptime.prediction.calibrated.interval import bounds, ends_of
 from steptime.prediction.calibrated.power import capped_s, limit_of
@@ -85,7 +85,10 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     apart, in_step = (bounds(NAMES[form], constants, wider, one) for one in (False, True))
     low, high, shared = (alone * a + (1 - alone) * s for a, s in zip(apart, in_step, strict=True))
     beyond = constants.get("interval.beyond", 0.0) > 0
-    return Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+    time = Interval(value, value * low, value * high, beyond, compute_s, memory_s, shared)
+    if rows.unit == "vector" or "step.product" not in constants:
+        return time
+    return time.times(constants["step.attention" if form is attention else "step.product"])
 
 
 def form_of(kernel: Kernel | Rows, device: Device) -> Form:
@@ -96,7 +99,7 @@ def form_of(kernel: Kernel | Rows, device: Device) -> Form:
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    found = {name: one.value for name, one in priors_of(device, settings.stack).items()}
+    found = {name: one.value for name, one in on_usual_host(device, settings.stack).items()}
     found |= device.calibration.get("constants", {})
     if "alone" not in device.calibration or "stack" in device.calibration:
         found |= ends_of(device.calibration)  # else ops by themselves told them

@@ -1,6 +1,5 @@
 """A plan's step as rows of named quantities: what commands print and programs read."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from math import inf
@@ -16,8 +15,6 @@ from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
-from steptime.questions.plan.passes import Step
-from steptime.questions.plan.pieces import HALVES, factors_of
 from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.questions.plan.request import Request
 from steptime.questions.plan.step import PlanTime, plan_time, quick
@@ -80,7 +77,6 @@ def document(
         "tokens_per_s": in_step / found.step_s,
         "tokens_per_s_per_device": in_step / found.step_s / devices,
         "parts": picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
-        "adds": adds(planner, found),
         "fits": does_fit,
         "usable_bytes": planner.device.usable_bytes,
         "memory": _memory(planner, found),
@@ -101,40 +97,6 @@ def document(
         "nearest_that_fits": None if does_fit else nearest(planner, asked),
     }
     return {**told, "answer": sentence(told)}
-
-
-def adds(planner: Planner, found: PlanTime) -> list[dict[str, Any]]:
-    """Return what a plan of one device adds to the kernels of `predict`: `name` and `seconds`.
-
-    Networks that are no language models add nothing: their pieces are those of `predict`.
-    """
-    asked = found.asked
-    if asked.plan.devices > 1 or planner.shape.unit != "tokens":
-        return []
-    one, terms = Step(planner, asked), defaultdict(float, {"step overhead": found.rest_s})
-    slower, _ = factors_of(planner.seen)
-
-    for part, count in one.shape.devices[0]:
-        piece, times = one.found[part.name], count * asked.rounds
-        terms["gradient accumulation"] += times * one.grow_s(piece)
-        short = [
-            one._replace(bytes=one.bytes / 2, dtype=planner.in_memory)
-            if one.kind.startswith("cross_entropy")
-            else one
-            for one in piece.kernels
-        ]
-        in_short = planner.seconds(short)
-        for kernel, taken_s, half_s in zip(
-            piece.kernels, planner.seconds(piece.kernels), in_short, strict=True
-        ):
-            if kernel.kind in ("cast", "gather") and kernel.bytes:
-                name = "loss in float32" if kernel.dtype == "float32" else "casts and sorting"
-                terms[name] += times * taken_s
-            elif kernel.kind.startswith("cross_entropy") and planner.in_memory in HALVES:
-                terms["loss in float32"] += times * (taken_s - half_s)
-            elif kernel.unit == "matrix" and not kernel.kind.startswith("attention"):
-                terms["slower products"] += times * (slower - 1) * taken_s
-    return [{"name": name, "seconds": s} for name, s in terms.items() if s > 0]
 
 
 def timed(request: Request) -> tuple[Planner, PlanTime]:
@@ -178,7 +140,7 @@ def fitted_notes(planner: Planner) -> list[str]:
     elif stack.seen and fitted and not device.calibration:
         names = stack.seen["devices"]
         on = f", but on {', '.join(names)}" if names else ""
-        if device.name not in names:
+        if device.name not in names and (names or planner.cluster.levels):
             said.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")
     return said
 

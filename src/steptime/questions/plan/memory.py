@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
+from steptime.prediction.training import FIRST, LAST, LOW_BYTES
 from steptime.questions.plan.passes import Step
-from steptime.questions.plan.pieces import FIRST, LAST, LOW_BYTES
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Load
 
@@ -158,7 +158,7 @@ def of_parameters(
     """Return the bytes of weights, gradients and states of a device with so many parameters."""
     weights, gradients, states = (shared(plan, parameters, least) for least in (3, 2, 1))
     offloaded = plan.offload in ("optimizer", "both")
-    in_weights = planner.weight_bytes + LOW_BYTES.get(planner.low, 0.0)
+    in_weights = planner.weight_bytes + LOW_BYTES.get(planner.low, planner.copy_bytes)
     if plan.zero == 3:  # the states' own, cast when they are gathered
         in_weights = planner.weight_bytes if offloaded else 0.0
     return (

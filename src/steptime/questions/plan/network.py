@@ -4,7 +4,7 @@ Their step is `StepModel`'s, cut where one tensor alone crosses. What is between
 piece, and a stage is consecutive pieces, shared out by their seconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -19,16 +19,16 @@ from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.kernel import NOTHING, Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Row
-from steptime.prediction.memory import worst_moment
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.questions.plan.pieces import FIRST, LAST, Kept, Piece, held_of
+from steptime.prediction.training import FIRST, LAST
+from steptime.questions.plan.pieces import Kept, Piece, held_of
 from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
 from steptime.questions.scaling import waits
 
 CONSTANTS = (  # of a stack's training
-    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden",
+    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden", "step_s",
 )  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
@@ -56,7 +56,7 @@ def network_of(choice: Choice, label: str, dtype: str | None, optimizer: str | N
     names = tuple(piece[-1].name for piece in pieces)
     sizes = (1, 0, False, 0, 1.0, label, "examples", batch)  # of a language model
     one = {"heads": 1, "kv_heads": 1, "ffn": 1}
-    return Network(family_of(choice), one, names, *sizes, workload=workload, rows=pieces)
+    return Network(family_of(choice), {}, one, names, *sizes, workload=workload, rows=pieces)
 
 
 def cut(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
@@ -102,9 +102,9 @@ class NetworkPlanner(Planner):
 
     def __init__(self, shape: Network, cluster: Cluster, method: Method) -> None:
         workload = shape.workload
-        self.model = StepModel(workload, cluster.device, method=method)
+        self.step = StepModel(workload, cluster.device, method=method)
         super().__init__(shape, cluster, method, workload.dtype)
-        self.weight_bytes = self.model.gradient_bytes / max(1, self.model.parameters)
+        self.weight_bytes = self.step.gradient_bytes / max(1, self.step.parameters)
         states = STATES[workload.optimizer] * self.weight_bytes
         said = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
         self._constants, self._flags = typed(self.use, said)
@@ -114,10 +114,14 @@ class NetworkPlanner(Planner):
 
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank, for micro-batches of so many examples."""
+        return self.of_rank(plan, micro_batch)
+
+    def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
+        """Return the pieces of a rank, cut as its stages are."""
         counts = self.layout(plan, micro_batch).layers
         key = (micro_batch, counts)
         if key not in self._pieces:
-            sizes = {row.name: row.output_bytes for row in self.model.lowered(micro_batch).rows}
+            sizes = {row.name: row.output_bytes for row in self.step.lowered(micro_batch).rows}
             cuts = [self.shape.kinds[end - 1] for end in [*accumulate(counts)][:-1]]
             sent = Kept(input=max((sizes[name] for name in cuts), default=0))
             made = self.priced(micro_batch)
@@ -128,8 +132,8 @@ class NetworkPlanner(Planner):
         """Return the pieces of the network by name."""
         if (batch,) in self._pieces:
             return self._pieces[batch,]
-        lowered, times = self.model.lowered(batch), self.model.timeline(batch)
-        held = held_of(self.model.graph(batch), self.method, (), "", self.where)
+        lowered, times = self.step.lowered(batch), self.step.timeline(batch)
+        held = held_of(self.step.graph(batch), self.method, (), "", self.where)
         kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
         for kernel in lowered.kernels:
             if kernel.pass_ != "update":
@@ -166,27 +170,13 @@ class NetworkPlanner(Planner):
             plan = replace(plan, stages=balanced(seconds, plan.pipeline))
         return super().layout(plan, micro_batch)
 
-    def held_alone(self, plan: Plan, micro_batch: int, rounds: int) -> Mapping[str, float] | None:
-        """Return what a prediction of the same step says, where one device runs it at once."""
-        if plan.devices > 1 or rounds > 1 or (plan.recompute, plan.offload) != ("none",) * 2:
-            return None
-        needs = self.model.needs(micro_batch)
-        parts = worst_moment(self.model.graph(micro_batch), self.model.stack).parts
-        return {
-            **{name: parts[name] for name in ("gradients", "inputs", "temporaries")},
-            "weights": parts["weights"] + parts["copies"],
-            "states": parts["state"],
-            "activations": parts["activations"],
-            "gathered": 0.0,
-            "logits": 0.0,
-            "buffers": needs.workspace_bytes or 0.0,
-            "context": needs.context_bytes or 0.0,
-            "blocks": needs.blocks_bytes or 0.0,
-        }
+    def alone(self, _batch: int) -> StepModel:
+        """Return the step of the whole network on one device."""
+        return self.step
 
-    def update_s(self, _: float, parameters: float, micro_batch: int) -> float:
+    def update_s(self, _: Plan, _moved: float, parameters: float, batch: int) -> float:
         """Return the seconds in which a device applies so many gradients."""
-        whole_s = self.model.timeline(micro_batch).update_s
+        whole_s = super().update_s(Plan(), 0.0, parameters, batch)
         return whole_s * parameters / max(1, self.parameters)
 
     def open_s(
@@ -202,18 +192,14 @@ class NetworkPlanner(Planner):
         stage = {part.name for part, _ in load}
         rows = [row for row, name in self.piece.items() if name in stage]
         one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
-        return min(whole_s, waits(self.model, micro_batch, one, of=rows))
+        return min(whole_s, waits(self.step, micro_batch, one, of=rows))
 
-    def within(self, step_s: float, exposed_s: float, micro_batch: int) -> tuple[float, float]:
+    def within(self, _: Plan, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
         """Return between which seconds a step lies: its kernels do, exchanges have no interval."""
-        times, computed = self.model.timeline(micro_batch), step_s - exposed_s
-        low, high = (
-            computed if end is None else computed * end / times.step_s
-            for end in (times.low_s, times.high_s)
-        )
+        low, high = self.as_kernels(batch, step_s - exposed_s)
         return low + exposed_s, high + exposed_s
 
     @cached_property
     def flops(self) -> Flops:
         """FLOP of a third of an example's step, as they are counted."""
-        return Flops(sum(sum(parts.values()) for parts in self.model.counted().values()) / 3, 0.0)
+        return Flops(sum(sum(parts.values()) for parts in self.step.counted().values()) / 3, 0.0)

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from steptime.prediction.training import LAST
 from steptime.questions.plan.faults import Asked
-from steptime.questions.plan.pieces import LAST, Piece, Trade
+from steptime.questions.plan.pieces import Piece, Trade
 from steptime.questions.plan.pipeline import Stage
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Group, Layout, Part, groups
@@ -175,8 +176,10 @@ class Step:
         piece, planner = self.found[part.name], self.planner
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
-        layer_s = 0.0 if part.is_end else planner.constant("layer_s")
-        layer_s += planner.constant("routed_s") if piece.routed else 0.0
+        layer_s = 0.0  # what calls of many devices take a layer
+        if self.plan.devices > 1:
+            layer_s = 0.0 if part.is_end else planner.constant("layer_s")
+            layer_s += planner.constant("routed_s") if piece.routed else 0.0
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
         host = [one + layer_s for one in piece.host_s]
         if again and self.plan.recompute == "full":
@@ -185,14 +188,10 @@ class Step:
         away = self.plan.offload in ("activations", "both") and not part.is_end
         moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
         fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
-        compute = piece.backward.value + self.grow_s(piece)
-        back = self.one(compute, again, waits[1], host[1], [*gathers, *scatters], moved)
+        back = self.one(
+            piece.backward.value, again, waits[1], host[1], [*gathers, *scatters], moved
+        )
         return fore, back
-
-    def grow_s(self, piece: Piece) -> float:
-        """Return the seconds in which gradients are added to those of other micro-batches."""
-        grown = self.planner.constant("accumulate_bytes") * piece.parameters
-        return self.planner.traffic_s("add", grown) if grown > 1 else 0.0
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""

@@ -4,20 +4,17 @@ A network's layers are few kinds, so one of each is built, differentiated, lower
 stage is arithmetic over them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Op, Part
+from steptime.core.graph import Graph, Op
 from steptime.core.workload import Plan
-from steptime.hardware import catalog
-from steptime.hardware.constants import value_of
-from steptime.hardware.device import TFLOP, Device
+from steptime.hardware.device import Device
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -29,19 +26,14 @@ from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels, added
 from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
+from steptime.prediction.step_model import StepModel
+from steptime.prediction.training import FIRST, LAST, piece_of
 
-FIRST, LAST = "first", "last"
-BLOCK = "block"
-HALVES = ("bfloat16", "float16")
-LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
-LOWERED = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else tensor ranks
     **dict.fromkeys(("dispatch", "combine"), "expert"),
     **dict.fromkeys(("gather_k", "gather_v"), "context"),
     **dict.fromkeys(("spread_q", "spread_k", "spread_v", "join_y"), "context"),
 }
-NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
-_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 
 
 class Trade(NamedTuple):
@@ -71,7 +63,7 @@ class Piece:
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
     experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
-    `joules` are those of `kernels`.
+    `joules` are those of `kernels`. An update takes `update_s`, where each weight has its own.
     """
 
     forward: Interval
@@ -87,34 +79,34 @@ class Piece:
     flop: tuple[float, float]
     kernels: tuple[Kernel, ...]
     joules: float
+    update_s: float = 0.0
 
 
 def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
-    """Return a rank's graph of a training step, differentiated; its optimizer is priced apart.
+    """Return a rank's graph of a training step, differentiated and updated by Adam.
 
     Raises `InputError` where the plan does not divide what it shares.
     """
     builder = Builder(family.name, precision(dtype), training=True, plan=plan)
     try:
-        return training_graph(builder.graph(family.build(builder, params, b)), "sgd")
+        return training_graph(builder.graph(family.build(builder, params, b)), "adam")
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
 
 
-def pieces(
-    graph: Graph, method: Method, device: Device, dtype: str, low: str, regathers: tuple[str, ...]
-) -> dict[str, Piece]:
+def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
     """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
 
-    `device` is as the method sees it. The products of layers run in a type of their own where `low`
-    names one. Of what it gathered from groups that it `regathers` from, a rank keeps its own part.
+    Of what it gathered from groups that it `regathers` from, a rank keeps its own part.
     """
-    lowered = method.lower(graph, dtype, method.settings)
+    graph, device = model.graph(), model.seen
     kinds = {op.name: op.kind for op in graph.ops}
     by: dict[str, list[Kernel]] = {}
     trades: dict[str, list[Trade]] = {}
-    for kernel in (*_retyped(lowered.kernels, kinds, low), *_extra(graph, device, low)):
+    updates: dict[str, list[Kernel]] = {}
+    for kernel in model.lowered().kernels:
         if kernel.pass_ == "update":
+            updates.setdefault(piece_of(kernel.op), []).append(kernel)
             continue
         own = by.setdefault(name := piece_of(kernel.op), [])
         if kernel.exchange is None:
@@ -123,17 +115,14 @@ def pieces(
         trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes)
         trades.setdefault(name, []).append(trade)
     mine = [kernel for some in by.values() for kernel in some]
-    columns, factors = Kernels(mine), dict(zip(("", "attention"), factors_of(device), strict=True))
-    slower = [
-        1.0 if one.unit == "vector" else factors.get(kinds[one.op], factors[""]) for one in mine
-    ]
-    times = method.prices(columns, device).at(columns.which).times(np.array(slower))
+    columns = Kernels(mine)
+    times = model.priced(columns).at(columns.which)
     place = {name: 2 * i for i, name in enumerate(by)}
     index = [place[piece_of(one.op)] + (one.pass_ == "backward") for one in mine]
     sums = times.sums(np.array(index), 2 * len(by)).intervals()
     joules = added(joules_of(columns, device)[columns.which], np.array(index) // 2, len(by))
     seconds = iter(times.value.tolist())
-    held, params = held_of(graph, method, regathers, low), _parameters(graph)
+    held, params = held_of(graph, model.method, regathers, model.low), _parameters(graph)
     return {
         name: _piece(
             list(zip(some, seconds, strict=False)),
@@ -144,24 +133,10 @@ def pieces(
             held[name],
             params[name],
             joules[place[name] // 2],
+            model.priced(Kernels(updates.get(name, ()))).total().value,
         )
         for name, some in by.items()
     }
-
-
-def factors_of(device: Device) -> tuple[float, float]:
-    """Return how many times as long products, and attention, take in a training as by themselves.
-
-    `device` is as a plan sees it (`seen_by_plan`).
-    """
-    constants, slower, of_attention = device.constants, 1.0, 1.0
-    if (device.architecture or "").startswith(NEWER):
-        slower = value_of("training.products_new", constants)
-        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
-        published = catalog.constants_of("gpu")["attention.published"].value
-        late = published * device.peak_flop_per_s["bfloat16"] / best  # by a limit of power
-        of_attention = value_of("training.attention", constants) * max(1.0, late)
-    return slower * value_of("training.products", constants), of_attention
 
 
 def _piece(
@@ -173,6 +148,7 @@ def _piece(
     held: Kept,
     params: tuple[int, int],
     joules: float,
+    update_s: float,
 ) -> Piece:
     """Return a piece of kernels and their seconds, whose passes take `sums`."""
     fore, back = ([one for one in timed if one[0].pass_ == p] for p in ("forward", "backward"))
@@ -200,15 +176,8 @@ def _piece(
         (sum(one.flop for one, _ in fore), sum(one.flop for one, _ in back)),
         mine,
         float(joules),
+        update_s,
     )
-
-
-def piece_of(row: str) -> str:
-    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
-    head = row.partition("/")[0]
-    if head.startswith(BLOCK):
-        return head
-    return FIRST if head.startswith(_BEFORE) else LAST
 
 
 Where = Callable[[str], str]
@@ -217,49 +186,6 @@ Where = Callable[[str], str]
 def group_of(row: str) -> str:
     """Return the group of ranks that a row exchanges with."""
     return GROUPS.get(row.rpartition("/")[2], "tensor")
-
-
-def _retyped(kernels: Sequence[Kernel], kinds: Mapping[str, str], low: str) -> Iterator[Kernel]:
-    """Yield kernels: those of the loss in 32 bit, twice the bytes of 16; layers' products `low`."""
-    for one in kernels:
-        kind = kinds.get(one.op)
-        if kind == "cross_entropy" and one.dtype in HALVES:
-            yield one._replace(bytes=2 * one.bytes, dtype="float32")
-        elif low and one.unit == "matrix" and kind in LOWERED and not _is_end(one.op):
-            yield one._replace(dtype=low)
-        else:
-            yield one
-
-
-def _is_end(row: str) -> bool:
-    return piece_of(row) in (FIRST, LAST)
-
-
-def _extra(graph: Graph, device: Device, low: str) -> Iterator[Kernel]:
-    """Yield kernels that a training adds: sorting of rows, casts of logits and of operands.
-
-    What several products read is cast once; a gradient is cast for the two products that read it.
-    """
-    each = value_of("training.quantised_bytes", device.constants)
-    sorts = value_of("training.routed_bytes", device.constants)
-    passes: tuple[Part, ...] = ("forward", "backward")
-    seen: set[str] = set()
-    for op in graph.ops:
-        if op.kind not in (*LOWERED, "cross_entropy"):
-            continue
-        size = graph.tensors[op.inputs[0]].size
-        is_low = low and op.kind in LOWERED and not _is_end(op.name)
-        for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
-            if op.kind == "cross_entropy" and graph.tensors[op.inputs[0]].dtype in HALVES:
-                moved = 6.0 * size  # 2 read and 4 written, or back
-                yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, moved)
-            if op.kind == "experts":  # rows are sorted by experts, and back
-                moved = sorts * size * float(str(op.attrs["per_token"]))
-                yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
-            if is_low and name not in seen:
-                seen.add(name)
-                moved = each * graph.tensors[name].size
-                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
 
 
 def held_of(
@@ -379,22 +305,3 @@ def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
         whole, routed = found.get(piece, (0, 0))
         found[piece] = whole + size, routed + (size if name in of_experts else 0)
     return found
-
-
-def seen_by_plan(method: Method, device: Device, dtype: str) -> Device:
-    """Return the device as a method's kernels find it, with the peaks of 8 and 4 bit it has.
-
-    Its limit of power is what trainings draw for long, where its file says that (`long_W`). Steps
-    on devices beyond those that were measured miss less than their kernels (`plan_beyond`).
-    """
-    watts = float(device.details.get("long_W", 0)) or device.peak_w
-    found = replace(method.sees(device, dtype, method.settings), peak_w=watts)
-    known, own = found.constants, {}
-    if "interval.plan_beyond" in known:
-        own["interval.beyond"] = known["interval.beyond"] * known["interval.plan_beyond"]
-    if "training.softmax" in known:
-        own["attention.softmax"] = known["training.softmax"]
-    share = method.settings.compute_efficiency
-    lower = {low: peak for low, peak in device.peak_flop_per_s.items() if low in LOW_BYTES}
-    peaks = {**found.peak_flop_per_s, **{low: peak * share for low, peak in lower.items()}}
-    return replace(found, constants={**known, **own}, peak_flop_per_s=peaks)

@@ -8,13 +8,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
-from math import hypot, inf, log1p
+from math import inf, log1p
 from typing import Any, NamedTuple, TypeVar, cast
 
-from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
+from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
+from steptime.core.graph import Graph
 from steptime.core.table import picked
-from steptime.core.workload import Plan
+from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
@@ -24,25 +25,26 @@ from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
-from steptime.prediction.kernel import Kernel, interval_of
+from steptime.prediction.kernel import Interval, Kernel, interval_of
 from steptime.prediction.kernels import Kernels
+from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
-from steptime.questions.plan.pieces import (
+from steptime.prediction.step_model import StepModel
+from steptime.prediction.training import (
     FIRST,
     LAST,
     LOW_BYTES,
-    Piece,
+    fused_update,
+    graph_dtype,
+    numbers,
     piece_of,
-    pieces,
-    rank_of_one,
-    seen_by_plan,
 )
+from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 
 _HOST = catalog.constants_of("host")
 HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
 HOST_DEVICES = int(_HOST["memory.devices"].value)
-OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
 T = TypeVar("T")
 _UNKNOWN = object()
 
@@ -65,12 +67,13 @@ class Flops(NamedTuple):
 class Shape:
     """A language model as plans need it: its layers' kinds, in order, and its parameters.
 
-    `one` are hyperparameters of the same network with one layer of each kind, `length` the tokens
-    of a sequence, `tied` whether first and last stage share a table; a token reaches the share
-    `reached` of the routed `experts`.
+    `whole` are its hyperparameters, `one` those of the same network with one layer of each kind;
+    `length` are the tokens of a sequence, `tied` whether first and last stage share a table; a
+    token reaches the share `reached` of the routed `experts`.
     """
 
     family: Family
+    whole: Mapping[str, Any]
     one: Mapping[str, Any]
     kinds: tuple[str, ...]
     length: int
@@ -83,30 +86,12 @@ class Shape:
     batch: int | None = None  # usual, of networks that are no language models
 
 
-def whole_model(weight_bytes: float, update_bytes: float) -> dict[str, float]:
-    """Return the constants of a training whose weights, gradients and states are of one type.
-
-    Adam keeps two states a parameter; its update moves the share of `update_bytes`, of float32.
-    Logits of 4 bytes have no copy in float32.
-    """
-    whole = SIZE_BYTES["float32"]
-    return {
-        "state_bytes": 2 * weight_bytes,
-        "gradient_bytes": weight_bytes,
-        "update_bytes": update_bytes * weight_bytes / whole,
-        **dict.fromkeys(("refresh_bytes", "cast_bytes"), 0.0),
-        **({"logit_bytes": 0.0} if weight_bytes >= whole else {}),
-    }
-
-
 class Planner:
     """Prices what plans are made of, once.
 
     `levels` say how the devices are joined, from the inside out; `host` joins a device to the
     memory of its host, None where nobody says.
     """
-
-    weight_bytes = 2.0  # of a weight where it computes, beside which states have one in 32 bit
 
     def __init__(
         self,
@@ -123,19 +108,44 @@ class Planner:
         self.method = method
         self.dtype = dtype
         self.low = dtype if dtype in LOW_BYTES else ""
-        self.in_memory = "bfloat16" if self.low else dtype.removesuffix("-mixed")
         self.device: Device = cluster.device
-        self.seen = seen_by_plan(method, self.device, self.in_memory)
-        self._constants, self._flags = typed(use, self.seen.constants)
-        if use == "training" and dtype in PRECISIONS and not precision(dtype).mixed:
-            self.weight_bytes = float(SIZE_BYTES[dtype])
-            self._constants |= whole_model(self.weight_bytes, self.constant("update_bytes"))
-        own = self.constant("low_gradient_bytes") if self.low and use == "training" else 0.0
+        self.stack = stack_of(method.settings)
+        master, trains = self.stack.master_weights, use == "training"
+        short = "bfloat16" if self.low else dtype.removesuffix("-mixed")
+        mixed = trains and (self.low or precision(dtype).mixed)
+        self.typed = f"{short}-mixed" if mixed else short  # as a workload says it
+        self.in_memory = precision(graph_dtype(self.typed, master)).weights
+        self.computes = precision(self.typed).compute
+        self.seen = self.step.seen
+        if trains:
+            self._constants, self._flags = numbers(self.seen.constants, self.typed, master)
+        else:
+            self._constants, self._flags = typed(use, self.seen.constants)
+        self.weight_bytes = float(SIZE_BYTES[self.in_memory])
+        autocast = self.in_memory != self.computes
+        self.copy_bytes = float(SIZE_BYTES[self.computes]) if autocast else 0.0  # of a weight
+        own = self.constant("low_gradient_bytes") if self.low and trains else 0.0
         if gradients or own:
             self._constants["gradient_bytes"] = gradients / 8 or own
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self.traffic_s = cache(self._traffic_s)
         self.join(cluster)
+
+    @cached_property
+    def step(self) -> StepModel:
+        """What prices the graphs of ranks on the device."""
+        phase, updates = ("train", "adam") if self.use == "training" else ("infer", NO_OPTIMIZER)
+        workload = Workload(self.shape.family.name, {}, 1, self.typed, phase, updates)
+        return StepModel(workload, self.device, method=self.method, low=self.low)
+
+    def alone(self, batch: int) -> StepModel:
+        """Return the step of the whole network on one device, on a micro-batch."""
+        graph = partial(self._rank, True, Plan(), batch)
+        return self.once(("alone", batch), lambda: self.step.of(graph(), batch))
+
+    def _rank(self, whole: bool, plan: Plan, batch: int) -> Graph:
+        shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
+        return rank_of_one(shape.family, shape.whole if whole else shape.one, plan, dtype, batch)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
@@ -171,9 +181,27 @@ class Planner:
         """Return who has which layers under a plan."""
         return layout_of(self.shape.kinds, plan)
 
-    def update_s(self, moved: float, parameters: float, _micro_batch: int) -> float:
-        """Return the seconds in which a device applies so many gradients."""
-        return self.traffic_s("adam", moved, OPTIMIZER_FLOP * parameters)
+    def update_s(self, plan: Plan, moved: float, parameters: float, batch: int) -> float:
+        """Return the seconds in which a device applies so many gradients.
+
+        A stack that says no bytes of an update has kernels of its own for each weight.
+        """
+        if plan.devices == 1:
+            model = self.alone(batch)
+            host = model.host(model.lowered(batch))
+            return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
+        if self.constant("update_bytes"):
+            return self._seconds(fused_update(moved, parameters))
+        return self._update_s * parameters / max(1, self.parameters)
+
+    @cached_property
+    def _update_s(self) -> float:
+        return sum(self.whole[name].update_s * count for name, count in self.often.items())
+
+    @cached_property
+    def often(self) -> Mapping[str, int]:
+        """How often each piece comes in the network."""
+        return {**Counter(self.shape.kinds), FIRST: 1, LAST: 1}
 
     def open_s(
         self, _kind: str, _size: float, _group: Sequence[int], _load: Load, _b: int
@@ -181,24 +209,54 @@ class Planner:
         """Return the seconds of an exchange that are waited for, None for the stack's share."""
         return None
 
-    def within(self, step_s: float, _exposed_s: float, _b: int) -> tuple[float, float]:
-        """Return between which seconds a step lies, of which so many are waited for exchanges."""
-        low, high, _ = self.bounds
-        return step_s * low, step_s * high
+    def within(
+        self, plan: Plan, batch: int, step_s: float, _exposed_s: float
+    ) -> tuple[float, float]:
+        """Return between which seconds a step lies, of which so many are waited for exchanges.
+
+        On one device its kernels and its host say it, on several the published steps of others.
+        """
+        if plan.devices > 1:
+            low, high, _ = self.bounds
+            return step_s * low, step_s * high
+        return self.as_kernels(batch, step_s)
+
+    def as_kernels(self, batch: int, seconds: float) -> tuple[float, float]:
+        """Return between which seconds some lie that are off as a step of the whole network is."""
+        times = self.alone(batch).timeline(batch)
+        low, high = (
+            seconds if end is None else seconds * end / times.step_s
+            for end in (times.low_s, times.high_s)
+        )
+        return low, high
 
     @cached_property
     def bounds(self) -> Bounds:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
-        constants, seen = self.seen.constants, catalog.stack(self.method.settings.stack).seen
+        constants, seen = self.seen.constants, self.stack.seen
         like = {catalog.device(name).architecture for name in seen.get("devices", ())}
-        if like and self.device.architecture not in like and self.device.kind == "gpu":
-            wider = hypot(constants["interval.beyond"], constants["interval.plan_unseen"])
-            constants = {**constants, "interval.beyond": wider}
-        return bounds("experts" if self.shape.experts else "plan", constants)
+        beyond = like and self.device.architecture not in like and self.device.kind == "gpu"
+        unseen = constants["interval.plan_unseen"] if beyond else 0.0
+        return bounds("experts" if self.shape.experts else "plan", constants, unseen=unseen)
 
-    def held_alone(self, _plan: Plan, _b: int, _rounds: int) -> Mapping[str, float] | None:
-        """Return the parts of one device's memory where a prediction says them, None elsewhere."""
-        return None
+    def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
+        """Return what one device holds that runs the whole step at once; None for other plans."""
+        one = plan.devices == rounds == 1 and (plan.recompute, plan.offload) == ("none",) * 2
+        if not one or self.low or self.use != "training":
+            return None
+        model = self.alone(batch)
+        needs, parts = model.needs(batch), model.worst_moment(batch).parts
+        return {
+            **{name: parts[name] for name in ("gradients", "inputs", "temporaries")},
+            "weights": parts["weights"] + parts["copies"],
+            "states": parts["state"],
+            "activations": parts["activations"],
+            "gathered": 0.0,
+            "logits": 0.0,
+            "buffers": needs.workspace_bytes or 0.0,
+            "context": needs.context_bytes or 0.0,
+            "blocks": needs.blocks_bytes or 0.0,
+        }
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
@@ -220,7 +278,15 @@ class Planner:
         return self._flags[one_of("flag", name, self._flags, self.use)]
 
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
-        """Return the pieces of a rank under a plan, for micro-batches of so many sequences."""
+        """Return the pieces of a rank under a plan, for micro-batches of so many sequences.
+
+        On one device their seconds are those of the step of the whole network.
+        """
+        alone = plan.devices == 1 and self.use == "training"
+        return self.of_all(micro_batch) if alone else self.of_rank(plan, micro_batch)
+
+    def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
+        """Return the pieces of a rank's graph, which has one layer of each kind."""
         sequence = plan.sequence and plan.tensor > 1
         way = plan.context_method if plan.context > 1 else "gather"
         key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch, way)
@@ -228,14 +294,35 @@ class Planner:
             sizes = picked(plan, "tensor context expert")
             sizes |= {"data": plan.expert}  # inside which experts lie
             one = Plan(**sizes, sequence=sequence, context_method=way)
-            shape = self.shape
-            graph = rank_of_one(shape.family, shape.one, one, self.in_memory, micro_batch)
+            graph = self._rank(False, one, micro_batch)
             regathers = ("tensor", "context") if sequence else ()
             regathers = ("context", *regathers) if way == "ring" else regathers
-            self._pieces[key] = pieces(
-                graph, self.method, self.seen, self.in_memory, self.low, regathers
-            )
+            self._pieces[key] = pieces(self.step.of(graph, micro_batch), regathers)
         return self._pieces[key]
+
+    def of_all(self, batch: int) -> dict[str, Piece]:
+        """Return the pieces of the whole network on one device, a layer as its kind in the mean."""
+
+        def made() -> dict[str, Piece]:
+            times, kinds = self.alone(batch).timeline(batch), self.shape.kinds
+            sums = {name: [0.0, 0.0] for name in (*dict.fromkeys(kinds), FIRST, LAST)}
+            for row in times.rows:
+                name = piece_of(row.row.name)
+                if name not in (FIRST, LAST):
+                    name = kinds[int(name.removeprefix("block")) - 1]
+                for i, one in enumerate((row.forward, row.backward)):
+                    sums[name][i] += one.value * times.slower[i]
+            return {
+                name: replace(
+                    one,
+                    forward=Interval(sums[name][0] / self.often[name]),
+                    backward=Interval(sums[name][1] / self.often[name]),
+                    host_s=(0.0, 0.0),
+                )
+                for name, one in self.of_rank(Plan(), batch).items()
+            }
+
+        return self.once(("of all", batch), made)
 
     def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
         """Return the seconds of an exchange among ranks; raises `InputError` without a link."""
@@ -273,7 +360,9 @@ class Planner:
 
     def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> float:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
-        kernel = Kernel("", kind, "update", "float32", "vector", flop, moved)
+        return self._seconds(Kernel("", kind, "update", "float32", "vector", flop, moved))
+
+    def _seconds(self, kernel: Kernel) -> float:
         return float(interval_of(self.method.price(kernel, self.seen)).value)
 
     def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
@@ -292,7 +381,7 @@ class Planner:
     @property
     def peak(self) -> float:
         """FLOP/s of a device in the type that products compute in."""
-        return self.device.peak_flop_per_s[self.low or precision(self.in_memory).compute]
+        return self.device.peak_flop_per_s[self.low or self.computes]
 
     @cached_property
     def draws(self) -> tuple[float, float, float] | None:
@@ -302,27 +391,26 @@ class Planner:
     @cached_property
     def whole(self) -> dict[str, Piece]:
         """The pieces of the network on one device, a sequence at a time."""
-        return self.pieces(Plan(), 1)
+        return self.of_rank(Plan(), 1)
 
     @cached_property
     def parameters(self) -> int:
         """Parameters of the whole network."""
-        return self.of_all(lambda piece: piece.parameters)
+        return self.added(lambda piece: piece.parameters)
 
     @cached_property
     def active(self) -> float:
         """Parameters that a token reaches: of experts, its share."""
-        return self.parameters - self.of_all(lambda piece: piece.routed) * (1 - self.shape.reached)
+        return self.parameters - self.added(lambda piece: piece.routed) * (1 - self.shape.reached)
 
-    def of_all(self, what: Callable[[Piece], int]) -> int:
+    def added(self, what: Callable[[Piece], int]) -> int:
         """Return the sum of something over all pieces of the network."""
-        times = {**Counter(self.shape.kinds), FIRST: 1, LAST: 1}
-        return sum(what(self.whole[name]) * count for name, count in times.items())
+        return sum(what(self.whole[name]) * count for name, count in self.often.items())
 
     @cached_property
     def flops(self) -> Flops:
         """FLOP of the forward pass of a sequence."""
-        graph = rank_of_one(self.shape.family, self.shape.one, Plan(), self.in_memory, 1)
+        graph = self._rank(False, Plan(), 1)
         times, found = Counter(self.shape.kinds), [0.0, 0.0]
         for op in graph.ops:
             work = OPS[op.kind].work

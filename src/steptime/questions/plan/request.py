@@ -17,9 +17,9 @@ from steptime.hardware.device import GB, Cluster, Device, Level, Link
 from steptime.network.families.family import Family, resolve
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
+from steptime.prediction.training import LOW_BYTES
 from steptime.questions.plan.faults import Asked, checked
 from steptime.questions.plan.network import Network, NetworkPlanner, network_of
-from steptime.questions.plan.pieces import LOW_BYTES
 from steptime.questions.plan.planner import Planner, Shape
 from steptime.questions.plan.stages import USUAL
 
@@ -29,7 +29,7 @@ ALIASES = dtypes.ALIASES | {
     "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
-SOFTWARE = "megatron-2025"  # that runs a plan where nobody says, a search's or one alone
+SOFTWARE = "megatron-2025"  # that runs a plan of several devices where nobody says
 MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
@@ -63,7 +63,7 @@ def shape_of(model: str, length: int | None = None, trusted: bool = False) -> Sh
     tied = values["kind"] == "decoder" and bool(values["tied"])
     sizes = (values["length"], values["vocabulary"], tied, values["experts"], share)
     one = {**values, "layers": max(first.values()) + 1, "dense_layers": dense - alike}
-    return Shape(family, one, tuple(kinds), *sizes, model)
+    return Shape(family, values, one, tuple(kinds), *sizes, model)
 
 
 class Further(NamedTuple):
@@ -197,7 +197,8 @@ class Request:
         method = cost_model(self.method)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
-        usual = {} if isinstance(shape, Network) else {"stack": SOFTWARE}
+        several = max(self.devices, default=devices) > 1 and not isinstance(shape, Network)
+        usual = {"stack": SOFTWARE} if several else {}
         options = {**(usual if self.stack is None else {"stack": self.stack}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
         if not catalog.stack(said := planner.method.settings.stack).trains:

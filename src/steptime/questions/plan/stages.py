@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.questions.plan.pieces import FIRST, LAST
+from steptime.prediction.training import FIRST, LAST
 
 SIZES = ("tensor", "context", "data", "pipeline")
 ORDERS = {"-".join(order): order for order in permutations(SIZES)}  # from the inside out

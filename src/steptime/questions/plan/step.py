@@ -8,6 +8,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
+from steptime.prediction.training import FIRST
 from steptime.questions.plan.ends import Least, ends_of, least, most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
@@ -21,7 +22,6 @@ from steptime.questions.plan.memory import (
     shared_of,
 )
 from steptime.questions.plan.passes import Step, Wait
-from steptime.questions.plan.pieces import FIRST
 from steptime.questions.plan.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
 from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
 from steptime.questions.plan.stages import Group, Load
@@ -113,7 +113,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         exposures.append(Wait(*send[:3], moved, all_s, waits + open_))
     exposed_s = sum(wait.exposed_s for wait in exposures)
     return PlanTime(
-        asked, step_s, *planner.within(step_s, exposed_s, asked.micro_batch),
+        asked, step_s, *planner.within(plan, asked.micro_batch, step_s, exposed_s),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -310,7 +310,7 @@ def _tail(one: Step, load: Load) -> _Tail:
     bytes_ = planner.constant("update_bytes") * sharded
     if plan.zero < 3:
         bytes_ += planner.constant("refresh_bytes") * sum(parameters_of(one, load))
-    update_s = planner.update_s(bytes_, sharded, one.micro_batch)
+    update_s = planner.update_s(plan, bytes_, sharded, one.micro_batch)
     if plan.offload in ("optimizer", "both"):
         update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
         moves.append(moved)

@@ -29,7 +29,7 @@ _NOT_SAID = ("model", "site", "demand", "trusted")  # by options
 
 
 @dataclass(frozen=True)
-class Request:
+class Service:
     """What a user asks of serving: the network, where it runs, how it is split, what comes in.
 
     `batch` sequences of `input` tokens come at once, and `output` tokens of each are made. A
@@ -151,7 +151,7 @@ def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str,
     }
 
 
-def answered(asked: Request) -> dict[str, Any]:
+def answered(asked: Service) -> dict[str, Any]:
     """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
     requests = None if asked.demand is None else asked.demand.load(asked.input, asked.output)
     if requests is not None:
@@ -210,7 +210,7 @@ def answered(asked: Request) -> dict[str, Any]:
     }
 
 
-def times_of(asked: Request, phases: Phases, load: Mapping[str, Any] | None) -> dict[str, Interval]:
+def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> dict[str, Interval]:
     """Return seconds to the first token, of each one after it and of a request; means under load.
 
     `load` is what `loaded` returns, None where all come at once.
@@ -228,7 +228,7 @@ def times_of(asked: Request, phases: Phases, load: Mapping[str, Any] | None) -> 
     }
 
 
-def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
+def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
     """Return what becomes of a service under load; raises `InputError`."""
     demand = asked.demand or Demand()
     if phases.room_bytes <= 0:
@@ -255,7 +255,7 @@ def loaded(asked: Request, load: Load, phases: Phases) -> dict[str, Any]:
     return told | {"devices": devices}
 
 
-def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:
+def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:
     """Return the joules of a token, of all devices, and watts of one; None where not known."""
     whole, took_s = 0.0, 0.0
     for spent, times in ((first, 1), (each, asked.output - 1)):
@@ -268,7 +268,7 @@ def _energy(asked: Request, phases: Phases, first: Spent, each: Spent) -> dict[s
     return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
 
 
-def nearest(asked: Request) -> dict[str, Any] | None:
+def nearest(asked: Service) -> dict[str, Any] | None:
     """Return the change with which a service fits, the least one; None where none does."""
     most = 0
     if asked.batch > 1:
@@ -312,10 +312,10 @@ def serve(
     cannot be.
     """
     site = Site(device, per_node, inside, link, links_per_node)
-    known = [name for name in vars(Request("", site)) if name not in _NOT_SAID]
+    known = [name for name in vars(Service("", site)) if name not in _NOT_SAID]
     under = {name: how.pop(name) for name in vars(Demand()) if name in how}
     for name in how:
         if name not in known:
             raise unknown("option", name, [*known, *vars(Demand())], "serve")
     how["demand"] = Demand.of(under)
-    return answered(Request(str(model), site, batch, input, output, trusted=True, **how))
+    return answered(Service(str(model), site, batch, input, output, trusted=True, **how))

@@ -10,7 +10,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import stack_of
-from steptime.questions.plan.pieces import FIRST, LAST, piece_of
+from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.questions.plan.planner import Planner
 
 HALF = 2  # bytes

@@ -20,7 +20,7 @@ from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
-from steptime.questions.plan.pieces import FIRST, LAST, LOWERED, NEWER, piece_of
+from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
 from steptime.questions.serve.kernels import (
     FORMATS,
@@ -267,7 +267,7 @@ class Phases:
 
     def _stored(self, graph: Graph, kernel: Kernel) -> Kernel:
         """Return a kernel that reads its weights as they are stored, of experts those touched."""
-        if kernel.kind not in LOWERED or piece_of(kernel.op) in (FIRST, LAST):
+        if kernel.kind not in LOW_KINDS or piece_of(kernel.op) in (FIRST, LAST):
             return kernel
         _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
         weights = float(sum(spec.size for spec in rest if len(spec.shape) > 1))
@@ -299,7 +299,7 @@ class Phases:
     def weight_bytes(self) -> float:
         """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
         graph, found = self._graph(1), dict.fromkeys(self._times, 0.0)
-        stored = {n for op in graph.ops if op.kind in LOWERED for n in op.inputs[1:]}
+        stored = {n for op in graph.ops if op.kind in LOW_KINDS for n in op.inputs[1:]}
         for name in graph.weights:
             piece, spec = piece_of(name), graph.tensors[name]
             if piece in found:  # else a layer like another

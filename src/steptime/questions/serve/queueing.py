@@ -50,7 +50,7 @@ class Load(NamedTuple):
     concurrency: int = 0
 
 
-class Run(NamedTuple):
+class QueueRun(NamedTuple):
     """When each request came, got its first token and ended [s]; the servers at the end."""
 
     came_s: list[float]
@@ -239,7 +239,7 @@ def _sum(first: float, slope: float, count: int) -> float:
 
 def simulate(
     load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = lambda tokens: 0.0
-) -> Run:
+) -> QueueRun:
     """Run all requests through one pool of servers, or through one of prompts and one of decoding.
 
     A request goes to the server of a pool that has the fewest; `sent_s` is how long a cache of so
@@ -258,7 +258,7 @@ def simulate(
     ]
     servers = [server for group in groups for server in group]
     coming = min(at_once or count, count)
-    run = Run([0.0] * count if at_once else [*arrivals], [0.0] * count, [0.0] * count, groups)
+    run = QueueRun([0.0] * count if at_once else [*arrivals], [0.0] * count, [0.0] * count, groups)
     # at one time: requests come to a pool (0), steps end (1), and then steps begin (2)
     events = [(run.came_s[k], 0, k, 0) for k in range(coming)]
     heapify(events)

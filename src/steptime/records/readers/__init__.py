@@ -15,7 +15,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.records.readers.csv_rows import apart_by
-from steptime.records.readers.sources import Found, Source, Unread, sources_at
+from steptime.records.readers.sources import Reading, RecordSource, Unread, sources_at
 from steptime.records.record import Record
 
 READERS = {
@@ -81,11 +81,11 @@ def _mark_duplicates(done: Import) -> None:
     ]
 
 
-def _take(done: Import, name: str, reader: Any, source: Source) -> None:
+def _take(done: Import, name: str, reader: Any, source: RecordSource) -> None:
     try:
-        found: Found = reader.read(source)
+        found: Reading = reader.read(source)
     except InputError as error:
-        found = Found(unread=(Unread(source.name, None, str(error)),))
+        found = Reading(unread=(Unread(source.name, None, str(error)),))
     about = {
         "source": reader.SOURCE,
         "source_file": source.name,
@@ -103,7 +103,7 @@ def _take(done: Import, name: str, reader: Any, source: Source) -> None:
     done.formats[name] += 1
 
 
-def _seen(source: Source) -> str:
+def _seen(source: RecordSource) -> str:
     if not source.content:
         return "an empty file"
     if not source.content.strip(b"\0"):

@@ -15,8 +15,8 @@ from steptime.core.ranges import whole_number
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import STAGINGS, STRATEGIES
 from steptime.records.readers.csv_rows import Row, number, positive, read_rows
-from steptime.records.readers.sources import Found, Source, platform_of
-from steptime.records.record import STATUSES, Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, platform_of
+from steptime.records.record import STATUSES, Quantity, Record, RecordMethod
 
 ENDINGS = (".csv", ".tsv", ".txt")
 WORDS = {"staging": STAGINGS, "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
@@ -48,7 +48,7 @@ class Amount(BaseModel):
     inverse: bool = False
 
 
-class Rule(BaseModel):
+class StatusRule(BaseModel):
     """A row whose `column` holds the text `equals` has this status."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,7 +58,7 @@ class Rule(BaseModel):
     cause: str = ""
 
 
-class Keys(BaseModel):
+class QuantityKeys(BaseModel):
     """The keys of a mapping file; a text may name columns in braces."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,7 +76,7 @@ class Keys(BaseModel):
     scope: Template = ""
     options: dict[str, Template] = {}
     words: dict[str, dict[str, str]] = {}
-    status: tuple[Rule, ...] = ()
+    status: tuple[StatusRule, ...] = ()
     delimiter: str = Field(default=",", min_length=1, max_length=1)
 
 
@@ -84,7 +84,7 @@ class Keys(BaseModel):
 class Mapped:
     """A reader of CSV files by the keys of one file, whose content has the hash `sha256`."""
 
-    keys: Keys
+    keys: QuantityKeys
     sha256: str
 
     @property
@@ -92,11 +92,11 @@ class Mapped:
         """Who measured what the mapping is for."""
         return self.keys.source
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: RecordSource) -> bool:
         """Whether this is a table, by its name."""
         return source.name.lower().endswith(ENDINGS)
 
-    def read(self, source: Source) -> Found:
+    def read(self, source: RecordSource) -> Reading:
         """Return a record for each row; raises `InputError` for a column that the file has not."""
         keys = self.keys
         return read_rows(source, self._record, delimiter=keys.delimiter, needed=self.columns)
@@ -136,7 +136,7 @@ class Mapped:
         ok = rule is None or rule.status == "ok"
         return Record(
             origin="published",
-            method=Method(
+            method=RecordMethod(
                 keys.name,
                 text(keys.version),
                 {name: _option(name, text(value)) for name, value in keys.options.items()},
@@ -187,8 +187,8 @@ def check_mapping(table: object, where: str) -> Mapped:
     """Return the reader that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
-    known_keys(table, Keys, where)
-    keys = validated(table, Keys, where)
+    known_keys(table, QuantityKeys, where)
+    keys = validated(table, QuantityKeys, where)
     for name in keys.quantities:
         one_of("quantity", name, QUANTITIES, where)
     for rule in keys.status:

@@ -9,13 +9,13 @@ from typing import Any
 
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.ranges import number_of
-from steptime.records.readers.sources import Found, Source, Unread
+from steptime.records.readers.sources import Reading, RecordSource, Unread
 from steptime.records.record import Record
 
 Row = Mapping[str, str]
 
 
-def first_line(source: Source) -> set[str]:
+def first_line(source: RecordSource) -> set[str]:
     """Return the columns that a file's first line names, by which a table is recognised."""
     return {name.strip() for name in source.head.partition("\n")[0].split(",")}
 
@@ -28,13 +28,13 @@ def apart_by(line: str, delimiter: str = ",") -> str:
 
 
 def read_rows(
-    source: Source,
+    source: RecordSource,
     make: Callable[[Row, int], Record],
     *,
     delimiter: str = ",",
     needed: Sequence[str] = (),
     known: Collection[str] | None = None,
-) -> Found:
+) -> Reading:
     """Return the record that `make` makes of each row and its line, or why there is none.
 
     Raises `InputError` for a first line without a column that is `needed`; one not `known` is told.
@@ -60,7 +60,7 @@ def read_rows(
                 reason = f"{len(cells)} cells under {len(columns)} columns"
                 unread.append(Unread(source.name, line, reason))
         except StopIteration:
-            return Found(tuple(records), tuple(unread))
+            return Reading(tuple(records), tuple(unread))
         except csv.Error as error:
             unread.append(Unread(source.name, line, f"no line of CSV: {error}"))
         except InputError as error:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from steptime.build import Choice, make_workload, read_model
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
-from steptime.records.readers.sources import Found, Source, Unread
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, Unread
+from steptime.records.record import Quantity, Record, RecordMethod
 
 Lists = Mapping[str, list[Any]]
 
@@ -36,14 +36,14 @@ PATTERNS = [
 ]
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: RecordSource) -> bool:
     """Whether this is a JSON object with lists of labels."""
     return source.head.lstrip().startswith("{") and (
         b'"labels"' in source.content or b'"err_jobs"' in source.content
     )
 
 
-def read(source: Source) -> Found:
+def read(source: RecordSource) -> Reading:
     """Return a record a label, failed ones too; an operation of a profile is a record's scope."""
     try:
         lists = json.loads(source.text)
@@ -52,7 +52,7 @@ def read(source: Source) -> Found:
     found = list(_points(_checked(lists), source.name))
     records = [one for _, one in found if isinstance(one, Record)]
     unread = [Unread(source.name, at, one) for at, one in found if isinstance(one, str)]
-    return Found(tuple(records), tuple(unread))
+    return Reading(tuple(records), tuple(unread))
 
 
 def _checked(lists: Mapping[str, Any]) -> Lists:
@@ -78,10 +78,10 @@ def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]
     amounts = _TABLE["speeds" if timed else "profile"]
     others = ("step_per_sec",) if timed else OF_TRACES
     machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
-    method = Method("paradnn-profile", "unknown", {})
+    method = RecordMethod("paradnn-profile", "unknown", {})
     if timed:
         machine = _machine(lists, file)
-        method = Method("paradnn", "unknown", {"statistic": BEST})
+        method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
     for name in lists:
         if name not in {"labels", *amounts, *others, *FAILURES}:
             yield None, f"list {shorten(name)} is not known"
@@ -119,7 +119,7 @@ def _quantity(value: Any, unit: float) -> Quantity | None:
 def _point(
     label: object,
     machine: _Machine,
-    method: Method,
+    method: RecordMethod,
     held: Mapping[str, Quantity | None],
     *,
     status: str = "ok",

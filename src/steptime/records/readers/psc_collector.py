@@ -7,8 +7,8 @@ other; whether several GPUs shared a step cannot be seen.
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, one_of
 from steptime.records.readers.csv_rows import Row, first_line, number, positive, read_rows, whole
-from steptime.records.readers.sources import Found, Source, platform_of
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, platform_of
+from steptime.records.record import Quantity, Record, RecordMethod
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 QUANTITIES = {
@@ -23,12 +23,12 @@ INDEX = ("", "Unnamed: 0")  # what pandas writes before the columns
 NOTE = "the batch is speed x time; whether the GPUs shared a step is not said"
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: RecordSource) -> bool:
     """Whether the first line names the columns of the collector, and no others."""
     return set(COLUMNS) <= first_line(source) <= {*COLUMNS, *INDEX}
 
 
-def read(source: Source) -> Found:
+def read(source: RecordSource) -> Reading:
     """Return a record for each row."""
     return read_rows(source, _record)
 
@@ -46,7 +46,7 @@ def _record(row: Row, line: int) -> Record:
     }
     return Record(
         origin="published",
-        method=Method("psc-collector", "unknown", options),
+        method=RecordMethod("psc-collector", "unknown", options),
         workload=make_workload(read_model("deep_mnist"), batch=round(batch), optimizer="adam"),
         platform=platform_of(row["gpu_type"]),
         quantities={ours: Quantity(number(row, name)) for name, ours in QUANTITIES.items()},

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.toml_files import packaged
-from steptime.records.readers.sources import Found, Source, Unread, platform_of
-from steptime.records.record import MOST_EXAMPLES, Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
+from steptime.records.record import MOST_EXAMPLES, Quantity, Record, RecordMethod
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
@@ -66,7 +66,7 @@ Log = dict[str, Any]
 """What a log says, by the names of the table and of `log_fields`; "" and None: nothing."""
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: RecordSource) -> bool:
     """Whether this is the log of a job of Slurm, by its name or by what the job printed first."""
     return bool(
         re.search(r"(^|/)slurm-\d+\.out$", source.name)
@@ -76,13 +76,13 @@ def recognises(source: Source) -> bool:
     )
 
 
-def read(source: Source) -> Found:
+def read(source: RecordSource) -> Reading:
     """Return the record of a log, or the reason why it is not one of this benchmark."""
     log = log_fields(source.text)
     if not log["is_benchmark"]:
         reason = "not_a_benchmark: no job that runs CNN_MNIST, and no result"
-        return Found(unread=(Unread(source.name, None, reason),))
-    return Found((_record(log, file_name(source.name)),))
+        return Reading(unread=(Unread(source.name, None, reason),))
+    return Reading((_record(log, file_name(source.name)),))
 
 
 def _record(log: Log, name: FileName) -> Record:
@@ -107,7 +107,7 @@ def _record(log: Log, name: FileName) -> Record:
     }
     return Record(
         origin="published",
-        method=Method(METHOD, log["tensorflow"] or "unknown", options),
+        method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
         quantities={name: Quantity(log[key]) for name, key in found if log[key] is not None},

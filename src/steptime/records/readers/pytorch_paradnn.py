@@ -8,8 +8,8 @@ measured twice stays two records.
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.records.readers.csv_rows import Row, first_line, number, read_rows, whole
-from steptime.records.readers.sources import Found, Source, platform_of
-from steptime.records.record import Method, Quantity, Record
+from steptime.records.readers.sources import Reading, RecordSource, platform_of
+from steptime.records.record import Quantity, Record, RecordMethod
 
 SOURCE = "cissieAB/pytorch-paradnn; Jefferson Lab, CHEP 2023"
 STACK = "torch-eager-1"  # its optimizer goes from weight to weight, as before PyTorch 2
@@ -19,12 +19,12 @@ DERIVED = ("#params", "tflops")
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: RecordSource) -> bool:
     """Whether the first line names the columns of the data set."""
     return {*COLUMNS, "duration"} <= first_line(source)
 
 
-def read(source: Source) -> Found:
+def read(source: RecordSource) -> Reading:
     """Return a record for each row; a duration of 0 is a network that did not fit."""
     return read_rows(source, _record, known={*COLUMNS, *DERIVED, "duration"})
 
@@ -43,7 +43,7 @@ def _record(row: Row, line: int) -> Record:
     )
     return Record(
         origin="published",
-        method=Method("pytorch-paradnn", "unknown", {"steps": STEPS}),
+        method=RecordMethod("pytorch-paradnn", "unknown", {"steps": STEPS}),
         workload=workload,
         platform=platform_of(row["device"]),
         quantities={"step_s": Quantity(duration / STEPS)} if duration else {},

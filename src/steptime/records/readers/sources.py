@@ -33,7 +33,7 @@ _BROKEN = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordSource:
     """One file's content; `name` is its path in the folder or in the `archive`.
 
     What is packed alone is an archive too, of one file: `x` in `x.gz`.
@@ -74,14 +74,14 @@ class Unread:
 
 
 @dataclass(frozen=True)
-class Found:
+class Reading:
     """What a reader makes of a source: records, and what it did not read."""
 
     records: tuple[Record, ...] = ()
     unread: tuple[Unread, ...] = ()
 
 
-def sources_at(path: Path) -> Iterator[Source | Unread]:
+def sources_at(path: Path) -> Iterator[RecordSource | Unread]:
     """Return every file at `path`, by name; raises `InputError` where there is nothing."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -97,7 +97,7 @@ def sources_at(path: Path) -> Iterator[Source | Unread]:
         yield from _file(file, name)
 
 
-def _file(path: Path, name: str) -> Iterator[Source | Unread]:
+def _file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             yield Unread(name, None, "is no plain file")
@@ -111,7 +111,7 @@ def _file(path: Path, name: str) -> Iterator[Source | Unread]:
         yield Unread(name, None, f"cannot be read: {reason}")
 
 
-def _opened(file: Stream, head: bytes, name: str) -> Iterator[Source | Unread]:
+def _opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
     packed = head.startswith(b"\x1f\x8b")
     if packed:
         file = gzip.GzipFile(fileobj=file)
@@ -133,7 +133,7 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _members(file: Stream, archive_name: str) -> Iterator[Source | Unread]:
+def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
     total = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
@@ -151,7 +151,7 @@ def _members(file: Stream, archive_name: str) -> Iterator[Source | Unread]:
                 yield _content(content, name, archive_name)
 
 
-def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
+def _content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
     content, most = file.read(LARGEST_BYTES + 1), LARGEST_BYTES
     if len(content) > most and TRACE in content[:1_000_000]:
         most = LARGEST_TRACE_BYTES
@@ -163,7 +163,7 @@ def _content(file: Stream, name: str, archive: str = "") -> Source | Unread:
         return _content(unpacked, name.removesuffix(".gz"), archive)
     if archive and _is_tar(content):
         return Unread(name, None, "an archive within an archive")
-    return Source(name, content, archive)
+    return RecordSource(name, content, archive)
 
 
 @lru_cache(maxsize=1024)

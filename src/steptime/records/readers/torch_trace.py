@@ -9,9 +9,9 @@ from statistics import fmean
 from steptime.core.errors import InputError, one_line
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Workload
-from steptime.records.readers.sources import TRACE, Found, Source, platform_of
-from steptime.records.record import NO_OP, UNATTRIBUTED, Method, Quantity, Record
-from steptime.records.trace import Part, Profile, events_of, profile_of, times_of
+from steptime.records.readers.sources import TRACE, Reading, RecordSource, platform_of
+from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, Record, RecordMethod
+from steptime.records.trace import Profile, TracePart, events_of, profile_of, times_of
 
 SOURCE = "a trace of torch.profiler"
 SEEN = 1_000_000  # bytes before the list of events, at most
@@ -21,7 +21,7 @@ KINDS = {name: name for name in _NAMES["same"]} | _NAMES["kinds"]
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{[^\]]*?"name"\s*:\s*"([^"]{1,100})"')
 
 
-def recognises(source: Source) -> bool:
+def recognises(source: RecordSource) -> bool:
     """Whether this is Trace Event JSON."""
     return TRACE in source.content[:SEEN]
 
@@ -34,7 +34,7 @@ def kind_of(op: str) -> str:
     return known or op
 
 
-def read(source: Source) -> Found:
+def read(source: RecordSource) -> Reading:
     """Return a record of the step and one for each op, the seconds of each step as samples."""
     profile = profile_of(events_of(source.text))
     named = _by_scope(profile)
@@ -56,7 +56,7 @@ def read(source: Source) -> Found:
         kind_said = {"op_kind": kind} if kind else {}
         return Record(
             origin="published",
-            method=Method("torch-trace", "unknown"),
+            method=RecordMethod("torch-trace", "unknown"),
             workload=workload,
             platform=platform_of(product),
             quantities=quantities,
@@ -66,7 +66,7 @@ def read(source: Source) -> Found:
 
     found = times_of(named, kinds, first=0)
     ops = [record(one.scope, one.kind, dict(one.quantities)) for one in found]
-    return Found((record("", "", step), *ops))
+    return Reading((record("", "", step), *ops))
 
 
 def _by_scope(profile: Profile) -> Profile:
@@ -82,10 +82,10 @@ def _by_scope(profile: Profile) -> Profile:
         scope = _scope(part)
         kind = "optimizer" if scope == "optimizer" else longest[scope][1]
         for step, time in enumerate(seconds):
-            made.add(Part(scope, kind, part.pass_), step, time)
+            made.add(TracePart(scope, kind, part.pass_), step, time)
     return made
 
 
-def _scope(part: Part) -> str:
+def _scope(part: TracePart) -> str:
     name = part.op if part.scope in ("", UNATTRIBUTED, NO_OP) else part.scope
     return one_line(name)

@@ -11,19 +11,19 @@ from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
-from steptime.sweeps.cluster.resources import Memory, device_of, memories
+from steptime.sweeps.cluster.resources import CellMemory, device_of, memories
 from steptime.sweeps.cluster.scheduler import Need
 from steptime.sweeps.cluster.status import Warn, snapshot
 from steptime.sweeps.cluster.submission import Job, Trial, compose, row_of
 from steptime.sweeps.cluster.submit import counts, missing
-from steptime.sweeps.run import How, Request, predictions
+from steptime.sweeps.run import Means, SweepRequest, predictions
 
 LARGEST = 1001  # tasks of an array: a dry run asks nobody
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
 LEAST_STEPS = 4  # the first one and three samples
 
 
-def estimate(job: Job, how: How) -> tuple[dict[str, Any], list[tuple[Trial, Memory]]]:
+def estimate(job: Job, how: Means) -> tuple[dict[str, Any], list[tuple[Trial, CellMemory]]]:
     """Return what a job would take, as JSON values, and the cells with too little memory.
 
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
@@ -58,7 +58,7 @@ def estimate(job: Job, how: How) -> tuple[dict[str, Any], list[tuple[Trial, Memo
     }, too_large
 
 
-def _seconds(trial: Trial, how: How, device: Device | None) -> float:
+def _seconds(trial: Trial, how: Means, device: Device | None) -> float:
     steps = max(LEAST_STEPS, trial.cell.options.train_steps)
     each = how.budget_s
     with suppress(InputError):  # then the budget alone tells
@@ -79,7 +79,7 @@ def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
     return list(found.values())
 
 
-def preview(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
+def preview(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
     """Return what would be submitted, with the scripts and what it would take, as JSON values."""
     lacks = missing(request, snapshot(request.out, warn))
     submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)

@@ -21,7 +21,7 @@ from steptime.sweeps.cluster.scheduler import (
     scheduler_of,
 )
 from steptime.sweeps.cluster.submission import Submission, Trial
-from steptime.sweeps.run import How, unmeasured
+from steptime.sweeps.run import Means, unmeasured
 
 _LOG_BYTES = 50_000  # of the end of what a job printed
 PRINTED = (  # what a job prints: its cause; the first that is found counts, the scheduler's first
@@ -88,7 +88,7 @@ def failures_of(
     return failure
 
 
-def failure_record(trial: Trial, how: How, failure: Failure) -> Record:
+def failure_record(trial: Trial, how: Means, failure: Failure) -> Record:
     """Return the record of a trial that no worker answered for."""
     cell = trial.cell
     unknown = method(cell.backend, UNKNOWN, cell.options, how.runs)

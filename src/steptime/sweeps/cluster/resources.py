@@ -25,7 +25,7 @@ github.com/pytorch/pytorch, issue 106511 (2023)."""
 
 
 @dataclass(frozen=True)
-class Memory:
+class CellMemory:
     """Memory that a cell needs `of` a GPU or a node, and what there is (None: unknown)."""
 
     of: str
@@ -84,7 +84,7 @@ def on_each_node(
     ]
 
 
-def memories(cell: Cell) -> tuple[Memory, ...]:
+def memories(cell: Cell) -> tuple[CellMemory, ...]:
     """Return what a cell needs of the type of GPU that it asks for, if it does, and of its node.
 
     A node holds Python and the framework of each process, on a CPU its step and on a GPU what CUDA
@@ -99,12 +99,12 @@ def memories(cell: Cell) -> tuple[Memory, ...]:
     each = WORKER_BYTES + packed + (CUDA_BYTES if cell.options.device.startswith("cuda") else 0)
     own = TASK_BYTES + mapped + processes * each + (step if on_cpu else 0)
     has = need.request.memory_GB
-    of_node = Memory("a node", own, None if has is None else has * 1e9)
+    of_node = CellMemory("a node", own, None if has is None else has * 1e9)
     device = device_of(gpu) if gpu else None
     if device and not on_cpu:
         stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
         step = needs_of(step, 0, device, stack, cell.workload.phase).total_bytes
-    of_gpu = Memory(gpu, step, device.usable_bytes if device else None)
+    of_gpu = CellMemory(gpu, step, device.usable_bytes if device else None)
     return (of_gpu, of_node) if gpu else (of_node,)
 
 

@@ -63,7 +63,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Array:
+class JobArray:
     """An array to submit: the script's argument is `first`, the number of its first task.
 
     At most `at_once` of its `tasks` run at a time, and none before the job `after` is over.
@@ -139,7 +139,7 @@ class Scheduler:
     """
 
     name: str
-    submit: Callable[[Array], str]
+    submit: Callable[[JobArray], str]
     queued: Callable[[Collection[str]], dict[TaskName, Queued]]
     ended: Callable[[Collection[TaskJob], str], dict[TaskJob, JobExit]]
     cancel: Callable[[Sequence[str]], None]

@@ -34,7 +34,7 @@ _BARE = re.compile(r"[\w@%+=:,./&|\[\]()*!^-]*", re.ASCII)  # what sbatch reads 
 FACTS = _WORDS["facts"]  # what a record keeps of where its task ran
 
 
-def submit(array: contract.Array) -> str:
+def submit(array: contract.JobArray) -> str:
     """Submit an array and return its job id; raises `InputError` where Slurm refuses it."""
     flags = [f"--job-name={array.name}", f"--array=0-{array.tasks - 1}%{array.at_once}"]
     if array.after:

@@ -34,14 +34,14 @@ from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.sweeps.cells import Cell
 from steptime.sweeps.cluster.resources import need_of
-from steptime.sweeps.cluster.scheduler import Array, Need, TaskJob, TaskName, scheduler_of
+from steptime.sweeps.cluster.scheduler import JobArray, Need, TaskJob, TaskName, scheduler_of
 from steptime.sweeps.resource_request import ResourceRequest
-from steptime.sweeps.run import How
+from steptime.sweeps.run import Means
 
 FOLDER = "slurm"  # whatever the scheduler: older folders are found
 PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", "wanted"
 VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
-Made = TypeVar("Made", How, Options)
+Made = TypeVar("Made", Means, Options)
 _NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
 _START = re.compile(r"(?P<task>\d{1,9})\.(?P<restart>\d{1,9})\.jsonl", re.ASCII)
 
@@ -133,7 +133,7 @@ class Submission:
 
     folder: Path
     token: str
-    how: How
+    how: Means
     tasks: tuple[Task, ...]
     largest: int
     scheduler: str = "slurm"
@@ -154,10 +154,10 @@ class Submission:
         return tuple(tuple(tasks) for _, tasks in groupby(self.tasks, lambda task: task.job))
 
     @cached_property
-    def arrays(self) -> tuple[Array, ...]:
+    def arrays(self) -> tuple[JobArray, ...]:
         """The arrays to submit, several of a job where it is too large for one."""
         return tuple(
-            Array(
+            JobArray(
                 self.folder / f"job-{job[0].job}.sh",
                 f"{self.name}-{part[0].number}",
                 part[0].number,
@@ -245,7 +245,7 @@ def packed(trials: Iterable[Trial]) -> tuple[Task, ...]:
 
 
 def compose(
-    out: Path, how: How, trials: Iterable[Trial], largest: int, scheduler: str = "slurm"
+    out: Path, how: Means, trials: Iterable[Trial], largest: int, scheduler: str = "slurm"
 ) -> Submission:
     """Return the next submission beside the records in `out`; nothing is written yet."""
     plain = Submission(Path(), "", how, packed(trials), largest, scheduler)
@@ -307,7 +307,7 @@ def read(folder: Path) -> Submission:
         if version not in range(1, VERSION + 1):
             knows = f"this steptime knows up to {VERSION}; upgrade steptime"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
-        plan, how = msgspec.convert(table, _Plan), _made(How, table["how"])
+        plan, how = msgspec.convert(table, _Plan), _made(Means, table["how"])
         tasks = _tasks(plan.jobs, (folder / CELLS).read_text(encoding="utf-8").splitlines())
         scheduler_of(plan.scheduler)  # raises for one that is not here
         return Submission(folder, plan.token, how, tasks, plan.largest, plan.scheduler)

@@ -19,7 +19,7 @@ from steptime.sweeps.cluster.resources import fits, unseen_data
 from steptime.sweeps.cluster.scheduler import scheduler_of
 from steptime.sweeps.cluster.status import Snapshot, Warn, collect, snapshot
 from steptime.sweeps.cluster.submission import Submission, Trial
-from steptime.sweeps.run import Request, predict
+from steptime.sweeps.run import SweepRequest, predict
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Missing:
     trials: tuple[Trial, ...]
 
 
-def missing(request: Request, seen: Snapshot) -> Missing:
+def missing(request: SweepRequest, seen: Snapshot) -> Missing:
     """Return what to submit: what is wanted, and may fit, less what is done, waits or runs."""
     final = set() if request.force else set(DONE) - set(request.retry)
     live = {one.trial.id for one in seen.states if one.word in {"queued", "running"}}
@@ -55,7 +55,7 @@ def missing(request: Request, seen: Snapshot) -> Missing:
     return Missing(tuple(wanted), done, in_flight, older, tuple(trials))
 
 
-def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
+def send(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
     """Submit what a folder lacks, and return what happened as JSON values.
 
     Raises `InputError` where all is refused, and for a data set that this machine does not see,
@@ -97,7 +97,7 @@ def send(request: Request, warn: Warn, scheduler: str = "slurm") -> dict[str, An
     }
 
 
-def counts(request: Request, lacks: Missing) -> dict[str, Any]:
+def counts(request: SweepRequest, lacks: Missing) -> dict[str, Any]:
     """Return how many cells are wanted, done and in flight, and what to mind, as JSON values."""
     cells = [trial.cell for trial in lacks.trials]
     remarks = [*request.remarks, *unseen_data(cells)]

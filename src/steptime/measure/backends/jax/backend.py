@@ -5,8 +5,8 @@ closed over become constants, and XLA computes with them while it compiles. Loss
 changes are results: what nobody asks for is not computed. And `sync` waits for all of them: a call
 returns when it is queued.
 
-Several replicas are devices of this process (`Spread`), a mesh of one axis over which the batch is
-sharded and weights are replicated; the step is one program of all.
+Several replicas are devices of this process (`JaxSpread`), a mesh of one axis over which the batch
+is sharded and weights are replicated; the step is one program of all.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def meant(error: Exception) -> Exception | None:
     return None
 
 
-class Spread:
+class JaxSpread:
     """The devices of a step, each with a replica that has the same weights and inputs of its own.
 
     What a program is given and gives lies on each device as that has it, `inputs` one behind the
@@ -184,7 +184,7 @@ def prepare(
     products = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", products)
     trains = workload.phase == "train"
-    spread, strategy = Spread(devices), options.strategy if replicas > 1 else ""
+    spread, strategy = JaxSpread(devices), options.strategy if replicas > 1 else ""
     given = _inputs(graph, options.seed, replicas)
 
     values = initial_values(graph, options.seed, jnp.dtype)
@@ -308,7 +308,7 @@ def _inputs(graph: Graph, seed: int, replicas: int) -> dict[str, Any]:
 
 
 def _parts(
-    network: program.Network, workload: Workload, running: Running, spread: Spread, strategy: str
+    network: program.Network, workload: Workload, running: Running, spread: JaxSpread, strategy: str
 ) -> dict[str, Callable[[], None]]:
     """Return the parts of a step, each a program; it goes on from what the one before has left."""
     if not running.trains:

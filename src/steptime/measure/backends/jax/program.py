@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from steptime.core.graph import Graph
 from steptime.measure import synthetic
 from steptime.measure.backends.jax.kinds import DRAWS, KEEPS, RUNS
-from steptime.measure.interpreter import Call, calls_of, interpret
+from steptime.measure.interpreter import TableCall, calls_of, interpret
 from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
 from steptime.network.ops.loss import STATES
 
@@ -50,7 +50,7 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
         if strategy:  # each replica has masks of its own
             key = jax.random.fold_in(key, lax.axis_index(REPLICAS))
 
-        def apply(call: Call, tensors: list[Any]) -> Any:
+        def apply(call: TableCall, tensors: list[Any]) -> Any:
             nonlocal key
             if call.kind in DRAWS:
                 key, own = jax.random.split(key)

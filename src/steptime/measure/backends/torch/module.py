@@ -18,7 +18,7 @@ from steptime.measure import synthetic
 from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, RUNS, TAKES_BIAS
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
-from steptime.measure.interpreter import Call, calls_of, interpret
+from steptime.measure.interpreter import TableCall, calls_of, interpret
 from steptime.measure.synthetic import Fill, angles, fills
 
 Part = Callable[[], None]  # of a step
@@ -55,7 +55,7 @@ def module_of(
             root.register_buffer(place, value)
         nodes[name] = lines.get_attr(place)
 
-    def node(call: Call, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
+    def node(call: TableCall, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
         run = call.function
         if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
             run = torch.compiler.disable(run)

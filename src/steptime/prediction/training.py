@@ -1,0 +1,201 @@
+"""What a software stack adds to the graph of a training step, by its constants of trainings."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.graph import Graph, Part
+from steptime.hardware import catalog
+from steptime.hardware.constants import typed, value_of
+from steptime.hardware.device import TFLOP, Device
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.lower import Lowered
+
+USE = "training"
+HALVES = ("bfloat16", "float16")
+LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
+LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
+NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
+FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
+_BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
+OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
+
+
+def numbers(
+    said: Mapping[str, float], dtype: str, master_weights: bool
+) -> tuple[dict[str, float], dict[str, bool]]:
+    """Return the numbers and the flags of trainings in a type, by the names that they have inside.
+
+    Without `master_weights` beside those in 16 bit, weights, gradients and states are of one type:
+    Adam keeps two states a parameter, a fused update moves its share of what it moves in float32,
+    and logits of 4 bytes have no copy.
+    """
+    found, flags = typed(USE, said)
+    kind = precision(dtype)
+    if not (kind.mixed and master_weights):
+        size, whole = SIZE_BYTES[kind.weights], SIZE_BYTES["float32"]
+        found |= {"state_bytes": 2 * size, "gradient_bytes": size}
+        found["update_bytes"] *= size / whole
+        found |= dict.fromkeys(("refresh_bytes", "cast_bytes"), 0.0)
+        found |= {"logit_bytes": 0.0} if size >= whole else {}
+    return found, flags
+
+
+def graph_dtype(dtype: str, master_weights: bool) -> str:
+    """Return the type in which a step's graph is built: with `master_weights`, that of 16 bit."""
+    return precision(dtype).compute if master_weights else dtype
+
+
+def in_training(device: Device) -> Device:
+    """Return a device as the kernels of a training find it: its stack says what they take longer.
+
+    It is as a method sees it: `step.product` and `step.attention` are the factors of its kernels.
+    """
+    said = device.constants
+    if not said:
+        return device
+    slower, of_attention = value_of("training.products", said), 1.0
+    if (device.architecture or "").startswith(NEWER):
+        slower *= value_of("training.products_new", said)
+        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
+        published = catalog.constants_of("gpu")["attention.published"].value
+        peak = device.peak_flop_per_s["bfloat16"]
+        of_attention = value_of("training.attention", said) * max(1.0, published * peak / best)
+    found = {"step.product": slower, "step.attention": of_attention}
+    if "training.softmax" in said:
+        found["attention.softmax"] = said["training.softmax"]
+    return replace(device, constants={**said, **found})
+
+
+def as_trained(
+    step: Lowered,
+    graph: Graph,
+    said: Mapping[str, float],
+    dtype: str,
+    master_weights: bool,
+    low: str = "",
+) -> Lowered:
+    """Return the kernels of a training step as its stack runs them, by the constants that it says.
+
+    With `master_weights` the loss is computed in 32 bit, of logits that are cast, and a fused Adam
+    updates all weights at once. Rows are sorted by experts, and back. Products of layers run in a
+    type of their own where `low` names one: what several of them read is cast once, and a gradient
+    for the two that read it.
+    """
+    if not said or not any(op.part == "backward" for op in graph.ops):
+        return step
+    constants, _ = numbers(said, dtype, master_weights)
+    master = master_weights and precision(dtype).compute in HALVES
+    kinds = {op.name: op.kind for op in graph.ops}
+    update_bytes = constants["update_bytes"]
+    fused = update_bytes and any(op.kind == "adam" for op in graph.ops)
+    added: dict[tuple[str, Part], list[Kernel]] = {}
+    for one in _added(graph, constants, master, low):
+        added.setdefault((one.op, one.pass_), []).append(one)
+    kernels: list[Kernel] = []
+    updates: list[Kernel] = []
+    for kernel in step.kernels:
+        if kernel.pass_ == "update":
+            updates.append(kernel)
+            continue
+        kernels += [_typed(kernel, kinds, master, low), *added.pop((kernel.op, kernel.pass_), ())]
+    kernels += [one for some in added.values() for one in some]
+    if fused:
+        count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
+        updates = [fused_update(update_bytes * count, count, constants["refresh_bytes"] * count)]
+    return replace(step, kernels=(*kernels, *updates))
+
+
+def fused_update(moved: float, parameters: float, refreshed: float = 0.0) -> Kernel:
+    """Return the kernel of a fused Adam that moves so many bytes for so many parameters.
+
+    What is `refreshed` once a step, such as gradients set to zero, is of the same kernel.
+    """
+    flop = OPTIMIZER_FLOP * parameters
+    return Kernel("", "adam", "update", "float32", "vector", flop, moved + refreshed)
+
+
+def _typed(kernel: Kernel, kinds: Mapping[str, str], master: bool, low: str) -> Kernel:
+    """Return a kernel in the type that it runs in: of the loss 32 bit, twice the bytes of 16."""
+    kind = kinds.get(kernel.op)
+    if master and kind == "cross_entropy" and kernel.dtype in HALVES:
+        return kernel._replace(bytes=2 * kernel.bytes, dtype="float32")
+    if low and kernel.unit == "matrix" and kind in LOW_KINDS and in_layer(kernel.op):
+        return kernel._replace(dtype=low)
+    return kernel
+
+
+def in_layer(row: str) -> bool:
+    """Whether a row of a language model belongs to one of its layers, `block1` and on."""
+    return row.startswith("block")
+
+
+def piece_of(row: str) -> str:
+    """Return the piece that a row belongs to: what is no layer's stands before or after them."""
+    head = row.partition("/")[0]
+    if in_layer(head):
+        return head
+    return FIRST if head.startswith(_BEFORE) else LAST
+
+
+def _added(
+    graph: Graph, constants: Mapping[str, float], master: bool, low: str
+) -> Iterator[Kernel]:
+    """Yield kernels that a stack adds.
+
+    They are casts of logits and of operands, the sorting of rows, and the sums of gradients with
+    those of other micro-batches, of each layer at once.
+    """
+    passes: Sequence[Part] = ("forward", "backward")
+    seen: set[str] = set()
+    for op in graph.ops:
+        if op.kind not in (*LOW_KINDS, "cross_entropy"):
+            continue
+        x = graph.tensors[op.inputs[0]]
+        is_low = low and op.kind in LOW_KINDS and in_layer(op.name)
+        for pass_, name in zip(passes, (op.inputs[0], op.outputs[0]), strict=True):
+            if op.kind == "cross_entropy" and master and x.dtype in HALVES:
+                moved = 6.0 * x.size  # 2 read and 4 written, or back
+                yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, moved)
+            if op.kind == "experts" and constants["routed_bytes"]:
+                moved = constants["routed_bytes"] * x.size * float(str(op.attrs["per_token"]))
+                yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
+            if is_low and name not in seen:
+                seen.add(name)
+                moved = constants["quantised_bytes"] * graph.tensors[name].size
+                yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
+    if constants["accumulate_bytes"]:
+        sizes: Counter[str] = Counter()
+        rows: dict[str, str] = {}
+        for op in (one for one in graph.ops if one.part == "update"):
+            sizes[piece := piece_of(op.inputs[0])] += graph.tensors[op.inputs[0]].size
+            rows.setdefault(piece, op.of)
+        for piece, size in sizes.items():
+            moved = constants["accumulate_bytes"] * size
+            yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, moved)
+
+
+def sizes_of(
+    graph: Graph, said: Mapping[str, float], dtype: str, master_weights: bool
+) -> dict[str, int]:
+    """Return the bytes of what a stack with `master_weights` holds otherwise than the graph has it.
+
+    Those are states, the optimizer's weights among them, gradients, what an update drops inside,
+    and beside logits their copies, by the names of tensors and ops (`count.live_bytes`).
+    """
+    if not (said and master_weights and precision(dtype).mixed):
+        return {}
+    constants, _ = numbers(said, dtype, master_weights)
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        size = graph.tensors[op.inputs[0]].size if op.inputs else 0
+        if op.part == "update":
+            found[op.name] = 0
+            found[op.inputs[-1]] = round(constants["gradient_bytes"] * size)
+            for name in op.inputs[1:-1]:
+                found[name] = round(constants["state_bytes"] / (len(op.inputs) - 2) * size)
+        elif op.kind == "cross_entropy":
+            found[op.name] = round(constants["logit_bytes"] * size)
+    return found
