@@ -86,17 +86,17 @@ def step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str
     """Return the constants of steps, which ops by themselves move where steps confirm them.
 
     Ops on a GPU are short and cold, so they move no step by themselves. Beside steps they do if
-    steps that are left out are then missed by less than under constants that steps alone told.
+    steps that are left out are then missed by less than under constants that steps alone tell.
     """
     steps = [case for case in columns.cases if not case.alone]
     if columns.device.kind != "gpu" or len(steps) == len(columns.cases):
         return fitted([columns], priors)
     if not steps:
         return constants_of(priors)
-    own, told = Columns(steps), np.array([not case.alone for case in columns.cases])
+    own, places = Columns(steps), np.array([not case.alone for case in columns.cases])
     apart, both = fitted([own], priors), fitted([columns], priors)
     families = [case.family for case in columns.cases]
-    of_both = left_out(columns, priors, both, families=families)[told]
+    of_both = left_out(columns, priors, both, families=families)[places]
     of_own = left_out(own, priors, apart, families=[case.family for case in steps])
     return both if np.abs(of_both).mean() < np.abs(of_own).mean() else apart
 

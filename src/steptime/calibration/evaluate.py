@@ -163,8 +163,8 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
 def scored_at(cases: Sequence[Case], constants: Constants) -> list[Scored]:
     """Return what constants say of the cases of one device, its own ones of ops by themselves."""
     found: list[Scored] = []
-    told = cases[0].device.calibration
-    by_itself: Constants = {**told.get("alone", {}), **ends_of(told)}
+    table = cases[0].device.calibration
+    by_itself: Constants = {**table.get("alone", {}), **ends_of(table)}
     for alone, at in ((True, {**constants, **by_itself}), (False, constants)):
         if own := [case for case in cases if case.alone is alone]:
             ends = Columns(own).intervals(at)

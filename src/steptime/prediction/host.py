@@ -16,7 +16,7 @@ from steptime.prediction.kernel import Kernel
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
 
-_CALLED = dict.fromkeys(("conv2d_grad_weight", "conv_transpose2d"), "conv2d")  # by what runs them
+_RUN_AS = dict.fromkeys(("conv2d_grad_weight", "conv_transpose2d"), "conv2d")  # by what runs them
 
 Steps = Sequence[tuple[float, float, float]]  # measured ones: seconds of host, of device; a weight
 
@@ -82,7 +82,7 @@ def spent(
     found: dict[str, Counter[str]] = {name: Counter() for name in PASSES}
     found["forward"]["host.step_s"] = 1
     for (pass_, kind), (ops, launches, views) in calls.items():
-        own = f"host.{pass_}_{_CALLED.get(kind, kind.removesuffix('_grad'))}_s"
+        own = f"host.{pass_}_{_RUN_AS.get(kind, kind.removesuffix('_grad'))}_s"
         count = found[pass_]
         count[own if own in known else f"host.{pass_}_op_s"] += ops
         count["host.launch_s"] += launches
