@@ -12,8 +12,9 @@ from steptime.cli.command import note, show
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
+from validation import sets
 from validation.layouts import layouts, tables_in
-from validation.left_out import rows_left_out
+from validation.left_out import BESIDE, rows_left_out
 from validation.score import predicted
 
 ABOUT = """\
@@ -34,15 +35,18 @@ def options(arguments: Sequence[str]) -> Namespace:
         formatter_class=RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("tables", nargs="+", type=Path, metavar="TABLE", help="a table, or a folder of tables")
+    add("tables", nargs="*", type=Path, metavar="TABLE", help="a table, or a folder of tables")
     add("--method", default=DEFAULT, metavar="M", help=f"a method (default: {DEFAULT})")
     add("--stack", metavar="NAME", help="predict every row under this stack, whatever it says")
     add(
         "--left-out",
         action="store_true",
-        help="steps of trainings alone, each set without the constants that published steps told: "
-        "they go only as far from neutral as the other sets given say; with one set, not at all",
+        help="each row without the constants that its set told, as their `rows` say: of steps its "
+        "set is left out, of servings its model and its device, of ops its device; the others of "
+        "these tables, and of the stages of the fit, say what they are then",
     )
+    add("--data", type=Path, default=BESIDE, help="reference data for --left-out of ops")
+    add("--sets", action="store_true", help="print the sets, and how many constants each told")
     add("--by", default="block", metavar="NAMES", help=f"groups, of {', '.join(GROUPS)}")
     add("--worst", type=int, default=WORST, metavar="K", help=f"rows shown (default: {WORST})")
     add(
@@ -65,13 +69,18 @@ def answer(given: Namespace) -> Answer:
     if given.calibrate_with and (given.left_out or given.method != DEFAULT):
         other = "--left-out" if given.left_out else f"--method {given.method}"
         raise InputError(f"--calibrate-with goes with --method {DEFAULT}, not with {other}")
+    if given.left_out and given.method != DEFAULT:
+        raise InputError(f"--left-out goes with --method {DEFAULT}, not with {given.method}")
+    if given.sets:
+        return Answer({"owners": sets.census(), "sets": sets.by_set()}, sets.tables(), [])
     tables, unread = tables_in(given.tables)
     if not tables:
-        raise InputError(f"{unread[0] if unread else given.tables[0]}: no table that is known")
-    rows = predicted(tables, given.method, given.stack)
+        raise InputError(f"{[*unread, *given.tables, 'TABLE'][0]}: no table that is known")
+    asked = tables, given.method, given.stack
+    rows = rows_left_out(*asked, given.data) if given.left_out else [*predicted(*asked)]
     by = [word.strip() for word in given.by.split(",") if word.strip()]
     found = errors_of(
-        rows_left_out(rows, given.method) if given.left_out else rows,
+        rows,
         given.method,
         by=by,
         worst=given.worst,

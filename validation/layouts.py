@@ -32,14 +32,16 @@ Row = Mapping[str, Any]
 class Layout(BaseModel):
     """What the columns of a kind of table mean.
 
-    `kind` says who answers (`answers.KINDS`). `texts` are texts with formulas in braces, `numbers`
-    formulas, `measured` formulas of what was measured by the name of the quantity. Rows for which a
-    formula of `refused` is true are not asked, for the reason beside it; those that `ran` were in
-    the memory of their devices. `words` translate cells by column. `rows` are a mapping file's,
-    where a table is of single ops.
+    `key` is the name of its file, by which constants name the set. `kind` says who answers
+    (`answers.KINDS`; `ops` and `cases`: `score.py`), by formulas in braces too. `texts` are texts
+    with such formulas, `numbers` formulas, `measured` formulas of what was measured by the name of
+    the quantity. Rows for which a formula of `refused` is true are not asked, for the reason beside
+    it; those that `ran` were in the memory of their devices. `words` translate cells by column.
+    `rows` are a mapping file's, where a table is of single ops.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    key: str
     name: str
     source: str
     columns: tuple[str, ...]
@@ -55,6 +57,7 @@ class Layout(BaseModel):
 
 
 OWN = Layout(
+    key="papers",
     name=plan_rows.NAME,
     source="a table in the words of `steptime plan`, as `steptime evaluate` reads it",
     columns=plan_rows.COLUMNS,
@@ -66,7 +69,7 @@ OWN = Layout(
 def layouts() -> tuple[Layout, ...]:
     """Return the layouts that are known, those with most columns first."""
     paths = sorted(TABLES.glob("*.toml"))
-    found = [OWN, *(Layout.model_validate(read_toml(path)) for path in paths)]
+    found = [OWN, *(Layout.model_validate({"key": path.stem, **read_toml(path)}) for path in paths)]
     return tuple(sorted(found, key=lambda one: -len(one.columns)))
 
 
@@ -125,7 +128,7 @@ def _question(layout: Layout, row: Row, label: str, place: str, stack: str | Non
         texts["stack"] = stack
     elif "software" in texts:
         texts["stack"] = stack_at(texts["software"], texts["date"])
-    return Question(label, place, KINDS[layout.kind], texts, numbers, measured, ran)
+    return Question(label, place, KINDS[filled(layout.kind, row)], texts, numbers, measured, ran)
 
 
 def stack_at(software: str, date: str) -> str:

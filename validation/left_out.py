@@ -1,195 +1,207 @@
-"""Published steps that the constants of their stack did not see: each group is left out in turn.
+"""Rows predicted by constants that have not seen them; which those are, their `rows` say.
 
-A constant that was chosen on published steps stands between `NEUTRAL`, what it would be without
-them, and what its stack says. How far along that way it goes is fitted to the rows that are left,
-by least squares of which far rows are cut, and predicts those left out: exact at both ends, and
-nearly between them.
+Rows that share a part are left out together (`parts_of`): the set of a step or an exchange, the
+model and the device of a serving, the device of an op. All constants that their sets told are
+fitted to the others: those of a stage of the fit anew (`refits.py`); each other one stands between
+its neutral value and what its file says, as far along that way as least squares of the rows that
+are left say, as if ln(predicted) went evenly along it; rows that are far off count less. With no
+other row it is neutral. Intervals that rows told hold 80 % of the others.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from steptime.calibration.plan_errors import Answered, Predicted, Rows
-from steptime.calibration.plan_rows import Question, Reply
+from steptime.calibration.plan_errors import Predicted
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
+from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.kernel import Interval
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
-from validation.layouts import tables_in
-from validation.score import predicted
+from validation.layouts import Layout
+from validation.refits import refitted
+from validation.score import CaseAnswer, predicted
+from validation.ways import Off, Row, Way, constants_of, far, told_of, ways, with_constants
 
-MEGATRON = ("megatron-2023", "megatron-2024", "megatron-2025")
-NEUTRAL: Mapping[str, tuple[tuple[str, ...], str, float]] = {  # stacks, constant, without steps
-    "products, FSDP": (("fsdp-2022", "fsdp-2023"), "training.products", 1.0),
-    "products, 2023": (("megatron-2023",), "training.products", 1.0),
-    "products, 2024": (("megatron-2024",), "training.products", 1.0),
-    "layer_s, 2021": (("megatron-2021", "megatron-2022"), "training.layer_s", 1e-4),
-    "straggling": ((), "training.straggling", 0.0),
-    "routed_s": (MEGATRON, "training.routed_s", 1e-4),
-    "routed_bytes": (MEGATRON, "training.routed_bytes", 8.0),
-    "expert_hidden": (("megatron-2026",), "training.expert_hidden", 0.0),
-}
 RIDGE, CUT = 0.02, 0.1  # of a constant's way, and of ln(predicted / measured): beyond it far rows
+FARTHEST = 2.0  # times the way
 ROUNDS = 30  # of weights of far rows
-SCALES = ((64, "up to 64"), (512, "65 to 512"), (1 << 30, "more than 512"))  # devices
+FEWEST = 10  # rows that tell a width
+SERVED = frozenset(("ttft_s", "tpot_s", "request_s", "tokens_per_s_per_device"))
+BESIDE = Path(__file__).parents[1].parent / "shared/reference"
+Parts = frozenset[tuple[str, str]]
+PartsOf = Callable[[Row], Parts]
+Labelled = tuple[str, str, Row | InputError]
 
 
-class Left(NamedTuple):
-    """Errors of a group's rows: as told, without constants of steps, and left out; the share in."""
-
-    by: str
-    group: str
-    rows: int
-    told: float
-    neutral: float
-    left_out: float
-    median: float
-    inside: float
+def parts_of(row: Row) -> Parts:
+    """Return what a row shares with those that are left out beside it."""
+    texts = row.question.texts
+    if isinstance(row.question.answer, CaseAnswer):
+        return frozenset({("device", texts["device"])})
+    if row.question.measured.keys() & SERVED:
+        return frozenset({("device", texts["device"]), ("model", texts["model"])})
+    return frozenset({("set", row.set)})
 
 
-class Ways(NamedTuple):
-    """Of each row ln(predicted / measured), as told and without constants of steps.
+def rows_left_out(
+    tables: Mapping[Path, Layout], method: str, stack: str | None = None, data: Path = BESIDE
+) -> list[Predicted]:
+    """Return the rows of tables in their order, each without the constants that it told.
 
-    `way` is what each of these adds [rows, constants].
+    `data` is the folder of reference data, to which stages of the fit are fitted anew.
     """
-
-    told: Floats
-    plain: Floats
-    way: Floats
+    every = labelled(tables, method, stack)
+    return predicted_as(every, left_out(answered(every), method, data))
 
 
-def steps_of(paths: Sequence[Path]) -> list[Answered]:
-    """Return the steps of tables of published ones, and what is predicted of them."""
-    tables = tables_in(paths)[0]
-    steps = {path: layout for path, layout in tables.items() if layout.kind == "step"}
-    return [row for *_, row in predicted(steps, "calibrated") if _is_step(row)]
+def labelled(
+    tables: Mapping[Path, Layout], method: str, stack: str | None = None
+) -> list[Labelled]:
+    """Return the rows of tables: label, place, and what was answered or why it cannot be asked."""
+    return [
+        (label, place, row if isinstance(row, InputError) else Row(layout.key, *row))
+        for path, layout in tables.items()
+        for label, place, row in predicted({path: layout}, method, stack)
+    ]
 
 
-def _is_step(row: Answered | InputError) -> TypeGuard[Answered]:
-    return not isinstance(row, InputError) and "step_s" in row[0].measured.keys() & row[1].values
+def answered(every: Iterable[Labelled]) -> list[Row]:
+    """Return the rows that could be asked."""
+    return [row for *_, row in every if isinstance(row, Row)]
 
 
-def _scale(_: Question, told: Reply) -> str:
-    return next(words for most, words in SCALES if told.devices <= most)
+def predicted_as(every: Iterable[Labelled], rows: Iterable[Row]) -> list[Predicted]:
+    """Return labelled rows, those that could be asked as `rows` are, in their order."""
+    new = iter(rows)
+    return [
+        (label, place, row if isinstance(row, InputError) else next(new)[1:])
+        for label, place, row in every
+    ]
 
 
-GROUPS: Mapping[str, Callable[[Question, Reply], str]] = {
-    "table": lambda asked, _: asked.set,
-    "model": lambda asked, _: asked.texts["model"].partition(",heads")[0],
-    "device": lambda asked, _: asked.texts["device"],
-    "devices": _scale,
-    "stack": lambda _, told: told.stack,
-}
+def left_out(rows: Sequence[Row], method: str, data: Path = BESIDE) -> list[Row]:
+    """Return rows as they are predicted by constants that have not seen them."""
+    after, of_ops = [*rows], [isinstance(row.question.answer, CaseAnswer) for row in rows]
+    for ops in (True, False):
+        places = [i for i, one in enumerate(of_ops) if one is ops and told_of(rows[i])]
+        if not places:
+            continue
+        some, base = [rows[i] for i in places], cost_model(method)
+        off = refitted(some, data) if ops else ways(some, base)
+        new = _moved(off, parts_of) if ops else again(off, parts_of, base)
+        for i, row in zip(places, new, strict=True):
+            after[i] = row
+    return as_wide_as_others(after, parts_of)
 
 
-def _without(base: Method, stacks: tuple[str, ...], name: str, value: float) -> Method:
-    """Return a method with a constant of some stacks, or of all, as if no step had told it."""
-
-    def sees(device: Any, dtype: str, under: Any) -> Any:
-        seen = base.sees(device, dtype, under)
-        known = name in seen.constants and (not stacks or under.stack in stacks)
-        return replace(seen, constants={**seen.constants, name: value}) if known else seen
-
-    return replace(base, sees=sees)
-
-
-def _fitted(ways: Any, off: Any) -> Any:
-    """Return how far each constant goes from neutral, 0, to what its stack says, 1."""
-    weights, found = np.ones(len(off)), np.zeros(ways.shape[1])
-    for _ in range(ROUNDS):
-        scaled = ways * weights[:, None]
-        found = np.linalg.solve(scaled.T @ ways + RIDGE**2 * np.eye(ways.shape[1]), scaled.T @ off)
-        weights = 1 / np.maximum(1.0, np.abs(off - ways @ found) / CUT)
+def shares(off: Off, parts: PartsOf) -> dict[Parts, list[tuple[Way, float]]]:
+    """Return of each group how far the constants that its sets told go by the other rows."""
+    found: dict[Parts, list[tuple[Way, float]]] = {}
+    told: dict[Parts, set[str]] = defaultdict(set)
+    for row in off.rows:
+        told[parts(row)].add(row.set)
+    for group, sets in told.items():
+        rest = np.array([parts(off.rows[i]).isdisjoint(group) for i, _ in off.at])
+        own = [way for way in off.ways if not sets.isdisjoint(way.rows)]
+        moves = np.stack([way.moves for way in own], axis=1) if own else np.empty((len(rest), 0))
+        plain = off.told - moves.sum(axis=1)
+        found[group] = [*zip(own, share(moves[rest], -plain[rest]).tolist(), strict=True)]
     return found
 
 
-def _off(question: Question, reply: Reply) -> float:
-    """Return ln(predicted / measured) of a step."""
-    return log(reply.values["step_s"].value / question.measured["step_s"])
+def share(way: Floats, off: Floats) -> Floats:
+    """Return how far each constant goes from neutral, 0, to what its file says, 1."""
+    weights, found = np.ones(len(off)), np.zeros(way.shape[1])
+    for _ in range(ROUNDS if len(off) else 0):
+        scaled = way * weights[:, None]
+        held = scaled.T @ way + RIDGE**2 * np.eye(way.shape[1])
+        found[:] = np.linalg.solve(held, scaled.T @ off)
+        weights[:] = 1 / np.maximum(1.0, np.abs(off - way @ found) / CUT)
+    return np.clip(found, 0.0, FARTHEST)
 
 
-def _ways(rows: Rows, method: str) -> Ways:
-    """Return how far steps are off, and how much of that each constant of steps moves."""
-    told, base = np.array([_off(*row) for row in rows]), cost_model(method)
-    neutral = []
-    for stacks, name, value in NEUTRAL.values():
-        other = _without(base, stacks, name, value)
-        found = [
-            question.reply(other) if not stacks or reply.stack in stacks else reply
-            for question, reply in rows
-        ]
-        neutral.append([_off(row[0], reply) for row, reply in zip(rows, found, strict=True)])
-    way = told[:, None] - np.array(neutral).T
-    return Ways(told, told - way.sum(axis=1), way)
+def again(off: Off, parts: PartsOf, base: Method) -> Iterator[Row]:
+    """Yield rows as they are predicted with the constants of their group."""
+    methods: dict[Parts, Method] = {}
+    for group, some in shares(off, parts).items():
+        values = defaultdict[str, dict[str, float | None]](dict)
+        for way, along in some:
+            values[way.name] |= way.at(along)
+        methods[group] = with_constants(base, values)
+    for row in off.rows:
+        yield row._replace(reply=row.question.reply(methods.get(parts(row), base)))
 
 
-def _off_left_out(ways: Ways, out: Any) -> Floats:
-    """Return how far rows are off that are `out`: their constants are fitted to all others."""
-    rest = ~out
-    found: Floats = ways.plain[out] + ways.way[out] @ _fitted(ways.way[rest], -ways.plain[rest])
-    return found
+def _moved(off: Off, parts: PartsOf) -> Iterator[Row]:
+    """Yield rows whose quantities are as much larger as the constants of their group say."""
+    found, factors = shares(off, parts), defaultdict[int, dict[str, float]](dict)
+    for at, (i, quantity) in enumerate(off.at):
+        some = found[parts(off.rows[i])]
+        factors[i][quantity] = exp(sum((along - 1) * way.moves[at] for way, along in some))
+    for i, row in enumerate(off.rows):
+        values = {name: _times(row.reply.values[name], by) for name, by in factors[i].items()}
+        yield row._replace(reply=replace(row.reply, values=values))
 
 
-def rows_left_out(rows: Iterable[Predicted], method: str) -> Iterator[Predicted]:
-    """Yield rows in their order, the steps of each set without the constants that it told.
-
-    These are fitted to the steps of the other sets; where there is none, they are neutral. What is
-    no step is a row that cannot be asked.
-    """
-    every = list(rows)
-    steps = [row for *_, row in every if _is_step(row)]
-    if not steps:
-        raise InputError("--left-out is of steps of trainings: there is none")
-    ways, sets = _ways(steps, method), np.array([question.set for question, _ in steps])
-    moved = np.zeros(len(steps))
-    for name in {*sets.tolist()}:
-        out = sets == name
-        moved[out] = _off_left_out(ways, out) - ways.told[out]
-    by = iter(moved.tolist())
-    for label, place, row in every:
-        if isinstance(row, InputError):
-            yield label, place, row
-        elif _is_step(row):
-            yield label, place, (row[0], _moved(row[1], exp(next(by))))
-        else:
-            yield label, place, InputError("--left-out is of steps of trainings")
-
-
-def _moved(reply: Reply, factor: float) -> Reply:
-    """Return a reply of a step's time alone, so many times as long."""
-    time = reply.values["step_s"]
+def _times(time: Interval, factor: float) -> Interval:
     low, high = (None if end is None else factor * end for end in (time.low, time.high))
-    return replace(reply, values={"step_s": Interval(factor * time.value, low, high)}, parts={})
+    return Interval(factor * time.value, low, high)
 
 
-def left_out(rows: Rows) -> Iterator[Left]:
-    """Yield the errors of each group of steps that is left out, group by group."""
-    ways = _ways(rows, "calibrated")
-    for by, group_of in GROUPS.items():
-        names = [group_of(*row) for row in rows]
-        for name in sorted({*names}):
-            out = np.array([one == name for one in names])
-            if out.all():
+def as_wide_as_others(rows: Sequence[Row], parts: PartsOf) -> list[Row]:
+    """Return rows whose widths, where rows told them, hold 80 % of what shares no part with them.
+
+    Where there are too few of the same kind, widths are as they were.
+    """
+    after = [{**row.reply.values} for row in rows]
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        label = row.question.set if isinstance(row.question.answer, CaseAnswer) else row.reply.form
+        for name in row.question.measured.keys() & row.reply.values.keys():
+            if _ends(row.reply.values[name]):
+                alike[label, name].append(i)
+    for (_, name), places in alike.items():
+        need = {i: _need(rows[i], name) for i in places}
+        groups = {i: parts(rows[i]) for i in places}
+        for group in {*groups.values()}:
+            others = [need[i] for i in places if groups[i].isdisjoint(group)]
+            if len(others) < FEWEST:
                 continue
-            found = _off_left_out(ways, out)
-            replies = (row[1] for row, is_out in zip(rows, out, strict=True) if is_out)
-            times = [reply.values["step_s"] for reply in replies]
-            inside = [
-                time.low is not None
-                and time.high is not None
-                and log(time.low / time.value) <= -off <= log(time.high / time.value)
-                for off, time in zip(found, times, strict=True)
-            ]
-            wrong = np.abs(np.expm1(found)).tolist()
-            before, neutral = (
-                fmean(np.abs(np.expm1(some[out]))) for some in (ways.told, ways.plain)
-            )
-            left = fmean(wrong), median(wrong), fmean(inside)
-            yield Left(by, name, len(wrong), before, neutral, *left)
+            by = float(np.quantile(others, LEVEL))
+            for i in (i for i in places if groups[i] == group and _width_told(rows[i])):
+                after[i][name] = _widened(after[i][name], by)
+    both = zip(rows, after, strict=True)
+    return [row._replace(reply=replace(row.reply, values=values)) for row, values in both]
+
+
+def _ends(time: Interval) -> tuple[float, float] | None:
+    """Return how far the ends of an interval are from its value, in ln; None without."""
+    if not time.low or not time.high or not time.low < time.value < time.high:
+        return None
+    return log(time.value / time.low), log(time.high / time.value)
+
+
+def _need(row: Row, name: str) -> float:
+    """Return how many times as wide an interval must be to hold what was measured."""
+    below, above = _ends(row.reply.values[name]) or (1.0, 1.0)
+    off = far(row, name)
+    return off / below if off > 0 else -off / above
+
+
+def _widened(time: Interval, by: float) -> Interval:
+    below, above = _ends(time) or (0.0, 0.0)
+    return Interval(time.value, time.value * exp(-by * below), time.value * exp(by * above))
+
+
+def _width_told(row: Row) -> bool:
+    """Whether a row's set told how wide an interval is."""
+    return any(
+        name.startswith("interval.") and row.set in one.rows
+        for name, one in constants_of(row).items()
+    )

@@ -1,39 +1,68 @@
-"""Print tables of docs/validation.md, or write them: python -m validation.page WHAT PATH ...
+"""Print tables of docs/validation.md, or write them: python -m validation.page WHAT [--write].
 
-    devices DATA [--write]       ops and steps of devices, each left out of the fit in turn; then 60
-                                 of its rows calibrate it, five times
-    plans TABLE ... [--write]    published steps of language models; folders of tables, too
-    networks DATA                whole transformers on devices left out of the fit
+    python -m validation.page WHAT [DATA] [--write]
 
-DATA is a folder with the data sets of others. With --write the tables take the place of those in
-docs/validation.md.
+    summary    what can be claimed, class by class, and what the constants stand on
+    plans      every set, and published steps of language models; as shipped and left out
+    devices    ops and steps of devices, each left out of the fit in turn; then 60 of its rows
+               calibrate it, five times
+    networks   whole transformers on devices left out of the fit; printed alone
+    all        summary, plans and devices
+
+DATA is a folder with the data sets of others, ../shared/reference beside the clone if it is not
+said. With --write the tables take the place of those in docs/validation.md.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from validation.fitting import devices, networks, plans
+from validation.left_out import BESIDE
 
-
-def _networks(arguments: Sequence[str]) -> int:
-    networks.table(Path(arguments[0]), lambda line: print(line, flush=True))
-    return 0
-
-
-PAGES: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "devices": devices.main,
-    "plans": plans.main,
-    "networks": _networks,
+PAGE = Path(__file__).parents[1] / "docs/validation.md"
+score = cache(plans.Score)
+PARTS: Mapping[str, Callable[[Path], str]] = {
+    "summary": lambda data: plans.summary(score(data)),
+    "plans": lambda data: plans.page(score(data)),
+    "devices": devices.page,
 }
+ALL = "all"
+
+
+def marks(part: str) -> tuple[str, str]:
+    """Return the lines between which a part of the page stands."""
+    return (
+        f"<!-- python -m validation.page {part} writes from here -->",
+        f"<!-- to here, {part} -->",
+    )
+
+
+def written(page: str, part: str, text: str) -> str:
+    """Return a page with a part of it written anew."""
+    begin, end = marks(part)
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}\n\n{end}{rest.partition(end)[2]}"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print or write what is asked for, and return the exit code."""
-    if len(arguments) < 2 or arguments[0] not in PAGES:
+    words = [one for one in arguments if one != "--write"]
+    what, data = (*words, ALL)[0] if words else "", Path(words[1]) if words[1:] else BESIDE
+    if what not in (*PARTS, ALL, "networks"):
         print(__doc__, file=sys.stderr)
         return 2
-    return PAGES[arguments[0]](arguments[1:])
+    if what == "networks":
+        networks.table(data, lambda line: print(line, flush=True))
+        return 0
+    for part in PARTS if what == ALL else (what,):
+        text = PARTS[part](data)
+        if "--write" in arguments:
+            PAGE.write_text(written(PAGE.read_text("utf-8"), part, text), "utf-8")
+        else:
+            print(text)
+    return 0
 
 
 if __name__ == "__main__":

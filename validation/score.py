@@ -1,6 +1,6 @@
 """How far predictions are off on published tables, each read by its layout."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,31 @@ from steptime.core.errors import InputError
 from steptime.prediction import cost_model
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
+from validation.fitting import (
+    aiconfigurator,
+    catapult,
+    deepbench,
+    neusight,
+    neusight_models,
+    paradnn,
+)
 from validation.layouts import Layout, questions
 
-WITHOUT_STACK = ("ops", "parameters")  # kinds of rows
+WITHOUT_STACK = ("ops", "cases", "parameters")  # kinds of rows
+OF_OPS = WITHOUT_STACK[:2]
+READERS: Mapping[str, Callable[[Path, str], Iterable[Case]]] = {  # of tables of `cases`, by set
+    "neusight_matmul": neusight.products,
+    "neusight_vector": neusight.vectors,
+    "neusight_conv": neusight.convolutions,
+    "neusight_models": neusight_models.models,
+    "aiconfigurator_products": aiconfigurator.products,
+    "deepbench_gemm": deepbench.products,
+    "deepbench_conv": deepbench.convolutions,
+    "deepbench_rnn": deepbench.recurrent,
+    "catapult_conv": catapult.convolutions,
+    "catapult_dense": catapult.dense,
+    "paradnn_pytorch": paradnn.steps,
+}
 
 
 def evaluate_tables(tables: Mapping[Path, Layout], method: str, **options: Any) -> PlanErrors:
@@ -33,34 +55,42 @@ def predicted(
     for path, layout in tables.items():
         if stack is not None and layout.kind in WITHOUT_STACK:
             raise InputError(f"--stack: {path}: rows of {layout.name} run under none")
-        if layout.kind == "ops":
+        if layout.kind in OF_OPS:
             yield from _ops(path, layout, method)
         else:
             yield from replies(questions(path, layout, stack), method)
 
 
 def _ops(path: Path, layout: Layout, method: str) -> Iterator[Predicted]:
-    said = mapping({**layout.rows, "words": layout.words}, layout.name)
-    for one in _scored(cases_of(path, said), method):
-        label, place = f"{layout.name}, {one.case.kind}", one.case.place
+    if layout.kind == "ops":
+        said = mapping({**layout.rows, "words": layout.words}, layout.name)
+        cases: Iterable[Case] = cases_of(path, said)
+    else:
+        cases = READERS[layout.key](path.parent, path.name)
+    for one in _scored(cases, method):
+        label, place = f"{layout.name}, {one.case.kind}", one.case.place or path.name
         texts, measured = {"device": one.case.device.name}, {"seconds": one.case.seconds}
-        question = Question(label, place, _Op(one.case), texts, {}, measured)
-        yield label, place, (question, _reply(one)) if one.value > 0 else InputError("a size is 0")
+        question = Question(label, place, CaseAnswer(one.case), texts, {}, measured)
+        answer = question, op_reply(one.value, one.low, one.high)
+        yield label, place, answer if one.value > 0 else InputError("a size is 0")
 
 
-class _Op:
-    """The answer to the question of a single op."""
+class CaseAnswer:
+    """The answer to the question of a single op, or of a network as a list of ops."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
 
     def __call__(self, _: Question, method: str | Method) -> Reply:
-        return _reply(_scored([self.case], method)[0])
+        """Return what a method predicts of the case."""
+        [one] = _scored([self.case], method)
+        return op_reply(one.value, one.low, one.high)
 
 
 def _scored(cases: Iterable[Case], method: str | Method) -> list[Scored]:
     return score([*cases], cost_model(method))
 
 
-def _reply(one: Scored) -> Reply:
-    return Reply({"seconds": Interval(one.value, one.low, one.high)})
+def op_reply(value: float, low: float | None, high: float | None) -> Reply:
+    """Return what is told of an op: `seconds`."""
+    return Reply({"seconds": Interval(value, low, high)})

@@ -10,7 +10,14 @@ import pytest
 from places import ROOT
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
-from steptime.hardware.constants import constants_from_table, known, typed, uses, value_of
+from steptime.hardware.constants import (
+    constants_from_table,
+    is_retired,
+    known,
+    typed,
+    uses,
+    value_of,
+)
 from steptime.hardware.stack import Stack, stack_from_table
 
 OLD = ROOT / "tests/data/stacks-0.14"
@@ -55,12 +62,12 @@ def test_an_entry_is_replaced_whole(own: Path) -> None:
 
 
 def test_what_a_stack_is_unlike_is_as_if_nobody_said_it(own: Path) -> None:
-    unlike = '["memory", "kinds.rotary", "training.layer_s", "joins.bias", "backend"]'
+    unlike = '["memory", "kinds.rotary", "training.slowed", "joins.bias", "backend"]'
     write(own, "mine", f'like = "torch-eager"\nunlike = {unlike}')
     mine, base = catalog.stack("mine"), catalog.stack("torch-eager")
     assert (mine.memory, mine.joins, mine.backend) == ({}, {}, "")
     assert base.kinds.keys() - mine.kinds.keys() == {"rotary"}
-    assert base.training.keys() - mine.training.keys() == {"training.layer_s"}
+    assert base.training.keys() - mine.training.keys() == {"training.slowed"}
 
 
 def test_a_base_that_was_written_anew_is_read_anew(own: Path) -> None:
@@ -84,8 +91,8 @@ def test_a_base_that_was_written_anew_is_read_anew(own: Path) -> None:
             "mine.toml: unknown unlike kinds 'rotery'; did you mean 'rotary'?",
         ),
         (
-            'like = "torch-eager"\nunlike = ["training.layer"]',
-            "unknown unlike training 'training.layer'; did you mean 'training.layer_s'?",
+            'like = "torch-eager"\nunlike = ["training.slow"]',
+            "unknown unlike training 'training.slow'; did you mean 'training.slowed'?",
         ),
         ('like = "torch-eager"\nunlike = ["host.step_s"]', "mine.toml: [host] lacks host.step_s"),
     ],
@@ -120,6 +127,7 @@ def test_a_circle_of_two_is_found(own: Path) -> None:
         ("serving.kernel_s", {"value": float("nan")}, "a value 0 or more"),
         ("serving.kernel_s", {"value": 1, "rows": "neusight"}, "'serving.kernel_s.rows' must be a"),
         ("serving.kernel_s", {"value": 1, "fited_on": "I"}, "did you mean 'fitted_on'?"),
+        ("serving.kernel_s", {"value": 1, "why": "", "fitted_on": "I"}, ".why' must be a text"),
         ("product.share", {"value": 0}, "product.share: a value above 0"),
     ],
 )
@@ -145,7 +153,30 @@ def test_what_nobody_says_changes_nothing() -> None:
 
 def test_a_constant_says_the_tables_that_told_it() -> None:
     row = {"value": 2, "spread": 0.1, "fitted_on": "I", "rows": ["neusight"]}
-    assert constants_from_table({"a": {"b": row}}, "x")["a.b"].rows == ("neusight",)
+    one = constants_from_table({"a": {"b": row}}, "x")["a.b"]
+    assert (one.rows, one.fitted_on, one.why) == (("neusight",), "I", "")
+
+
+@pytest.mark.parametrize("row", [{}, {"rows": []}])
+def test_a_constant_that_nothing_told_says_why(row: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        constants_from_table({"a": {"b": {"value": 2, **row}}}, "x.toml")
+    assert str(caught.value) == "x.toml: a.b needs 'rows', the sets that told it, or 'why'"
+    one = constants_from_table({"a": {"b": {"value": 2, **row, "why": "judged"}}}, "x")["a.b"]
+    assert (one.rows, one.why) == ((), "judged")
+    old = constants_from_table({"a": {"b": {"value": 2, **row, "fitted_on": "I"}}}, "x")["a.b"]
+    assert (old.fitted_on, old.why) == ("", "I")  # files of before 0.15
+
+
+MEANT = {  # what files of 0.14 say beside those of today, whose values told nothing left out
+    "megatron-2024": {
+        "training.gradient_bytes": 4, "training.update_bytes": 30, "training.layer_s": 2e-05,
+    },
+    "torch-eager": {
+        "training.layer_s": 0.0001, "training.products": 1, "training.selective_kept": 0.45,
+        "training.logit_bytes": 6, "training.step_s": 0.01, "training.update_bytes": 28,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", sorted(OLD.glob("*.toml")), ids=lambda path: path.stem)
@@ -161,16 +192,18 @@ def test_a_file_of_before_means_what_it_did(path: Path) -> None:
         for name, value in before.items()
         if after.get(name) != value and not name.startswith("host.")  # measured anew
     }
-    assert set(left.values()) <= {NONE}
-    assert not any(after.get(name) for name in left)
-    added = {"training.straggling_devices", "host.backward_conv2d_s"}  # the first stood in code
-    assert after.keys() - before.keys() <= added
-    assert (old.seen, old.since, old.fuses, old.joins) == (
-        new.seen,
-        new.since,
-        new.fuses,
-        new.joins,
-    )
+    meant = MEANT.get(path.stem, {})
+    assert {name: value for name, value in left.items() if value != NONE} == meant
+    assert not any(after.get(name) for name in left.keys() - meant.keys())
+    added = {
+        "training.straggling_devices",
+        "training.step_s",
+        "host.backward_conv2d_s",
+    }  # that stood in code, and in the base
+    assert {name for name in after.keys() - before.keys() if "memory." not in name} <= added
+    assert not {*filter(is_retired, before)}
+    assert (old.since, old.fuses, old.joins) == (new.since, new.fuses, new.joins)
+    assert new.seen in (old.seen, {"models": [], "devices": []})  # what told it is told by another
     anew = {"batch_norm"}  # counts its batches by one more kernel
     assert {k: one[:-1] for k, one in old.kinds.items() if k not in anew} == {
         k: one[:-1] for k, one in new.kinds.items() if k not in anew

@@ -4,13 +4,14 @@ docs/validation.md has the table that this makes. Its figures are of one run eac
 nobody knows: none was fitted but those that the page names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import steptime
+from steptime.core.toml_files import DATA, read_toml
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 SIZES = (2048, 4096, 8192, 10240)
@@ -174,3 +175,26 @@ def test_the_page_says_how_far_off_a_class_is(name: str) -> None:
     shown = f"{start} {found[0]:.0f}% | {found[1]:+.0f}% | {found[2]} |"
     for value, was, near in zip(found, said, NEAR, strict=True):
         assert value == pytest.approx(was, abs=near), shown
+
+
+def figures(table: Mapping[str, object]) -> Iterator[float]:
+    for value in table.values():
+        if isinstance(value, dict):
+            yield from figures(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield float(value)
+
+
+def test_no_file_of_a_device_holds_a_figure_that_is_scored() -> None:
+    """Within a thousandth, and above 100: small whole numbers meet by chance."""
+    rates = [
+        (row[0], rate) for rows in SQUARES.values() for row in rows for rate in row[2:] if rate
+    ]
+    rates += [(name, 1e3 * rate) for name, *pair in STREAMS for rate in pair]
+    held = [
+        (name, rate)
+        for name, rate in rates
+        for one in figures(read_toml(DATA / "devices" / f"{name}.toml"))
+        if rate > 100 and one == pytest.approx(rate, rel=1e-3)
+    ]
+    assert held == []

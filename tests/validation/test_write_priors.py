@@ -13,13 +13,17 @@ def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
 
     path = tmp_path / "gpu.toml"
     path.write_text("# about a\n" + '[a]\nx = {value = 1, spread = 0, fitted_on = "old"}\n')
-    write(path, {"a.y": Constant(0.87654, 0.03, 'six "rows"'), "b.z": Constant(12345.0, 0.0, "z")})
+    more = {
+        "a.y": Constant(0.87654, 0.03, 'six "rows"', ("a",)),
+        "b.z": Constant(12345.0, 0, why="z"),
+    }
+    write(path, more)
     assert path.read_text().startswith("# about a\n\n[a]\n")
     found = constants_from_table(read_toml(path), "gpu.toml")
     assert found == {
-        "a.x": Constant(1, 0, "old"),
-        "a.y": Constant(0.877, 0.03, 'six "rows"'),
-        "b.z": Constant(12300.0, 0.0, "z"),
+        "a.x": Constant(1, 0, why="old"),
+        "a.y": Constant(0.877, 0.03, 'six "rows"', ("a",)),
+        "b.z": Constant(12300.0, 0.0, why="z"),
     }
 
 
@@ -29,9 +33,10 @@ def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Pa
     path = tmp_path / "mine.toml"
     before = 'name = "mine"\n\n[host] # seconds\nstep_s = {}\nview_s = {}\n'
     path.write_text(before)
-    write_lines(path, {"host.step_s": Constant(0.00012345, 0.5, "rows")})
+    write_lines(path, {"host.step_s": Constant(0.00012345, 0.5, "it's", ("a", "b"))})
     assert path.read_text() == before.replace(
-        "step_s = {}", 'step_s = { value = 0.000123, spread = 0.5, fitted_on = "rows" }'
+        "step_s = {}",
+        'step_s = { value = 0.000123, spread = 0.5, fitted_on = "it\'s", rows = ["a", "b"] }',
     )
     with pytest.raises(KeyError):
         write_lines(path, {"host.none_s": Constant(1.0, 0.0, "rows")})

@@ -7,13 +7,14 @@ from steptime.calibration.cases import Case, op_kernels
 from steptime.prediction.kernel import Kernel
 from validation.fitting.rows import device_of, rows
 
+TABLE = "measured/aiconfigurator/gemm.csv.gz"
 THIN = 8  # rows of a product that only reads its weights
 LARGE = 1.5e8  # bytes: more than any cache
 
 
-def products(data: Path) -> Iterator[Case]:
+def products(data: Path, table: str = TABLE) -> Iterator[Case]:
     """Yield linear layers in bfloat16."""
-    for row in rows(data / "measured/aiconfigurator/gemm.csv.gz"):
+    for row in rows(data / table):
         m, n, k = (int(row[name]) for name in "mnk")
         device = device_of(row["device"])
         if row["dtype"] != "bfloat16":
@@ -27,7 +28,7 @@ def weights(data: Path) -> Iterator[Case]:
 
     HBM is faster than these kernels ask for it.
     """
-    for row in rows(data / "measured/aiconfigurator/gemm.csv.gz"):
+    for row in rows(data / TABLE):
         m, n, k = (int(row[name]) for name in "mnk")
         moved = 2.0 * (m * n + m * k + n * k)
         if row["dtype"] != "bfloat16" or m > THIN or moved < LARGE:

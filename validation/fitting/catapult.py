@@ -23,9 +23,9 @@ EVERY = 8  # rows
 MOVES_ABOUT_AS_MUCH = {"adagrad": "momentum", "adadelta": "adam"}  # 7 for 6, 12 for 10 passes
 
 
-def convolutions(data: Path) -> Iterator[Case]:
+def convolutions(data: Path, table: str = "measured/cdecatapult/conv.csv.gz") -> Iterator[Case]:
     """Yield convolution layers, channels last: the forward pass, or a step."""
-    for row in islice(rows(data / "measured/cdecatapult/conv.csv.gz"), 0, None, EVERY):
+    for row in islice(rows(data / table), 0, None, EVERY):
         names = ("b", "size", "c_in", "c_out", "kernel", "stride")
         b, size, c_in, c_out, kernel, stride = (int(row[name]) for name in names)
         sides = same_padding(size, kernel, stride) if row["padding"] == "SAME" else (0, 0)
@@ -39,9 +39,9 @@ def convolutions(data: Path) -> Iterator[Case]:
         yield _case(builder, y, row, "conv layer")
 
 
-def dense(data: Path) -> Iterator[Case]:
+def dense(data: Path, table: str = "measured/cdecatapult/dense.csv.gz") -> Iterator[Case]:
     """Yield dense layers with a bias: the forward pass, or a step."""
-    for row in islice(rows(data / "measured/cdecatapult/dense.csv.gz"), 0, None, EVERY):
+    for row in islice(rows(data / table), 0, None, EVERY):
         b, c_in, c_out = (int(row[name]) for name in ("b", "c_in", "c_out"))
         builder = Builder("layer", precision("float32"), row["optimizer"] != "none")
         x = _leaf(builder, "x", (b, c_in))

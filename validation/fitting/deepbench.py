@@ -10,13 +10,13 @@ from validation.fitting.rows import device_of, rows
 CELLS = {"vanilla": "rnn", "lstm": "lstm", "gru": "gru"}
 
 
-def products(data: Path) -> Iterator[Case]:
+def products(data: Path, table: str = "measured/deepbench/gemm.csv.gz") -> Iterator[Case]:
     """Yield float32 matrix products.
 
     They are columns first: rows of the result here are n. Where both operands lie along the
     contraction, cuBLAS 8 takes larger tiles than later ones do for linear layers.
     """
-    for row in rows(data / "measured/deepbench/gemm.csv.gz"):
+    for row in rows(data / table):
         if row["precision"] != "float32":
             continue
         m, n, k = (int(row[name]) for name in "mnk")
@@ -25,9 +25,9 @@ def products(data: Path) -> Iterator[Case]:
         yield Case(kernels, device, float(row["time_ms"]) / 1e3, "gemm", "repeated", copies=1)
 
 
-def convolutions(data: Path) -> Iterator[Case]:
+def convolutions(data: Path, table: str = "measured/deepbench/conv.csv.gz") -> Iterator[Case]:
     """Yield float32 convolutions and their gradients."""
-    for row in rows(data / "measured/deepbench/conv.csv.gz"):
+    for row in rows(data / table):
         if row["precision"] != "float32":
             continue
         names = ("b", "c_in", "h", "w", "c_out", "filter_h", "filter_w", "pad_h", "pad_w")
@@ -47,9 +47,9 @@ def convolutions(data: Path) -> Iterator[Case]:
                 yield Case(kernels, device, float(row[column]) / 1e3, kind, "repeated")
 
 
-def recurrent(data: Path) -> Iterator[Case]:
+def recurrent(data: Path, table: str = "measured/deepbench/rnn.csv.gz") -> Iterator[Case]:
     """Yield float32 recurrent layers, with inputs as wide as the state, and gradients."""
-    for row in rows(data / "measured/deepbench/rnn.csv.gz"):
+    for row in rows(data / table):
         if row["precision"] != "float32":
             continue
         kind = CELLS[row["cell"]]

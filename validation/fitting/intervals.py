@@ -36,13 +36,15 @@ Groups = Mapping[str, Mapping[str, Floats]]
 class Off:
     """How far a row of a device that was left out is off: ln(measured / predicted).
 
-    `group` is a form, or `host` or `step`, of a stack in `UNTOLD` with `@` and its name.
+    `sets` are those of the row. `group` is a form, or `host` or `step`, of a stack in `UNTOLD` with
+    `@` and its name.
     """
 
     device: str
     group: str
     case: Case
     off: float
+    sets: tuple[str, ...] = ()
 
     @property
     def wider(self) -> bool:
@@ -59,23 +61,29 @@ class Width:
     shared: float
     devices: int
     rows: int
+    sets: tuple[str, ...] = ()
 
     def constants(self, group: str) -> dict[str, Constant]:
         """Return the width as constants of the priors."""
         words = f"{self.rows} rows of {self.devices} devices, each left out of the fit"
         if group == "step":
-            return {"interval.step": Constant(self.shared, 0.0, words)}
+            return {"interval.step": Constant(self.shared, 0.0, words, self.sets)}
         ends = {"own": self.own, "shared": self.shared}
-        return {f"interval.{group}_{end}": Constant(of, 0.0, words) for end, of in ends.items()}
+        return {
+            f"interval.{group}_{end}": Constant(of, 0.0, words, self.sets)
+            for end, of in ends.items()
+        }
 
 
-def off_of(cases: Sequence[Case], constants: Mapping[str, float]) -> list[Off]:
+def off_of(
+    cases: Sequence[Case], constants: Mapping[str, float], sets: tuple[str, ...] = ()
+) -> list[Off]:
     """Return how far the rows of one device are off under constants of others."""
     columns = Columns(cases)
     off, predicted = logs(columns, constants), columns.predicted(constants)
     bare = Columns([replace(case, condition="repeated") for case in cases]).predicted(constants)
     return [
-        Off(case.device.name, _group(case, kernels_s / whole_s), case, float(one))
+        Off(case.device.name, _group(case, kernels_s / whole_s), case, float(one), sets)
         for case, one, whole_s, kernels_s in zip(cases, off, predicted, bare, strict=True)
     ]
 
@@ -131,7 +139,9 @@ def widths(rows: Sequence[Off], old: float = 1.0) -> dict[str, Width]:
         if count == 1:
             shared = max(shared, found["all"].shared if "all" in found else 0.0)
         rows_of = sum(map(len, devices))
-        found[group] = Width(max(own, LEAST), max(shared, LEAST), count, rows_of)
+        told = [one for one in rows if group in (one.group, "all")]
+        sets = tuple(dict.fromkeys(name for one in told for name in one.sets))
+        found[group] = Width(max(own, LEAST), max(shared, LEAST), count, rows_of, sets)
     return found
 
 
@@ -150,7 +160,8 @@ def constants_of(rows: Sequence[Off], leave: str = "", stack: str = "") -> dict[
     old = older(told)
     of = f"@{stack}" if stack else ""
     words = f"{len(told)} rows of devices left out of the fit: GPUs before Volta beside later ones"
-    made = {} if of else {"interval.old": Constant(old, 0.0, words)}
+    sets = tuple(dict.fromkeys(name for one in told for name in one.sets))
+    made = {} if of else {"interval.old": Constant(old, 0.0, words, sets)}
     for group, width in widths(told, old).items():
         if group.partition("@")[1:] == of.partition("@")[1:]:
             made |= width.constants(group.partition("@")[0])

@@ -8,9 +8,9 @@ from steptime.prediction.kernel import Kernel
 from validation.fitting.rows import device_of, drawn
 
 
-def products(data: Path) -> Iterator[Case]:
+def products(data: Path, table: str = "measured/neusight/ops_matmul.csv.gz") -> Iterator[Case]:
     """Yield linear layers and batched products: result [b, m, n], contraction k."""
-    for row in drawn(data / "measured/neusight/ops_matmul.csv.gz"):
+    for row in drawn(data / table):
         b, m, n, k = (int(row[name]) for name in "bmnk")
         if row["op"] == "bmm":
             kernels = op_kernels("matmul", ((b, m, k), (b, k, n)), {}, "float32")
@@ -26,9 +26,9 @@ WITH_SCALAR = dict.fromkeys((f"{name}u" for name in TWO_INPUTS), "relu")  # call
 ROWS = {"softmax": "softmax", "ln": "layer_norm"}
 
 
-def vectors(data: Path) -> Iterator[Case]:
+def vectors(data: Path, table: str = "measured/neusight/ops_vector.csv.gz") -> Iterator[Case]:
     """Yield elementwise ops, softmax and layer norm over [b, h]."""
-    for row in drawn(data / "measured/neusight/ops_vector.csv.gz", 120):
+    for row in drawn(data / table, 120):
         b, h = int(row["b"]), int(row["h"])
         kernel = vector(row["op"], b, h)
         group = (
@@ -52,14 +52,16 @@ def vector(op: str, b: int, h: int) -> Kernel:
 FIRST = 400  # convolutions of a run, of 3,000: their host is not yet slowed down
 
 
-def convolutions(data: Path, first: bool = False) -> Iterator[Case]:
+def convolutions(
+    data: Path, table: str = "measured/neusight/ops_conv.csv.gz", first: bool = False
+) -> Iterator[Case]:
     """Yield square convolutions without bias, 3x3 with stride 1 nearly everywhere.
 
     Their host takes longer with each shape that the run has seen: on every device the shortest
     take 0.1 ms at its start, and 0.35 (V100) to 0.85 ms (P4, P100) at its end. No network has
     thousands of shapes, so that only the `first` ones tell how long a host takes.
     """
-    path = data / "measured/neusight/ops_conv.csv.gz"
+    path = data / table
     for row in drawn(path, FIRST, shuffled=False) if first else drawn(path):
         b, c_in, c_out, kernel, size, stride, pad = (
             int(row[name]) for name in ("b", "c_in", "c_out", "kernel", "size", "stride", "pad")

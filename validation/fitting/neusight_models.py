@@ -10,6 +10,9 @@ from steptime.prediction.kernel import Kernel
 from validation.fitting.neusight import TWO_INPUTS, vector
 from validation.fitting.rows import device_of, rows
 
+TABLE = "measured/neusight/models_measured.csv.gz"
+GRAPHS = "models.csv.gz"  # what they are made of, beside them
+
 
 @dataclass(frozen=True)
 class Rival:
@@ -20,16 +23,17 @@ class Rival:
     roofline_s: float | None
 
 
-def models(data: Path) -> Iterator[Case]:
+def models(data: Path, table: str = TABLE) -> Iterator[Case]:
     """Yield the runs that were measured: forward, or forward and backward without optimizer."""
-    for case, _ in with_rivals(data):
+    for case, _ in with_rivals(data, table):
         yield case
 
 
-def with_rivals(data: Path) -> Iterator[tuple[Case, Rival]]:
+def with_rivals(data: Path, table: str = TABLE) -> Iterator[tuple[Case, Rival]]:
     """Yield the runs with what the tools of the paper predicted."""
-    made = graphs(data)
-    for row in rows(data / "measured/neusight/models_measured.csv.gz"):
+    path = data / table
+    made = graphs(path.with_name(GRAPHS))
+    for row in rows(path):
         seconds = {
             name: float(row[name]) / 1e3 for name in row if name.endswith("_ms") and row[name]
         }
@@ -45,10 +49,10 @@ def with_rivals(data: Path) -> Iterator[tuple[Case, Rival]]:
         yield case, rival
 
 
-def graphs(data: Path) -> Mapping[str, tuple[Kernel, ...]]:
+def graphs(path: Path) -> Mapping[str, tuple[Kernel, ...]]:
     """Return the kernels of each graph, one as often as it runs."""
     found: dict[str, list[Kernel]] = defaultdict(list)
-    for row in rows(data / "measured/neusight/models.csv.gz"):
+    for row in rows(path):
         kernel = kernel_of(row["op"], tuple(map(int, row["dims"].split())), row["part"])
         found[row["graph"]] += [kernel] * int(row["count"])
     return {name: tuple(kernels) for name, kernels in found.items()}

@@ -1,18 +1,32 @@
-"""The tables of docs/validation.md on published steps of language models."""
+"""The tables of docs/validation.md: what can be claimed, every set, and steps of trainings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from steptime.calibration.plan_errors import Predicted, errors_of
+from steptime.prediction import cost_model
 from validation.layouts import tables_in
-from validation.left_out import left_out, steps_of
-from validation.score import evaluate_tables
+from validation.left_out import (
+    Parts,
+    again,
+    answered,
+    as_wide_as_others,
+    labelled,
+    left_out,
+    predicted_as,
+)
+from validation.score import CaseAnswer
+from validation.sets import GROUNDS, census
+from validation.ways import Row, told_of, ways
 
-PAGE = Path(__file__).parents[2] / "docs/validation.md"
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
-BEGIN, END = "<!-- python -m validation.page plans writes from here -->", "<!-- to here, plans -->"
+METHOD = "calibrated"
 TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
-Row = Mapping[str, Any]
+SCALES = ((64, "up to 64"), (512, "65 to 512"), (1 << 30, "more than 512"))  # devices
+BOTH = ("mean", "median", "coverage", "width")
+FORMS = {"plan": "trainings, dense", "experts": "trainings, mixtures", "serve": "servings"}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,71 +40,122 @@ def percent(value: float | None, places: int = 1) -> str:
     return "-" if value is None else f"{value:.{places}%}"
 
 
-def errors(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the cells of the errors of sets or blocks."""
-    return [
-        [
-            *(percent(row[name]) for name in ("mape", "median", "p90", "max")),
-            f"{row['bias']:+.2f}",
-            percent(row["coverage"], 0),
-            percent(row["width"], 0),
-            percent(row["fits"], 0),
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """Return mean, median, coverage and width of errors."""
+    near = [percent(row[name]) for name in ("mape", "median")]
+    return near + [percent(row[name], 0) for name in ("coverage", "width")]
+
+
+def files(data: Path) -> list[Path]:
+    """Return the files and folders of reference data whose tables are scored."""
+    measured = sorted(one for one in (data / "measured").iterdir() if one.is_dir())
+    return [data / "llm", *measured, data / "pytorch-paradnn", EXAMPLES]
+
+
+class Score:
+    """Rows of reference data as shipped, and left out."""
+
+    def __init__(self, data: Path) -> None:
+        self.every = labelled(tables_in(files(data))[0], METHOD)
+        self.rows = answered(self.every)
+        self.after = left_out(self.rows, METHOD, data)
+
+    def both(self, label: Callable[[Row], str] | None = None) -> list[list[str]]:
+        """Return errors of sets, or of what labels rows, as shipped and left out."""
+        shipped, after = (
+            errors_of(_labelled(predicted_as(self.every, rows), rows, label), METHOD).document
+            for rows in (self.rows, self.after)
+        )
+        pairs = zip(shipped["rows"], after["rows"], strict=True)
+        return [
+            [one["set"], one["quantity"], f"{one['cases']:,}", *cells(one), *cells(two)]
+            for one, two in pairs
         ]
-        for row in rows
-    ]
 
 
-def page(paths: Sequence[Path]) -> str:
-    """Return the tables of some files of published steps."""
-    told = evaluate_tables(tables_in([*paths, EXAMPLES])[0], "calibrated").document
-    heads = ["mean", "median", "p90", "max", "bias", "coverage", "width", "fits"]
-    sets = [
-        [row["set"], row["quantity"], str(row["asked"]), str(row["cases"]), *cells]
-        for row, cells in zip(told["rows"], errors(told["rows"]), strict=True)
-    ]
-    steps = [row for row in told["groups"] if row["quantity"] in TIMES]
-    blocks = [
-        [row["set"], row["quantity"], row["block"], str(row["cases"]), *cells]
-        for row, cells in zip(steps, errors(steps), strict=True)
-    ]
-    unasked = [[row["set"], str(row["rows"]), row["reason"]] for row in told["unasked"]]
-    out = [
-        [one.by, one.group, str(one.rows), *map(percent, one[3:7]), percent(one.inside, 0)]
-        for one in left_out(steps_of([*paths, EXAMPLES]))
-    ]
+def _labelled(
+    every: Iterable[Predicted], rows: Sequence[Row], label: Callable[[Row], str] | None
+) -> list[Predicted]:
+    if label is None:
+        return [*every]
+    named = [replace(row.question, set=label(row)) for row in rows]
+    return [(one.set, one.place, (one, row.reply)) for one, row in zip(named, rows, strict=True)]
+
+
+def class_of(row: Row) -> str:
+    """Return what a row is, in words."""
+    answer, quantities = row.question.answer, row.question.measured
+    if isinstance(answer, CaseAnswer):
+        return "single ops and layers" if answer.case.alone else "steps of one device"
+    if "exchange_s" in quantities:
+        return "exchanges"
+    return "models" if "parameters" in quantities else FORMS.get(row.reply.form, row.reply.form)
+
+
+def summary(score: Score) -> str:
+    """Return what can be claimed, class by class, and how many constants stand on what."""
+    heads = ["class", "quantity", "rows", *BOTH, *(f"{name}, left out" for name in BOTH)]
+    owners = [[str(row[name]) for name in ("owner", "constants", *GROUNDS)] for row in census()]
     return "\n\n".join(
         (
-            "### Every set",
-            table(["set", "quantity", "rows", "scored", *heads], sets),
-            "### Times, by what the constants of their stack have seen",
-            table(["set", "quantity", "block", "scored", *heads], blocks),
-            "### Steps of a group that no constant has seen",
-            table(
-                [
-                    "by",
-                    "left out",
-                    "steps",
-                    "as told",
-                    "no constant of steps",
-                    "left out",
-                    "median",
-                    "inside",
-                ],
-                out,
-            ),
-            "### Rows that were not asked",
-            table(["set", "rows", "reason"], unasked),
+            table(heads, [row for row in score.both(class_of) if row[0] != "models"]),
+            "### Constants, and what they stand on",
+            table(["owner", "constants", *GROUNDS], owners),
         )
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the tables, or write them into the page."""
-    text = page([Path(one) for one in arguments if one != "--write"])
-    if "--write" not in arguments:
-        print(text)
-        return 0
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n\n{END}{after}", encoding="utf-8")
-    return 0
+def _scale(row: Row) -> str:
+    return next(words for most, words in SCALES if row.reply.devices <= most)
+
+
+GROUPS: Mapping[str, Callable[[Row], str]] = {
+    "model": lambda row: row.question.texts["model"].partition(",heads")[0],
+    "device": lambda row: row.question.texts["device"],
+    "devices": _scale,
+    "stack": lambda row: row.reply.stack,
+}
+
+
+def groups(rows: Sequence[Row]) -> list[list[str]]:
+    """Return errors of steps of which each group is left out, group by group."""
+    some = [row for row in rows if "step_s" in row.question.measured and told_of(row)]
+    base, found = cost_model(METHOD), []
+    off = ways(some, base)
+    for by, group_of in GROUPS.items():
+
+        def parts(row: Row, by: str = by, of: Callable[[Row], str] = group_of) -> Parts:
+            return frozenset({(by, of(row))})
+
+        after = as_wide_as_others([*again(off, parts, base)], parts)
+        before, now = (
+            errors_of(_labelled((), own, group_of), METHOD).document["rows"]
+            for own in (some, after)
+        )
+        pairs = [(a, b) for a, b in zip(before, now, strict=True) if a["quantity"] == "step_s"]
+        found += [[by, a["set"], str(a["cases"]), *cells(a), *cells(b)] for a, b in pairs]
+    return found
+
+
+def page(score: Score) -> str:
+    """Return the tables of every set, and those of steps of language models."""
+    every = predicted_as(score.every, score.rows)
+    shipped = errors_of(every, METHOD).document
+    heads = [*BOTH, *(f"{name}, left out" for name in BOTH)]
+    steps = [row for row in shipped["groups"] if row["quantity"] in TIMES]
+    blocks = [
+        [row["set"], row["quantity"], row["block"], str(row["cases"]), *cells(row)] for row in steps
+    ]
+    unasked = [[row["set"], str(row["rows"]), row["reason"]] for row in shipped["unasked"]]
+    return "\n\n".join(
+        (
+            "### Every set",
+            table(["set", "quantity", "rows", *heads], score.both()),
+            "### Times, by what the constants of their stack have seen",
+            table(["set", "quantity", "block", "rows", *BOTH], blocks),
+            "### Steps of a model, a device, a scale or a stack that no constant has seen",
+            table(["by", "left out", "rows", *heads], groups(score.rows)),
+            "### Rows that were not asked",
+            table(["set", "rows", "reason"], unasked),
+        )
+    )

@@ -52,7 +52,7 @@ OF_CONVOLUTIONS = {  # where they start, and how far they vary, as a device may 
 
 @dataclass(frozen=True)
 class Stage:
-    """Constants that are fitted together, and the cases that tell them.
+    """Constants that are fitted together, and the cases that tell them, of the sets `rows`.
 
     `free` are their names, and where they start; `priors` is the file that holds them, and those of
     other stages. `words` say what the cases are. Constants in `shared` are the same on all devices;
@@ -66,6 +66,7 @@ class Stage:
     free: Mapping[str, float]
     cases: Callable[[Path], Iterable[Case]]
     words: str
+    rows: tuple[str, ...]
     shared: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
     near: Mapping[str, float] = field(default_factory=dict)
@@ -112,6 +113,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         lambda data: chain(neusight.vectors(data), aiconfigurator.weights(data), vidur.sums(data)),
         "vector ops of NeuSight (float32) and vidur (float16), thin products of AIConfigurator",
+        ("neusight_vector", "aiconfigurator_products", "layer_ops"),
     ),
     "tensor": Stage(
         "gpu",
@@ -123,6 +125,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         aiconfigurator.products,
         "AIConfigurator's linear layers in bfloat16",
+        ("aiconfigurator_products",),
         # plans of published trainings, of which constants were told with 0.92, tell it as well
         held={"product.tensor_share": 0.02, "product.tensor_half_reuse": 0.1},
         freedom=3,  # three devices, of which none is strange
@@ -143,6 +146,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         lambda data: (one for one in _products(data) if not _is_strided(one)),
         "products of NeuSight and DeepBench, float32",
+        ("neusight_matmul", "deepbench_gemm"),
         held={
             "product.share": 0.05,
             "product.half_reuse": 0.15,
@@ -160,6 +164,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         lambda data: filter(_is_strided, _products(data)),
         "linear layers of NeuSight, float32, on Pascal",
+        ("neusight_matmul",),
         held={"product.pieces": 0.15, "product.first_bytes": 0.15},
         near={"product.pieces": 0.25},  # two devices that agree tell no spread
     ),
@@ -177,6 +182,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
             catapult.dense(data),
         ),
         "convolutions of NeuSight and DeepBench, layers of CDECatapult in TensorFlow 1, float32",
+        ("neusight_conv", "deepbench_conv", "catapult_conv", "catapult_dense"),
         shared=tuple(OF_CONVOLUTIONS),
         near={name: spread for name, (_, spread) in OF_CONVOLUTIONS.items()},
         stack=catapult.STACK,
@@ -189,6 +195,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         deepbench.recurrent,
         "recurrent layers of DeepBench, float32",
+        ("deepbench_rnn",),
     ),
     "image": Stage(
         "gpu",
@@ -202,12 +209,14 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         lambda data: (one for one in timm.op_by_op(data) if one.kind != "train nhwc"),
         "networks of timm, op by op under autocast",
+        ("timm",),
     ),
     "groups": Stage(
         "gpu",
         {"convolution.groups_share": 0.1},
         lambda data: (one for one in timm.op_by_op(data) if one.kind == "train nhwc"),
         "networks of timm in training with channels last, op by op under autocast",
+        ("timm",),
     ),
     "host": Stage(
         "gpu",
@@ -217,6 +226,7 @@ STAGES: Mapping[str, Stage] = {  # each reads what those before it told
         },
         paradnn.steps,
         "training of fully connected networks in PyTorch ParaDnn, Adam",
+        ("paradnn_pytorch",),
         stack=paradnn.STACK,
     ),
 }
@@ -279,7 +289,7 @@ def whole_fit(stage: Stage, sets: Mapping[str, Sequence[Case]]) -> dict[str, Con
     count = sum(len(one.cases) for one in columns)
     words = f"{stage.words}: {len(sets)} devices, {count} rows"
     spreads |= stage.near
-    found = {name: Constant(values[name], spreads[name], words) for name in stage.free}
+    found = {name: Constant(values[name], spreads[name], words, stage.rows) for name in stage.free}
     for name in [name for name in found if name.startswith("host.") or len(sets) == 1]:
         spread = max(found[name].spread, stage.known()[name].spread)
         # a laboratory shares its hosts, and one device tells nothing of others

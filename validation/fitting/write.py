@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import takewhile
+from json import dumps
 from pathlib import Path
 
 from steptime.core.files import write_whole
@@ -20,8 +21,9 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
         table.setdefault(form, {})[own] = {
             "value": rounded(one.value),
             "spread": rounded(one.spread),
-            "fitted_on": one.fitted_on,
+            "fitted_on": one.fitted_on or None,
             "rows": one.rows or None,
+            "why": one.why or None,
         }
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     head = takewhile(lambda line: line.startswith("#"), lines)
@@ -41,7 +43,8 @@ def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
     for name, one in fitted.items():
         lines[places[name]] = (
             f"{name.partition('.')[2]} = {{ value = {rounded(one.value)!r}, "
-            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}" }}'
+            f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}", '
+            f"rows = {dumps(one.rows)} }}"
         )
     write_whole(path, "\n".join(lines) + "\n")
 

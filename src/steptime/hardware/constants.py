@@ -1,4 +1,4 @@
-"""The named constants of a model of time: a value, how far it varies, and what it was fitted on.
+"""The named constants of a model of time: a value, how far it varies, and what told it, or why.
 
 A constant has one owner: a kind of device (`data/priors`), a software stack (`data/stacks`), a host
 or a link. What those of a stack are, and what changes nothing where nobody says them, is declared
@@ -19,13 +19,16 @@ class Constant(NamedTuple):
     """A prior: most devices have a constant within `value` * or / exp(`spread`).
 
     A spread of 0 says that the constant is the same everywhere. Units are in the name; what is yes
-    or no has a `value` of True or False. `rows` are the tables that told it, where that is known.
+    or no has a `value` of True or False. `rows` are the sets of rows that told it (`python -m
+    validation --sets`), which `fitted_on` describes. What no rows told says `why`: a source, a
+    definition, a measurement of one's own, or, where it begins with "judged", a judgement.
     """
 
     value: float
     spread: float
-    fitted_on: str
+    fitted_on: str = ""
     rows: tuple[str, ...] = ()
+    why: str = ""
 
 
 NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that changes nothing
@@ -35,12 +38,8 @@ NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that change
 }
 _HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE: Check = (lambda value: type(value) in {int, float, bool}, "a number, true or false")
-_CONSTANT: dict[str, Check] = {
-    "value": _VALUE,
-    "spread": NUMBER,
-    "fitted_on": TEXT,
-    "rows": TEXTS,
-}
+_CONSTANT: dict[str, Check] = {"value": _VALUE, "spread": NUMBER, "rows": TEXTS}
+_CONSTANT |= dict.fromkeys(("fitted_on", "why"), TEXT)
 
 
 @cache
@@ -52,7 +51,12 @@ def known(use: str) -> Mapping[str, str]:
 
 def uses() -> tuple[str, ...]:
     """Return the uses that a stack may have constants for."""
-    return tuple(packaged("constants.toml"))
+    return tuple(use for use in packaged("constants.toml") if use != "neutral")
+
+
+def is_retired(name: str) -> bool:
+    """Whether nothing reads a constant any more, by its full name, that older files may say."""
+    return name in packaged("retired.toml")["constants"]
 
 
 def typed(use: str, said: Mapping[str, float]) -> tuple[dict[str, float], dict[str, bool]]:
@@ -80,7 +84,8 @@ def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Cons
     """Return the constants of a TOML table of forms by `form.name`; `where` is named in errors.
 
     Those that a stack may have are what `data/constants.toml` says: numbers of 0 or more, factors
-    above 0, yes or no. All others are above 0. Raises `InputError` for what is not so.
+    above 0, yes or no. All others are above 0. Raises `InputError` for what is not so, and for one
+    that says neither `rows` nor `why`. Files of before 0.15 say all reasons in `fitted_on`.
     """
     found: dict[str, Constant] = {}
     for form, rows in table.items():
@@ -89,7 +94,7 @@ def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Cons
             key = f"{form}.{name}"
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: {key} must be a table, not {shorten(row)}")
-            given = checked(row, _CONSTANT, ("value", "fitted_on"), where, f"{key}.")
+            given = checked(row, _CONSTANT, ("value",), where, f"{key}.")
             found[key] = _constant({"spread": 0.0, **given}, declared.get(key), where, key)
     return found
 
@@ -97,6 +102,10 @@ def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Cons
 def _constant(given: Mapping[str, Any], what: str | None, where: str, key: str) -> Constant:
     """Return a constant whose value is what it must be, a flag as True or False."""
     one = Constant(**given)
+    if not one.rows:
+        one = one._replace(fitted_on="", why=one.why or one.fitted_on)
+    if not one.rows and not one.why:
+        raise InputError(f"{where}: {key} needs 'rows', the sets that told it, or 'why'")
     if what == "flag":
         one = one._replace(value=one.value > _HALF)
     elif isinstance(one.value, bool):

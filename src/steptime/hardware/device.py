@@ -42,11 +42,10 @@ class Device:
     reports it; `unverified` names the figures that should be checked before they are relied on.
     What no method reads stands in `details` as the file says it, its numbers with their units in
     their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
-    `cores`, `l2_bytes`, `process_nm`, `capped_flop_per_s` (of long products in bfloat16 within the
-    limit of power), `maker`, `architecture` and `memory_type` are taken from there, and
-    `usable_share`, the part of `memory_bytes` that a program can have (`usable_bytes`; None: as the
-    maker's other cards). `only_by_name`
-    keeps figures of one paper out of what others mean by a word such as "k80". `calibration` is
+    `cores`, `l2_bytes`, `process_nm`, `maker`, `architecture` and `memory_type` are taken from
+    there, and `usable_share`, the part of `memory_bytes` that a program can have (`usable_bytes`;
+    None: as the maker's other cards). `only_by_name` keeps figures of one paper out of what
+    others mean by a word such as "k80". `calibration` is
     what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
     model, which the method `calibrated` fills in from priors and calibration.
     """
@@ -71,7 +70,6 @@ class Device:
     cores: int | None = None
     l2_bytes: float | None = None
     process_nm: float | None = None
-    capped_flop_per_s: float | None = None
     maker: str | None = None
     architecture: str | None = None
     memory_type: str | None = None
@@ -223,7 +221,7 @@ _OF_LINK: Numbers = {
     "reached_GB_per_s": ("reached_bytes_per_s", GB),
 }
 # read since there were records: unknown, they change no hash
-LATER = ("arrays", "array_side", "capped_flop_per_s")
+LATER = ("arrays", "array_side")
 DETAILS = {  # number of [details]: (field, factor to SI, type)
     "multiprocessors": ("multiprocessors", 1, int),
     "compute_units": ("multiprocessors", 1, int),
@@ -234,7 +232,6 @@ DETAILS = {  # number of [details]: (field, factor to SI, type)
     "last_cache_MiB": ("l2_bytes", 2.0**20, float),
     "process_nm": ("process_nm", 1.0, float),
     "usable_GiB": ("usable_bytes", GIB, float),
-    "capped_bfloat16_TFLOP_per_s": ("capped_flop_per_s", TFLOP, float),
 }
 DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
 _COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.hardware.constants import Constant, constants_from_table, known
+from steptime.hardware.constants import Constant, constants_from_table, is_retired, known
 from steptime.hardware.constants import uses as uses_of_stacks
 
 
@@ -132,10 +132,11 @@ def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = 
         kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
     joins = given.pop("joins", {})
     joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
-    unlike = given.pop("unlike", ())
+    unlike = [name for name in given.pop("unlike", ()) if not is_retired(name)]
     said = {**given, "joins": joins, "kinds": kinds}
     for use in uses_of_stacks():
-        said[use] = constants_from_table({use: given.get(use, {})}, where)
+        own = {k: row for k, row in given.get(use, {}).items() if not is_retired(f"{use}.{k}")}
+        said[use] = constants_from_table({use: own}, where)
         for name in said[use]:
             if name.partition("_")[0] not in _HOST_PASSES:
                 one_of(use, name, known(use), where)

@@ -142,9 +142,7 @@ class StepModel:
         """Return the model of another graph, of a step on `batch` examples, on the same device."""
         other = copy(self)
         other.workload = replace(self.workload, batch_per_replica=batch)
-        for name in ("_lowered", "_counted", "_memory", "_timelines"):
-            vars(other)[name] = {}
-        vars(other)["_latest"] = (batch, graph)
+        vars(other).update({name: {} for name in _KEPT}, _latest=(batch, graph))
         return other
 
     @cached_property
@@ -234,16 +232,14 @@ class StepModel:
         if wanted not in self._lowered:
             graph = self.graph(wanted)
             step = self.method.lower(graph, self.workload.dtype, self.settings)
-            self._lowered[wanted] = as_trained(step, graph, self.said, *self._types, self.low)
+            types = self.workload.dtype, self.stack.master_weights
+            self._lowered[wanted] = as_trained(step, graph, self.said, *types, self.low)
         return self._lowered[wanted]
-
-    @property
-    def _types(self) -> tuple[str, bool]:
-        return self.workload.dtype, self.stack.master_weights
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
-        return sizes_of(self.graph(batch), self.said, *self._types)
+        types = self.workload.dtype, self.stack.master_weights
+        return sizes_of(self.graph(batch), self.said, *types)
 
     def living(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""
@@ -318,10 +314,8 @@ class StepModel:
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
-        lowered = self.lowered(batch)
-        needs = self.needs(batch)
-        fits = needs.fit(self.device)
-        remarks = self.remarks(batch)
+        lowered, needs = self.lowered(batch), self.needs(batch)
+        fits, remarks = needs.fit(self.device), self.remarks(batch)
         if not fits:
             remarks = (needs.too_large(self.device), *remarks)
         counted = self.counted(batch)
@@ -383,15 +377,16 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if self.fabric is None:
-            if workers > 1:
-                raise no_link(workers)
-            return 0.0
-        return self.collectives[name](size_bytes, workers, self.fabric)
+        if self.fabric is None and workers > 1:
+            raise no_link(workers)
+        return self.collectives[name](size_bytes, workers, self.fabric) if self.fabric else 0.0
 
     def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
         """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
         return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
+
+
+_KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch
 
 
 def no_link(workers: int) -> InputError:

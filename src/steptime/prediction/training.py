@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.graph import Graph, Part
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed, value_of
-from steptime.hardware.device import TFLOP, Device
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.power import limit_of
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import Lowered
 
@@ -38,7 +38,6 @@ def numbers(
         size, whole = SIZE_BYTES[kind.weights], SIZE_BYTES["float32"]
         found |= {"state_bytes": 2 * size, "gradient_bytes": size}
         found["update_bytes"] *= size / whole
-        found |= dict.fromkeys(("refresh_bytes", "cast_bytes"), 0.0)
         found |= {"logit_bytes": 0.0} if size >= whole else {}
     return found, flags
 
@@ -59,10 +58,11 @@ def in_training(device: Device) -> Device:
     slower, of_attention = value_of("training.products", said), 1.0
     if (device.architecture or "").startswith(NEWER):
         slower *= value_of("training.products_new", said)
-        best = float(device.details.get("best_bfloat16_TFLOP_per_s", inf)) * TFLOP
         published = catalog.constants_of("gpu")["attention.published"].value
-        peak = device.peak_flop_per_s["bfloat16"]
-        of_attention = value_of("training.attention", said) * max(1.0, published * peak / best)
+        limit = limit_of(device, said, "matrix", "bfloat16")
+        late = 0.0 if limit is None else published * limit.peak_flop_per_s * limit.flop_j
+        late /= 1.0 if limit is None else limit.alone_w
+        of_attention = value_of("training.attention", said) * max(1.0, late)
     found = {"step.product": slower, "step.attention": of_attention}
     if "training.softmax" in said:
         found["attention.softmax"] = said["training.softmax"]
@@ -104,17 +104,14 @@ def as_trained(
     kernels += [one for some in added.values() for one in some]
     if fused:
         count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-        updates = [fused_update(update_bytes * count, count, constants["refresh_bytes"] * count)]
+        updates = [fused_update(update_bytes * count, count)]
     return replace(step, kernels=(*kernels, *updates))
 
 
-def fused_update(moved: float, parameters: float, refreshed: float = 0.0) -> Kernel:
-    """Return the kernel of a fused Adam that moves so many bytes for so many parameters.
-
-    What is `refreshed` once a step, such as gradients set to zero, is of the same kernel.
-    """
+def fused_update(moved: float, parameters: float) -> Kernel:
+    """Return the kernel of a fused Adam that moves so many bytes for so many parameters."""
     flop = OPTIMIZER_FLOP * parameters
-    return Kernel("", "adam", "update", "float32", "vector", flop, moved + refreshed)
+    return Kernel("", "adam", "update", "float32", "vector", flop, moved)
 
 
 def _typed(kernel: Kernel, kinds: Mapping[str, str], master: bool, low: str) -> Kernel:

@@ -221,23 +221,6 @@ def test_power_bounds_what_lasts() -> None:
     assert capped_s(work, 1.0, 1, None) == 0
 
 
-def test_a_published_product_replaces_the_cap_of_matrix_units() -> None:
-    # 80 W are left at 20 TFLOP/s of bfloat16, half of its peak: 4 pJ, of tf32 at half the rate 8
-    device = replace(
-        AMPERE,
-        peak_flop_per_s={"float32": 4e12, "bfloat16": 4e13, "tf32": 2e13},
-        vector_flop_per_s={"float32": 4e12},
-        peak_w=100.0,
-        process_nm=10.0,
-        capped_flop_per_s=2e13,
-    )
-    joules = {"float32": 5e-12, "bfloat16": 4e-12, "tf32": 8e-12}
-    for dtype, each in joules.items():
-        limit = limit_of(device, POWER, "matrix", dtype)
-        assert limit is not None
-        assert limit.flop_j == pytest.approx(each)
-
-
 def test_tiles_that_are_half_empty_draw_power() -> None:
     """A result of 128 x 200 takes two tiles of 128 x 128."""
     work = kernel(3, 128, 200, 1000)

@@ -148,8 +148,8 @@ def test_states_on_the_host() -> None:
     n = on.parameters
     kept, moved = (step(Plan(data=8, zero=1, offload=one), 8, on) for one in ("none", "optimizer"))
     assert (kept.memory[0].states, moved.memory[0].states) == (pytest.approx(12 * n / 8), 0)
-    # the host of 8 devices updates all of them: 30 bytes a parameter at 2 x 204.8 GB/s
-    assert moved.update_s == pytest.approx(30 * n / (2 * 204.8e9))
+    # the host of 8 devices updates all of them: 28 bytes a parameter at 2 x 204.8 GB/s
+    assert moved.update_s == pytest.approx(28 * n / (2 * 204.8e9))
     copied = waits(moved, "host")["states"]
     assert copied.bytes == pytest.approx((4 + 2) * n / 8)  # gradients out, weights back
     assert copied.total_s == pytest.approx(6 * n / 8 / PCIE, rel=1e-3)
@@ -339,18 +339,18 @@ def test_memory_by_part_is_that_of_hand_arithmetic() -> None:
     assert held.logits > s * b * words / t * (2 + 4 + 4)
 
 
-def test_a_search_computes_as_few_layers_again_as_fit() -> None:
+def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory() -> None:
     fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "micro_batch": 1}
     how: dict[str, Any] = {"batch": 1, "length": 98304, "inside": "nvlink-4"}
     best = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **fixed)["best"]
     fewest = best["plan"]["recompute_layers"]
     assert best["plan"]["recompute"] == "full"
     own = {**fixed, "data": 1, "sequence": True, "recompute": "full"}
-    fits = [
-        steptime.plan("llama3_8b", "h100-sxm5", **how, **own, recompute_layers=n)["fits"]
+    held = [
+        steptime.plan("llama3_8b", "h100-sxm5", **how, **own, recompute_layers=n)["memory"]
         for n in (fewest - 1, fewest)
     ]
-    assert fits == [False, True]
+    assert [one["total_bytes"] <= 0.95 * one["device_bytes"] for one in held] == [False, True]
     chosen = {**fixed, "recompute": "full"}
     told = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **chosen)
     assert "recompute_layers" not in told["best"]["plan"]  # as the user chose

@@ -13,6 +13,7 @@ import pytest
 
 import steptime
 from steptime.core.errors import InputError
+from steptime.core.units import seconds
 from steptime.core.workload import RECOMPUTES, Plan
 from steptime.questions.plan.best import answer, searched, told_apart
 from steptime.questions.plan.faults import Asked, fault
@@ -340,8 +341,19 @@ def test_experts_lie_inside_the_replicas() -> None:
     assert rows[0].bytes == 4 * 8 * 2048 * 2 * 2048 * 2  # out and back, both passes; k rows of 2 B
 
 
-def test_what_fills_the_memory_is_told() -> None:
-    told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
+def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share() -> None:
+    told = steptime.plan("mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048)
     room, first = told["best"]["memory"]["device_bytes"], told["rows"][0]
     assert 0.95 * room < first["total_bytes"] <= room
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
+    leaves = next(row for row in told["rows"] if row["total_bytes"] <= 0.95 * room)
+    assert "it fills 98.3 % of the memory; tensor 4 x data 2" in told["answer"]
+    assert told["answer"].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
+
+
+def test_layers_computed_again_are_as_many_as_leave_a_share_of_the_memory() -> None:
+    told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
+    room = told["best"]["memory"]["device_bytes"]
+    some = [row for row in told["rows"] if row["recompute_layers"]]
+    assert some
+    assert all(row["total_bytes"] <= 0.95 * room for row in some)

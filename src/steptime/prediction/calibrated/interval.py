@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from steptime.prediction.calibrated.form import Constants
 
-WHOLE = ("plan", "experts", "serve", "served")  # steps of plans and of servers
 LEVEL = 0.8  # of what is measured lies in an interval
 E = 2.718281828459045
 
@@ -36,8 +35,7 @@ def bounds(
 
     That is exp(0.5), since the two parts add as squares; 0.8 of it is shared. A device never seen
     is `wider` times as far off; kernels `in_step` share more than one that is measured by itself.
-    Whole steps of many devices share `unseen` more, and on a device beyond those that were measured
-    miss less than kernels do.
+    Whole steps of many devices share what is `unseen`, too.
     """
     at = form if {f"interval.{form}_low", f"interval.{form}_own"} & constants.keys() else "all"
     low = constants.get(f"interval.{at}_low")
@@ -45,10 +43,8 @@ def bounds(
         return Bounds(E**low, E ** constants[f"interval.{at}_high"], constants["interval.together"])
     own, shared = wider * constants[f"interval.{at}_own"], constants[f"interval.{at}_shared"]
     step = constants.get("interval.step", 0.0) if in_step else 0.0
-    beyond = constants.get("interval.beyond", 0.0)
-    if form in WHOLE:
-        beyond = (unseen**2 + (beyond * constants.get("interval.plan_beyond", 1.0)) ** 2) ** 0.5
-    shared2 = wider**2 * (shared**2 + step**2) + beyond**2
+    beyond2 = constants.get("interval.beyond", 0.0) ** 2 + unseen**2
+    shared2 = wider**2 * (shared**2 + step**2) + beyond2
     half = (own**2 + shared2) ** 0.5
     return Bounds(E**-half, E**half, shared2**0.5 / half)
 

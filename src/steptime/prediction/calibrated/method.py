@@ -171,6 +171,5 @@ METHOD = Method(
     reads=(
         *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker"),
         *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
-        "capped_flop_per_s",
     ),
 )

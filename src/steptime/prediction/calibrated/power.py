@@ -39,10 +39,6 @@ def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) 
     frugal = FRUGAL.get((device.architecture or "").partition(" ")[0], 1.0)
     each = constants["power.tensor_j"] * frugal * NARROW.get(dtype, 1.0)
     each *= 1.0 if "HBM" in (device.memory_type or "") else constants["power.graphics"]
-    if device.capped_flop_per_s and device.peak_w:  # at low clocks, and volts, a FLOP takes less
-        share = device.capped_flop_per_s / device.peak_flop_per_s["bfloat16"]
-        budget_w = device.peak_w * (1 - waiting_share(device, constants))
-        return budget_w / (share * device.peak_flop_per_s[dtype])
     return each * node
 
 

@@ -15,18 +15,22 @@ from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
-from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
+from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, SPARE, Planner
 from steptime.questions.plan.request import Request
 from steptime.questions.plan.step import PlanTime, plan_time, quick
 from steptime.questions.plan.trace import write_trace
 
 KWH_J = 3.6e6
-SPARE = 0.05  # of the memory: peaks that torchtitan publishes are missed by as much at most
 
 
 def fits(planner: Planner, found: PlanTime) -> bool:
     """Whether the fullest device has room."""
     return found.memory[found.fullest].total <= planner.room_bytes
+
+
+def spares(planner: Planner, found: PlanTime) -> bool:
+    """Whether the fullest device leaves as much of its memory as predictions miss."""
+    return found.memory[found.fullest].total <= (1 - SPARE) * planner.room_bytes
 
 
 def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:

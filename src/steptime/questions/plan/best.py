@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
+from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer
-from steptime.questions.plan.answer import answered, bound, cost_of, document, offer_of
+from steptime.questions.plan.answer import (
+    answered,
+    bound,
+    cost_of,
+    document,
+    offer_of,
+    split_in_words,
+)
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
-from steptime.questions.plan.planner import Planner, Shape
+from steptime.questions.plan.planner import SPARE, Planner, Shape
 from steptime.questions.plan.request import Further, Request, sites, split_of
 from steptime.questions.plan.search import (
     MEMORY,
@@ -91,7 +99,7 @@ def searched(request: Request) -> dict[str, Any]:
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
-    best = front[0]["document"]
+    best, hardly = front[0]["document"], _hardly(front)
     alike = _alike(groups, front[0], [*rows.values()])
     first: dict[str, float] = {}  # what a step of the least number takes of devices
     for row in by_devices:
@@ -100,7 +108,7 @@ def searched(request: Request) -> dict[str, Any]:
     for row in rows.values():
         del row["document"], row["within"]
     return {
-        "answer": best["answer"],
+        "answer": best["answer"] + hardly,
         "considered": considered,
         "fitting": considered - refused[MEMORY],
         "refused": dict(refused),
@@ -112,6 +120,23 @@ def searched(request: Request) -> dict[str, Any]:
         "by_devices": by_devices,
         "rows": front,
     }
+
+
+def _hardly(front: Sequence[Row]) -> str:
+    """Return that the fastest plan hardly fits, if so, and the fastest one that leaves a share."""
+
+    def share(row: Row) -> float:
+        room = row["document"]["memory"]["device_bytes"]
+        return row["total_bytes"] / room if room else 0.0
+
+    if (held := share(front[0])) <= 1 - SPARE:
+        return ""
+    said = f"; it fills {percent(held)} of the memory"
+    other = next((row for row in front if share(row) <= 1 - SPARE), None)
+    if other is None:
+        return f"{said}, and no plan leaves {percent(SPARE)}"
+    how = split_in_words(other["document"])
+    return f"{said}; {how} leaves {percent(SPARE)} and takes {seconds(other['step_s'])}"
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:

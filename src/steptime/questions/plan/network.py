@@ -22,13 +22,14 @@ from steptime.prediction.lower import Row
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST
+from steptime.questions.plan.alone import between
 from steptime.questions.plan.pieces import Kept, Piece, held_of
 from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
 from steptime.questions.scaling import waits
 
 CONSTANTS = (  # of a stack's training
-    "context_bytes", "buffer_bytes", "fragmented", "shard_hidden", "send_hidden", "step_s",
+    "context_bytes", "buffer_bytes", "fragmented", "step_s",
 )  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
@@ -196,7 +197,7 @@ class NetworkPlanner(Planner):
 
     def within(self, _: Plan, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
         """Return between which seconds a step lies: its kernels do, exchanges have no interval."""
-        low, high = self.as_kernels(batch, step_s - exposed_s)
+        low, high = between(self.step, batch, step_s - exposed_s)
         return low + exposed_s, high + exposed_s
 
     @cached_property

@@ -65,22 +65,21 @@ class Step:
 
     @cached_property
     def send(self) -> Wait:
-        """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
+        """What a stage hands to the next for a micro-batch, on its way while it computes."""
         if self.plan.pipeline == 1:
             return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
         size = float(self.found[LAST].held.input)
         if self.plan.tensor > 1 and not self.plan.sequence:
             size /= self.plan.tensor  # scattered, and gathered again inside
         one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
-        open_ = one.seconds * (1 - self.planner.constant("send_hidden"))
-        return Wait("pipeline", "send", one.link, size, one.seconds, open_)
+        return Wait("pipeline", "send", one.link, size, one.seconds, 0.0)
 
     @cached_property
     def stages(self) -> list[Stage]:
         """The seconds of each stage of the pipeline for a micro-batch."""
         of_load = {}
         for load in {*self.shape.stages}:
-            fore, back, weight = self.send.exposed_s, self.send.exposed_s, 0.0
+            fore = back = weight = 0.0
             for part, count in load:
                 forward, backward = self.passes(part)
                 fore += forward.seconds * count
@@ -134,12 +133,11 @@ class Step:
 
         What adds up gradients of inputs may run beside the products that make those of weights.
         """
-        known = trade.group in ("tensor", "expert")
-        share = self.planner.constant(f"{trade.group}_hidden") if known else 0.0
+        if trade.group != "tensor":
+            return 0.0
+        share = self.planner.constant("tensor_hidden")
         adds = trade.pass_ == "backward" and trade.kind in ("all_reduce", "reduce_scatter")
-        if trade.group == "tensor" and adds:
-            share = max(share, self.planner.constant("backward_hidden"))
-        return share
+        return max(share, self.planner.constant("backward_hidden")) if adds else share
 
     def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
         """Return what gathers a piece's weights, and what scatters its gradients."""
@@ -156,9 +154,7 @@ class Step:
             if zero == 3:
                 moved = planner.weight_bytes * size
                 one = planner.exchange("all_gather", moved, group)
-                cast = planner.constant("cast_bytes") * size / len(group)
-                seconds = one.seconds + planner.traffic_s("cast", cast)
-                gathers.append(Wait("data", "all_gather", one.link, moved, seconds, 0.0))
+                gathers.append(Wait("data", "all_gather", one.link, moved, one.seconds, 0.0))
             moved = planner.constant("gradient_bytes") * size
             one = planner.exchange("reduce_scatter", moved, group)
             scatters.append(Wait("data", "reduce_scatter", one.link, moved, one.seconds, 0.0))
@@ -179,7 +175,6 @@ class Step:
         layer_s = 0.0  # what calls of many devices take a layer
         if self.plan.devices > 1:
             layer_s = 0.0 if part.is_end else planner.constant("layer_s")
-            layer_s += planner.constant("routed_s") if piece.routed else 0.0
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
         host = [one + layer_s for one in piece.host_s]
         if again and self.plan.recompute == "full":
@@ -216,10 +211,9 @@ class Step:
         So does what goes to the host's memory: of both the longer is waited for.
         """
         exchanged = sum(one.total_s for one in shards)
-        beside = exchanged * self.planner.constant("shard_hidden")
         busy = compute + again
-        slowed = self.planner.constant("slowed") * min(beside, busy)
-        open_ = max(0.0, beside - busy) + exchanged - beside
+        slowed = self.planner.constant("slowed") * min(exchanged, busy)
+        open_ = max(0.0, exchanged - busy)
         share = open_ / exchanged if exchanged else 0.0
         every = [*waits, *(one._replace(exposed_s=one.total_s * share) for one in shards)]
         if moved:
@@ -233,6 +227,6 @@ class Step:
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
         whole = piece.forward.value - piece.last_s * self.planner.flag("stops_early")
-        share = self.planner.constant("selective_again")
+        share = 1 - self.planner.constant("selective_kept")
         some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

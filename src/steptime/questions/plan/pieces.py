@@ -213,7 +213,8 @@ def held_of(
     kept: dict[str, list[int]] = {}
     for name in read & maker.keys() - _inside(graph, method):
         made = maker[name]
-        if made.part == "forward":
+        copies = made.kind == "cast" and made.inputs[0] in graph.weights
+        if made.part == "forward" and not copies:
             into = kept.setdefault(where(made.name), [0, 0])
             ends = where(made.name) in (FIRST, LAST)
             size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)

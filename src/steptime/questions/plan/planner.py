@@ -25,7 +25,7 @@ from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
-from steptime.prediction.kernel import Interval, Kernel, interval_of
+from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
@@ -39,12 +39,14 @@ from steptime.prediction.training import (
     numbers,
     piece_of,
 )
+from steptime.questions.plan.alone import as_timed, between, held_alone, update_s
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 
 _HOST = catalog.constants_of("host")
 HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
 HOST_DEVICES = int(_HOST["memory.devices"].value)
+SPARE = catalog.constants_of("gpu")["plan.spare"].value  # of the memory
 T = TypeVar("T")
 _UNKNOWN = object()
 
@@ -187,9 +189,7 @@ class Planner:
         A stack that says no bytes of an update has kernels of its own for each weight.
         """
         if plan.devices == 1:
-            model = self.alone(batch)
-            host = model.host(model.lowered(batch))
-            return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
+            return update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
         return self._update_s * parameters / max(1, self.parameters)
@@ -219,23 +219,14 @@ class Planner:
         if plan.devices > 1:
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        return self.as_kernels(batch, step_s)
-
-    def as_kernels(self, batch: int, seconds: float) -> tuple[float, float]:
-        """Return between which seconds some lie that are off as a step of the whole network is."""
-        times = self.alone(batch).timeline(batch)
-        low, high = (
-            seconds if end is None else seconds * end / times.step_s
-            for end in (times.low_s, times.high_s)
-        )
-        return low, high
+        return between(self.alone(batch), batch, step_s)
 
     @cached_property
     def bounds(self) -> Bounds:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
         constants, seen = self.seen.constants, self.stack.seen
         like = {catalog.device(name).architecture for name in seen.get("devices", ())}
-        beyond = like and self.device.architecture not in like and self.device.kind == "gpu"
+        beyond = seen and self.device.architecture not in like and self.device.kind == "gpu"
         unseen = constants["interval.plan_unseen"] if beyond else 0.0
         return bounds("experts" if self.shape.experts else "plan", constants, unseen=unseen)
 
@@ -244,19 +235,7 @@ class Planner:
         one = plan.devices == rounds == 1 and (plan.recompute, plan.offload) == ("none",) * 2
         if not one or self.low or self.use != "training":
             return None
-        model = self.alone(batch)
-        needs, parts = model.needs(batch), model.worst_moment(batch).parts
-        return {
-            **{name: parts[name] for name in ("gradients", "inputs", "temporaries")},
-            "weights": parts["weights"] + parts["copies"],
-            "states": parts["state"],
-            "activations": parts["activations"],
-            "gathered": 0.0,
-            "logits": 0.0,
-            "buffers": needs.workspace_bytes or 0.0,
-            "context": needs.context_bytes or 0.0,
-            "blocks": needs.blocks_bytes or 0.0,
-        }
+        return held_alone(self.alone(batch), batch)
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
@@ -301,28 +280,9 @@ class Planner:
         return self._pieces[key]
 
     def of_all(self, batch: int) -> dict[str, Piece]:
-        """Return the pieces of the whole network on one device, a layer as its kind in the mean."""
-
-        def made() -> dict[str, Piece]:
-            times, kinds = self.alone(batch).timeline(batch), self.shape.kinds
-            sums = {name: [0.0, 0.0] for name in (*dict.fromkeys(kinds), FIRST, LAST)}
-            for row in times.rows:
-                name = piece_of(row.row.name)
-                if name not in (FIRST, LAST):
-                    name = kinds[int(name.removeprefix("block")) - 1]
-                for i, one in enumerate((row.forward, row.backward)):
-                    sums[name][i] += one.value * times.slower[i]
-            return {
-                name: replace(
-                    one,
-                    forward=Interval(sums[name][0] / self.often[name]),
-                    backward=Interval(sums[name][1] / self.often[name]),
-                    host_s=(0.0, 0.0),
-                )
-                for name, one in self.of_rank(Plan(), batch).items()
-            }
-
-        return self.once(("of all", batch), made)
+        """Return the pieces of the whole network on one device."""
+        key, each = ("of all", batch), self.of_rank(Plan(), batch)
+        return self.once(key, lambda: as_timed(each, self.alone(batch), batch, self.shape.kinds))
 
     def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
         """Return the seconds of an exchange among ranks; raises `InputError` without a link."""

@@ -14,7 +14,7 @@ from steptime.questions.plan.ends import most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import in_flight, least_bytes
 from steptime.questions.plan.passes import Step
-from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.planner import SPARE, Planner
 from steptime.questions.plan.space import Way
 from steptime.questions.plan.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quick
 
@@ -205,8 +205,9 @@ def _spent(one: Quick) -> tuple[float, ...]:
 def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Search:
     """Return a search with the fewest layers computed again that fit, of plans that do so with all.
 
-    The fewer there are, the less time a plan takes and the more memory: they are found by halving,
-    for plans that none beats, and for those that would be the fastest with none.
+    They leave as much of the memory as predictions miss, since fewer always fill it up. The fewer
+    there are, the less time a plan takes and the more memory: they are found by halving, for plans
+    that none beats, and for those that would be the fastest with none.
     """
     more: list[Quick] = []
     best_s = found.front[0].step_s if found.front else inf
@@ -234,13 +235,13 @@ def _without_s(planner: Planner, asked: Asked) -> float:
 
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
-    plan, least = asked.plan, None
+    plan, least, most = asked.plan, None, (1 - SPARE) * planner.room_bytes
     low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
     while low <= high:
         n = (low + high) // 2
         at = quick(planner, asked.but({"recompute_layers": n}), BUSY)
-        low, high = (low, n - 1) if at.step_s < inf else (n + 1, high)
-        least = at if at.step_s < inf else least
+        low, high = (low, n - 1) if at.bytes <= most else (n + 1, high)
+        least = at if at.bytes <= most else least
     return None if least is None else quick(planner, least.asked)
 
 

@@ -308,8 +308,6 @@ def _tail(one: Step, load: Load) -> _Tail:
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
-    if plan.zero < 3:
-        bytes_ += planner.constant("refresh_bytes") * sum(parameters_of(one, load))
     update_s = planner.update_s(plan, bytes_, sharded, one.micro_batch)
     if plan.offload in ("optimizer", "both"):
         update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))

@@ -1,0 +1,68 @@
+"""A plan of one device: the step of the whole network as `predict` has it, for the plan's parts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from steptime.prediction.kernel import Interval
+from steptime.prediction.step_model import StepModel
+from steptime.prediction.training import FIRST, LAST, piece_of
+from steptime.questions.plan.pieces import Piece
+
+
+def as_timed(
+    pieces: Mapping[str, Piece], model: StepModel, batch: int, kinds: Sequence[str]
+) -> dict[str, Piece]:
+    """Return pieces whose seconds are those of a step, a layer as its kind has them in the mean.
+
+    `kinds` are those of the layers in their order; the host is in the step.
+    """
+    times = model.timeline(batch)
+    sums = {name: [0.0, 0.0, 0] for name in pieces}
+    for row in times.rows:
+        name = piece_of(row.row.name)
+        if name not in (FIRST, LAST):
+            name = kinds[int(name.removeprefix("block")) - 1]
+        for i, one in enumerate((row.forward, row.backward)):
+            sums[name][i] += one.value * times.slower[i]
+    often = {name: max(1, kinds.count(name)) for name in pieces}
+    return {
+        name: replace(
+            one,
+            forward=Interval(sums[name][0] / often[name]),
+            backward=Interval(sums[name][1] / often[name]),
+            host_s=(0.0, 0.0),
+        )
+        for name, one in pieces.items()
+    }
+
+
+def held_alone(model: StepModel, batch: int) -> dict[str, float]:
+    """Return the bytes of each part of the memory that a step needs (`memory.Memory`)."""
+    needs, parts = model.needs(batch), model.worst_moment(batch).parts
+    return {
+        **{name: float(parts[name]) for name in ("gradients", "inputs", "temporaries")},
+        "weights": float(parts["weights"] + parts["copies"]),
+        "states": float(parts["state"]),
+        "activations": float(parts["activations"]),
+        "gathered": 0.0,
+        "logits": 0.0,
+        "buffers": float(needs.workspace_bytes or 0),
+        "context": float(needs.context_bytes or 0),
+        "blocks": float(needs.blocks_bytes or 0),
+    }
+
+
+def update_s(model: StepModel, batch: int) -> float:
+    """Return the seconds of a step's update, without what comes after all (`Host.after_s`)."""
+    host = model.host(model.lowered(batch))
+    return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
+
+
+def between(model: StepModel, batch: int, seconds: float) -> tuple[float, float]:
+    """Return between which seconds some lie that are off as a step is."""
+    times = model.timeline(batch)
+    low, high = (
+        seconds if end is None else seconds * end / times.step_s
+        for end in (times.low_s, times.high_s)
+    )
+    return low, high
