@@ -159,7 +159,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
         assert column in head
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 5
-    assert rows[3] == "assumed: torch-eager, channels first, any host"
+    assert rows[3] == "assumed: torch-eager, channels first, any server host"
     assert rows[4].startswith("stops paying at 2 replicas")
     assert rows[5].startswith("K80 lies beyond what was measured: not said: ")
     assert rows[7] == (

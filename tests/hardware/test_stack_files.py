@@ -187,20 +187,26 @@ def test_a_file_of_before_means_what_it_did(path: Path) -> None:
     before, after = values(old), values(new)
     assert all(type(before[name]) is bool for name in flags & before.keys())
     assert all(before[name] == after[name] for name in flags & before.keys())
-    left = {name: value for name, value in before.items() if after.get(name) != value}
+    left = {
+        name: value
+        for name, value in before.items()
+        if after.get(name) != value and not name.startswith("host.")  # measured anew
+    }
     meant = MEANT.get(path.stem, {})
     assert {name: value for name, value in left.items() if value != NONE} == meant
     assert not any(after.get(name) for name in left.keys() - meant.keys())
     added = {
         "training.straggling_devices",
         "training.step_s",
+        "host.backward_conv2d_s",
     }  # that stood in code, and in the base
     assert {name for name in after.keys() - before.keys() if "memory." not in name} <= added
     assert not {*filter(is_retired, before)}
     assert (old.since, old.fuses, old.joins) == (new.since, new.fuses, new.joins)
     assert new.seen in (old.seen, {"models": [], "devices": []})  # what told it is told by another
-    assert {k: one[:-1] for k, one in old.kinds.items()} == {
-        k: one[:-1] for k, one in new.kinds.items()
+    anew = {"batch_norm"}  # counts its batches by one more kernel
+    assert {k: one[:-1] for k, one in old.kinds.items() if k not in anew} == {
+        k: one[:-1] for k, one in new.kinds.items() if k not in anew
     }
 
 

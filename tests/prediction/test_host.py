@@ -47,7 +47,7 @@ def test_the_host_of_a_step_is_its_base_and_what_it_calls():
     host = host_of(calls_of(STEP), SECONDS)
     forward = 2.0 + 2 * 1.0 + 2 * 0.25 + 2 * 0.125
     assert host.base_s == 2.0
-    assert host.issued_s == (forward, forward + 2.0, forward + 2.0 + 1.0 + 2 * 0.5 + 6 * 0.25)
+    assert host.issued_s == (forward, forward + 2.0, forward + 2.0 + 1.0 + 8 * 0.5)
 
 
 def test_a_kind_may_have_seconds_of_its_own_and_a_slower_host_takes_longer_for_all():
@@ -56,6 +56,13 @@ def test_a_kind_may_have_seconds_of_its_own_and_a_slower_host_takes_longer_for_a
     assert host.issued_s[0] == 2 * (2.0 + 1.0 + 5.0 + 2 * 0.25 + 2 * 0.125)
     assert host.issued_s[2] == host.issued_s[0]  # nothing is updated
     assert host_of(calls_of(STEP), {}) is None
+
+
+def test_a_convolution_s_gradients_are_two_calls_of_its_own_seconds():
+    own = {**SECONDS, "host.backward_conv2d_s": 5.0, "host.backward_batch_norm_s": 7.0}
+    kinds = ("conv2d_grad_weight", "conv_transpose2d", "batch_norm_grad", "relu_grad")
+    host = host_of(calls_of([kernel("backward", kind) for kind in kinds]), own)
+    assert host.issued_s[1] - host.issued_s[0] == 2 * 5.0 + 7.0 + 2.0
 
 
 def test_a_host_that_runs_ahead_hides_behind_the_device_or_the_device_behind_it():

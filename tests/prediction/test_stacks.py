@@ -49,7 +49,7 @@ def test_a_stack_speaks_of_kinds_that_there_are(name: str) -> None:
         inputs = len(specs) + kind.startswith("lstm")  # what projects its output comes last
         assert all(place < inputs for place in execution.each_step)
     for kind, into in stack.joins.items():
-        assert {kind, *into} <= OPS.keys()
+        assert {kind, *into} <= OPS.keys() | {"vector"}  # or any loop
 
 
 def test_without_a_word_every_tensor_is_moved_once() -> None:
@@ -175,6 +175,36 @@ def test_fused_ops_keep_what_is_between_them() -> None:
     assert one.traffic_bytes == 8
     apart = executed(b.graph(y), EAGER)
     assert [launch.traffic_bytes for launch in apart] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_compiled_loop_sees_through_views_and_ends_in_reductions(shown: bool) -> None:
+    b = builder()
+    x, y = b.input("x", (4, 8)), b.input("y", (4, 8))
+    added = b.op("add", x, y, name="added")
+    turned = b.op("flatten", added, name="turned")
+    made = b.op("relu", turned, name="made")
+    b.op("softmax", made, name="shares")
+    graph = b.graph(*([turned] if shown else []), "shares")
+    size = 4 * 8 * 4
+    eager, compiled = (
+        launches(graph, catalog.stack(f"torch-{one}")) for one in ("eager", "compile")
+    )
+    assert [launch.traffic_bytes for launch in eager.values()] == [
+        3 * size, 0, 2 * size, 2 * size,
+    ]  # fmt: skip
+    assert [len(launch.ops) for launch in compiled.values()] == [4]
+    assert compiled["added"].traffic_bytes == (4 if shown else 3) * size  # what others read, too
+
+
+def test_a_loop_that_alone_reads_parts_of_what_it_made_keeps_it() -> None:
+    b = builder()
+    x = b.input("x", (4, 8))
+    made = b.op("relu", x, name="made")
+    first, second = b.append("parts", "split", (made,), axis=1, sizes=(4, 4))
+    graph = b.graph(b.op("mul", first, second, name="gated"))
+    (one,) = executed(graph, catalog.stack("torch-compile"))
+    assert one.traffic_bytes == 4 * (32 + 16)
 
 
 def test_a_fused_kernel_reads_only_what_was_made_before_it() -> None:

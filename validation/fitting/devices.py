@@ -17,9 +17,11 @@ from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scor
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
+from steptime.prediction.calibrated.interval import ends_of
 from validation.fitting import (
     aiconfigurator,
     catapult,
+    cnn_gpu,
     deepbench,
     intervals,
     neusight,
@@ -96,6 +98,10 @@ TARGETS = (
         stack=paradnn.STACK,
     ),
     Target(
+        "image networks of batch 12", cnn_gpu.steps, ("cnn_gpu",), ("22 %", "12 %"), "median",
+        stack=cnn_gpu.STACK,
+    ),
+    Target(
         "layers in TensorFlow 1", _layers, ("catapult_conv", "catapult_dense"),
         ("30 % (20 %)", "20 % (15 %)"), "median",
         stack=catapult.STACK,
@@ -156,12 +162,8 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
     points = chosen(told_by, POINTS, seed)
     table = calibrate(device, points, None, priors=priors)
     taken = {id(case) for case in points}
-    ends = {
-        f"interval.{form}_{end}": value
-        for form, pair in table["intervals"].items()
-        for end, value in zip(("low", "high"), pair, strict=True)
-    }
-    beside = ("alone", "products", "steps")
+    ends = ends_of(table) if "stack" in table else {}
+    beside = ("alone", "products", "steps", "intervals")
     of_steps = {name: table[name] for name in beside if name in table}
     return Known({**constants, **table["constants"], **ends}, of_steps, taken)
 

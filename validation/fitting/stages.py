@@ -17,7 +17,15 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.kernels import Floats
-from validation.fitting import aiconfigurator, catapult, deepbench, neusight, paradnn, timm, vidur
+from validation.fitting import (
+    aiconfigurator,
+    catapult,
+    deepbench,
+    neusight,
+    paradnn,
+    timm,
+    vidur,
+)
 from validation.fitting.hierarchy import hierarchical
 from validation.fitting.write import write, write_lines
 

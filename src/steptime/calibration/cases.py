@@ -22,6 +22,7 @@ from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
+from steptime.prediction.calibrated.hosts import on_usual_host
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.lower import lower
 from steptime.prediction.method import stack_option
@@ -123,7 +124,7 @@ def conditions() -> Mapping[str, Constant]:
 def priors_of(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
     """Return the constants of a kind of device, of a stack, and of how ops are timed by a host."""
     of_timing = {} if device.is_own_host else conditions()
-    return {**catalog.priors(device.kind, stack), **of_timing}
+    return {**on_usual_host(device, stack), **of_timing}
 
 
 Unasked = list[tuple[str, str]]  # of rows that no prediction can be asked for: place, and cause

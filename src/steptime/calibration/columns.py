@@ -12,7 +12,7 @@ from steptime.calibration.fit import constants_of
 from steptime.core.graph import PASSES
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import Constants, between_events_s, cached_share
-from steptime.prediction.calibrated.interval import bounds, widened
+from steptime.prediction.calibrated.interval import of_host, widened
 from steptime.prediction.calibrated.method import form_of, price, reached
 from steptime.prediction.calibrated.product import product, weights_at_hand
 from steptime.prediction.host import Host, behind_host, calls_of, finish, host_of, left_over, spent
@@ -151,7 +151,7 @@ class Columns:
 
         A CPU issues its own ops, and begins each step with its base; there may be none at all.
         """
-        ends = bounds("host", constants)[:2]
+        ends = of_host(constants)
         if "host.factor" in constants:
             known = self.device.calibration.get("steps", ())
             host = self._host(constants)._replace(ends=ends, steps=known)

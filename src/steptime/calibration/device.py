@@ -13,8 +13,8 @@ from scipy.special import ndtri
 
 from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import SIGMA, fitted, left_out, told_by
-from steptime.calibration.left_over import FEWEST, learnt
+from steptime.calibration.fit import SIGMA, constants_of, fitted, left_out, told_by
+from steptime.calibration.left_over import learnt
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
 from steptime.hardware import catalog
@@ -62,11 +62,11 @@ def calibrate(
     own = [replace(case, device=bare) for case in chosen(kept, points)]
     known = priors_of(device, stack) if priors is None else priors
     columns = Columns(own)
-    constants = fitted([columns], known)
+    constants = step_constants(columns, known)
     alone = left_out(columns, known, constants, families=[case.family for case in own])
     beside, off = learnt(columns, constants, alone)
     places = [i for i, case in enumerate(own) if case.alone and device.kind == "gpu"]
-    if len(places) >= FEWEST:
+    if places:
         by_itself, off[places] = single([own[i] for i in places], off[places], known, constants)
         beside |= by_itself
     return {
@@ -80,6 +80,25 @@ def calibrate(
         "intervals": intervals(columns, constants, off),
         **beside,
     }
+
+
+def step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str, float]:
+    """Return the constants of steps, which ops by themselves move where steps confirm them.
+
+    Ops on a GPU are short and cold, so they move no step by themselves. Beside steps they do if
+    steps that are left out are then missed by less than under constants that steps alone tell.
+    """
+    steps = [case for case in columns.cases if not case.alone]
+    if columns.device.kind != "gpu" or len(steps) == len(columns.cases):
+        return fitted([columns], priors)
+    if not steps:
+        return constants_of(priors)
+    own, places = Columns(steps), np.array([not case.alone for case in columns.cases])
+    apart, both = fitted([own], priors), fitted([columns], priors)
+    families = [case.family for case in columns.cases]
+    of_both = left_out(columns, priors, both, families=families)[places]
+    of_own = left_out(own, priors, apart, families=[case.family for case in steps])
+    return both if np.abs(of_both).mean() < np.abs(of_own).mean() else apart
 
 
 def single(

@@ -15,6 +15,7 @@ from steptime.core.errors import InputError, one_of
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.form import Constants
+from steptime.prediction.calibrated.interval import ends_of
 from steptime.prediction.kernel import Interval, Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
@@ -162,7 +163,8 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
 def scored_at(cases: Sequence[Case], constants: Constants) -> list[Scored]:
     """Return what constants say of the cases of one device, its own ones of ops by themselves."""
     found: list[Scored] = []
-    by_itself: Constants = cases[0].device.calibration.get("alone", {})
+    table = cases[0].device.calibration
+    by_itself: Constants = {**table.get("alone", {}), **ends_of(table)}
     for alone, at in ((True, {**constants, **by_itself}), (False, constants)):
         if own := [case for case in cases if case.alone is alone]:
             ends = Columns(own).intervals(at)

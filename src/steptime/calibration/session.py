@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from steptime.calibration.cases import Case
+from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.choice import after, best
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
 from steptime.calibration.fit import constants_of, fitted, logs, slopes
 from steptime.calibration.points import WHOLE_STEP, Point, candidates
 from steptime.core.graph_json import graph_to_json
-from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
 from steptime.prediction.kernels import Floats
@@ -133,14 +132,14 @@ class Session:
         found = {}
         for one in candidates(dtypes or self.dtypes[:1]):
             columns = Columns([Case(one.kernels, self.device, 1.0, one.kind, "step", one.name)])
-            expected = columns.predicted(constants_of(catalog.priors(self.device.kind)))[0]
+            expected = columns.predicted(constants_of(priors_of(self.device)))[0]
             if expected <= LONGEST_S and max(k.bytes for k in one.kernels) <= room:
                 found[one.name] = one
         return found
 
     def _measure(self, points: dict[str, Point]) -> None:
         """Measure the points that tell most, in turn, until it does not pay or time is over."""
-        priors = catalog.priors(self.device.kind)
+        priors = priors_of(self.device)
         names = [name for name, one in priors.items() if one.spread > 0]
         constants = constants_of(priors)
         steep = self._slopes(points, constants, names)
@@ -172,7 +171,7 @@ class Session:
                 owner.append(name)
         if not cases:
             return {}
-        every = slopes(Columns(cases), catalog.priors(self.device.kind), constants, names)
+        every = slopes(Columns(cases), priors_of(self.device), constants, names)
         rows = np.array(owner)
         return {name: every[rows == name] for name in points}
 
@@ -224,7 +223,7 @@ class Session:
 
     def _refit(self) -> dict[str, float]:
         """Return the constants that the points tell, and note how far off those kept back are."""
-        priors = catalog.priors(self.device.kind)
+        priors = priors_of(self.device)
         cases, kept = self._cases(self.taken, False), self._cases(self.taken, True)
         constants = fitted([Columns(cases)], priors) if cases else constants_of(priors)
         if kept:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from steptime.prediction.calibrated.hosts import usual_host
 from steptime.prediction.step_model import StepModel
 
 _LAID = {"yes": "channels last", "no": "channels first"}
@@ -27,7 +28,8 @@ def assumed_of(model: StepModel) -> dict[str, str]:
                 found["tf32"] = "all products"
     if "host" in known and not model.device.is_own_host and model.stack.host:
         calibrated = "host.factor" in model.device.calibration.get("constants", {})
-        found["host"] = model.settings.host_name or ("its own" if calibrated else "any")
+        usual = f"any {usual_host(model.device)}"
+        found["host"] = model.settings.host_name or ("its own" if calibrated else usual)
     return found
 
 

@@ -16,6 +16,8 @@ from steptime.prediction.kernel import Kernel
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
 
+_RUN_AS = dict.fromkeys(("conv2d_grad_weight", "conv_transpose2d"), "conv2d")  # by what runs them
+
 Steps = Sequence[tuple[float, float, float]]  # measured ones: seconds of host, of device; a weight
 
 
@@ -53,15 +55,17 @@ class Calls(NamedTuple):
 def calls_of(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
     """Return what the host calls, by pass and kind of the kernels.
 
-    Every kernel is one op of a framework, whatever it launches beyond the first. Exchanges are not
-    counted.
+    Every kernel is one op of a framework, whatever it launches beyond the first; in an update each
+    launch is an op, as loops and lists of an optimizer call them. Exchanges are not counted.
     """
     found: dict[tuple[str, str], Calls] = {}
     for one in kernels:
         if one.exchange is None:
             key = one.pass_, one.kind
             ops, launches, views = found.get(key, (0, 0, 0))
-            found[key] = Calls(ops + 1, launches + max(one.launches - 1, 0), views + one.views)
+            more = max(one.launches - 1, 0)
+            each = (1 + more, 0) if one.pass_ == "update" else (1, more)
+            found[key] = Calls(ops + each[0], launches + each[1], views + one.views)
     return found
 
 
@@ -71,13 +75,14 @@ def spent(
     """Return how often each constant of the host is spent in each pass, by its name.
 
     `named` are the constants that the stack knows: `host.forward_conv2d_s` comes before
-    `host.forward_op_s`. The forward pass has the base of a step, the update its own.
+    `host.forward_op_s`, and a gradient goes by what it is of. The forward pass has the base of a
+    step, the update its own.
     """
     known = frozenset(named)
     found: dict[str, Counter[str]] = {name: Counter() for name in PASSES}
     found["forward"]["host.step_s"] = 1
     for (pass_, kind), (ops, launches, views) in calls.items():
-        own = f"host.{pass_}_{kind}_s"
+        own = f"host.{pass_}_{_RUN_AS.get(kind, kind.removesuffix('_grad'))}_s"
         count = found[pass_]
         count[own if own in known else f"host.{pass_}_op_s"] += ops
         count["host.launch_s"] += launches

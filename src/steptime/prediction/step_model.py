@@ -23,7 +23,7 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
 from steptime.prediction import DEFAULT, cost_model
-from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.interval import of_host
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
@@ -188,7 +188,7 @@ class StepModel:
         constants = self.seen.constants
         found = host_of(lowered.calls, constants, self.settings.waits)
         if found is not None:
-            ends, steps = bounds("host", constants)[:2], self.device.calibration.get("steps", ())
+            ends, steps = of_host(constants), self.device.calibration.get("steps", ())
             trains = self.workload.phase == "train"
             after_s = value_of("training.step_s", constants) if trains else 0.0
             return found._replace(ends=ends, steps=steps, after_s=after_s)

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from math import exp
+from math import exp, sqrt
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +11,7 @@ import steptime
 from steptime.cli.main import app
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
+from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
 
 A100 = catalog.device("a100-sxm4-80gb")
@@ -69,11 +70,26 @@ def test_a_slow_host_takes_as_much_longer_as_hosts_differ():
     assert not shared  # the stack has that of all GPUs
     constants = StepModel("fc", "v100").seen.constants
     apart, own = constants["interval.host_shared"], constants["interval.host_own"]
+    apart *= constants["interval.host_unstated"]
     assert hosts["slow"].host_s == pytest.approx(hosts["any"].host_s * exp(apart))
     assert hosts["fast"].host_s == pytest.approx(hosts["any"].host_s * exp(-apart))
     slow = hosts["slow"]  # bound by its host: its interval is what hosts differ by op by op
     assert slow.step_s == pytest.approx(slow.host_s)
     assert slow.high_s == pytest.approx(slow.step_s * exp(own))
+
+
+def test_a_host_of_the_data_is_as_far_off_as_hosts_are_that_were_named():
+    card, named = (StepModel("fc", "v100", options={"host": one}) for one in ("any", "server"))
+    assert card.timeline(1).host_s == named.timeline(1).host_s  # the usual one of such a card
+    low, high = (named.timeline(1).low_s, named.timeline(1).high_s)
+    assert card.timeline(1).low_s < low < high < card.timeline(1).high_s
+    constants = card.seen.constants
+    half = sqrt(constants["interval.host_own"] ** 2 + constants["interval.host_shared"] ** 2)
+    assert high / named.timeline(1).step_s == pytest.approx(exp(half))
+    assert card.timeline(1).high_s / card.timeline(1).step_s == pytest.approx(exp(2 * half))
+    desk = StepModel("fc", "rtx-4090")
+    assert desk.timeline(1).host_s == pytest.approx(card.timeline(1).host_s / 2)
+    assert assumed_of(desk)["host"] == "any desktop"
 
 
 def test_the_host_of_a_calibrated_device_can_be_asked_for():
@@ -125,7 +141,7 @@ def test_what_is_assumed_stands_before_the_step():
     )
     lines = shown.splitlines()
     assert lines[2].split(maxsplit=1) == [
-        "assumed", "torch-eager, channels first, TF32 in convolutions, any host"
+        "assumed", "torch-eager, channels first, TF32 in convolutions, any server host"
     ]  # fmt: skip
     assert lines[3].split()[0] == "step"
     bare = steptime.predict("fc", "a100", method="roofline").assumed

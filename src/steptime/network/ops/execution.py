@@ -121,7 +121,7 @@ def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[O
     result: list[list[Op]] = []
     for op in graph.ops:
         last = -1
-        if op.kind in stack.joins or (stack.fuses and OPS[op.kind].pointwise):
+        if op.kind in stack.joins or (stack.fuses and _loops(op, stack)):
             made = [group_of[name] for name in op.inputs if name in group_of]
             last = max(made, default=-1)
             if made and made[0] < last and _waits(op, result[made[0]], users, stack):
@@ -137,20 +137,29 @@ def _groups(graph: Graph, stack: Stack, users: Mapping[str, int]) -> list[list[O
     return [ops for ops in result if ops]
 
 
+def _loops(op: Op, stack: Stack) -> bool:
+    """Whether an op can run in the loop of what it reads; a compiled loop sees through views."""
+    row = OPS[op.kind]
+    return row.pointwise or (stack.compile and row.storage == "view")
+
+
 def _joins(
     graph: Graph, op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack
 ) -> bool:
     head = group[0]
     if head.part != op.part:
         return False
-    if head.kind in stack.joins.get(op.kind, ()):
+    joined = stack.joins.get(op.kind, ())
+    if head.kind in joined:
         return _takes(op, group, users, stack)
     unit = "matrix" if OPS[head.kind].products else "vector"
-    if not OPS[op.kind].pointwise or OPS[head.kind].storage == "view" or unit not in stack.fuses:
+    if unit not in stack.fuses or OPS[head.kind].storage == "view":
         return False
+    made = {name for one in group for name in one.outputs}.intersection(op.inputs)
+    if unit in joined or OPS[op.kind].storage == "view":  # it reduces or shows what is made
+        return bool(made)
     shape = graph.tensors[op.outputs[0]].shape
-    new = {name for one in group for name in one.outputs}
-    return any(name in new and graph.tensors[name].shape == shape for name in op.inputs)
+    return OPS[op.kind].pointwise and any(graph.tensors[name].shape == shape for name in made)
 
 
 def _takes(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) -> bool:
@@ -170,14 +179,22 @@ def _waits(op: Op, group: Sequence[Op], users: Mapping[str, int], stack: Stack) 
 
 
 def _kept_bytes(graph: Graph, ops: Sequence[Op], users: Mapping[str, int]) -> int:
-    """Return the bytes that a group of ops neither reads nor writes, because it made them."""
+    """Return the bytes that a group of ops neither reads nor writes, because it made them.
+
+    What is read of a view stays in registers as what it is a view of, which is written only if
+    others read of either.
+    """
+    views = {name for op in ops if OPS[op.kind].storage == "view" for name in op.outputs}
     new = {name for op in ops for name in op.outputs}
-    inside = Counter(name for op in ops for name in op.inputs)
-    kept = 0
-    for name, reads in inside.items():  # in a register, and written only if others read it
-        times = reads + (users[name] == reads) if name in new else reads - 1  # else read once
-        kept += graph.tensors[name].size_bytes * times
-    return kept
+    inside = Counter(name for op in ops for name in op.inputs if op.outputs[0] not in views)
+    left = {name: users[name] - inside[name] for name in new}
+    for op in reversed(ops):
+        if op.outputs[0] in views:  # others may read what it is a view of through it
+            left[op.inputs[0]] += sum(left[name] for name in op.outputs) - 1
+    times = inside - Counter(dict.fromkeys(inside.keys() - new, 1))  # others are read once
+    made = (name for name in new - views if users[name] and not left[name])
+    kept = times + Counter(made)  # reads, and writes
+    return sum(graph.tensors[name].size_bytes * count for name, count in kept.items())
 
 
 @lru_cache(maxsize=1 << 16)

@@ -23,11 +23,9 @@ from steptime.prediction.calibrated.form import (
 from steptime.prediction.calibrated.product import Shape, product_s
 from steptime.prediction.kernels import Rows, computed_as
 
-PLACES = 128  # of the result that a block of threads makes
-FILTERS = (128, 64, 32)  # that it may make of each
 CHANNELS = 8  # whose multiple tensor cores need
 FEW = 4  # channels of images as they come
-LEAST_PART = 200  # length of the contraction below which it is not split
+TOGETHER = 32  # channels of groups that a kernel computes at once
 
 
 class ConvShape(NamedTuple):
@@ -140,12 +138,15 @@ def _direct_s(
     if splits:
         rate = rate * constants["convolution.weights"]
     ramp = constants["convolution.ramp"]
-    filters = np.array(FILTERS).reshape(-1, *[1] * np.ndim(groups * m * n * k))
-    each = 2.0 * PLACES * filters * units / rate  # seconds of a wave and one k
-    blocks = groups * ceil(m, PLACES) * ceil(n, filters)
+    side = constants["convolution.block_side"]  # places of a block of threads, and filters at most
+    filters = (side / np.array((1, 2, 4))).reshape(-1, *[1] * np.ndim(groups * m * n * k))
+    each = 2.0 * side * filters * units / rate  # seconds of a wave and one k
+    blocks = groups * ceil(m, side) * ceil(n, filters)
     found = ceil(blocks, units) * each * (k + ramp)
     if splits:
-        parts = np.minimum(np.floor(units / blocks), np.floor(k / LEAST_PART))
+        parts = np.minimum(
+            np.floor(units / blocks), np.floor(k / constants["convolution.least_part"])
+        )
         parts = np.maximum(1.0, parts)
         summed = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
         split = ceil(blocks * parts, units) * each * (ceil(k, parts) + ramp) + summed
@@ -279,9 +280,9 @@ def _without_matrix_units(layer: ConvShape) -> Any:
     as many; what it has for others computes blocks of 32 channels.
     """
     groups, _, made, read, *_ = layer
-    quick = (groups % 32 == 0) * (made == read) * (read >= 4) * (read <= FILTERS[-1])
+    quick = (groups % 32 == 0) * (made == read) * (read >= 4) * (read <= TOGETHER)
     widest = np.maximum(made, read)
-    return (groups > 1) * (1 - quick) * ceil(widest, FILTERS[-1]) * FILTERS[-1] / widest
+    return (groups > 1) * (1 - quick) * ceil(widest, TOGETHER) * TOGETHER / widest
 
 
 def _padded(kind: str, layer: ConvShape) -> Shape:

@@ -1,58 +1,84 @@
-"""The host that issues a step's kernels where a user names one: a fast or slow one, or her own."""
+"""The host that issues a step's kernels: the usual one of a card, or one that a user names."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.toml_files import DATA, packaged
 from steptime.hardware import catalog
-from steptime.hardware.constants import Constant
+from steptime.hardware.constants import Constant, constants_from_table
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import is_geforce
 from steptime.prediction.method import Method, Option
 
+NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
 SPEEDS = {"fast": -1, "slow": 1}  # ends of the interval of hosts, 80 % of which lie between
 ANY = "any"
+_KNOWN = (ANY, *SPEEDS, *NAMES)
 _OWN = ("interval.host_low", "interval.host_high")
 
 
+def usual_host(device: Device) -> str:
+    """Return the name of the host that a card is taken to have where nobody names one."""
+    return "desktop" if is_geforce(device) else "server"
+
+
+def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
+    """Return the constants of a device of its kind under a stack, on its usual host."""
+    return _on(usual_host(device), catalog.priors(device.kind, stack))
+
+
+def _on(name: str, priors: Mapping[str, Constant]) -> Mapping[str, Constant]:
+    """Return constants with the `host.factor` of a stack as a host of `data/hosts` has it."""
+    if (known := priors.get("host.factor")) is None:
+        return priors
+    times = constants_from_table(packaged(f"hosts/{name}.toml"), name)["host.factor"].value
+    return {**priors, "host.factor": known._replace(value=known.value * times)}
+
+
 def host_constants(
-    name: str, constants: Mapping[str, float], priors: Mapping[str, Constant]
+    name: str, device: Device, stack: str, constants: Mapping[str, float]
 ) -> dict[str, float]:
     """Return constants in which the host is the one of a name, in place of a calibrated one.
 
-    A `fast` host takes exp(-`interval.host_shared`) of the seconds of any, a `slow` one as many
-    times longer; its interval is what hosts differ by from op to op, `interval.host_own`. The name
+    One of `data/hosts` is as far off as `interval.host_own` and `_shared` say, since it was named.
+    A `fast` host takes as many times less than the usual one as hosts that nobody named differ by,
+    a `slow` one as many times longer; its interval is what hosts differ by from op to op. The name
     of a device takes the host that it was calibrated with. Raises `InputError` for other names.
     """
+    priors = _on(name if name in NAMES else usual_host(device), catalog.priors(device.kind, stack))
     found = {key: value for key, value in constants.items() if key not in _OWN}
     found |= {key: one.value for key, one in priors.items() if key.startswith("host.")}
+    wider = found.pop("interval.host_unstated")
+    if name in NAMES:
+        return found
     if name not in SPEEDS:
         return {**found, **_of_device(name)}
-    found["host.factor"] *= exp(SPEEDS[name] * found["interval.host_shared"])
-    found["interval.host_shared"] = 0.0
-    return found
+    found["host.factor"] *= exp(SPEEDS[name] * wider * found["interval.host_shared"])
+    return {**found, "interval.host_shared": 0.0}
 
 
 def _of_device(name: str) -> dict[str, float]:
     """Return the constants of the host that a device was calibrated with."""
-    known = (ANY, *SPEEDS)
     try:
         told = catalog.device(name).calibration
     except InputError:
-        raise unknown("host", name, known, "--host") from None
+        raise unknown("host", name, _KNOWN, "--host") from None
     found = {key: v for key, v in told.get("constants", {}).items() if key.startswith("host.")}
     if not found:
         why = "it was not calibrated with steps (steptime calibrate)"
-        raise InputError(f"host {shorten(name)}: {why}; else {', '.join(known)}")
+        raise InputError(f"host {shorten(name)}: {why}; else {', '.join(_KNOWN)}")
     ends = told.get("intervals", {}).get("host")
     return found | (dict(zip(_OWN, ends, strict=True)) if ends else {})
 
 
 def _read(method: Method, text: str) -> Method:
-    if text not in (ANY, *SPEEDS):
+    if text not in _KNOWN:
         _of_device(text)
     return replace(method, settings=replace(method.settings, host_name="" if text == ANY else text))
 
 
 HOST = Option(
-    "the host that issues kernels: any, fast, slow, or a device calibrated on it", ANY, _read
+    f"the host that issues kernels: {', '.join(_KNOWN)}, or a device calibrated on it", ANY, _read
 )

@@ -4,13 +4,15 @@ Constants of a form, all in ln(measured / predicted): `interval.<form>_own` is h
 that its kernels differ by on one device, `interval.<form>_shared` half of that by which a device
 never seen moves all of them together; `interval.step` is what the kernels of a step share beyond
 it, and `interval.old` how many times as far off kernels are on GPUs before Volta. The host of a
-stack is off by `interval.host_own` and `_shared`. A calibrated device has `interval.<form>_low` and
-`_high` instead of forms that its rows told, from what was not fitted. Forms without their own take
-those of `all` on a calibrated device, and of the widest of `NEIGHBOURS` on others; where there are
-no such either, as on a CPU, `all` stands for every form. `interval.beyond` widens what is shared on
-a device beyond those that were measured (`hull.py`).
+stack is off by `interval.host_own` and `_shared`, and `interval.host_unstated` times as far where
+nobody named it. A calibrated device has `interval.<form>_low` and `_high` instead of forms that its
+rows told, from what was not fitted. Forms without their own take those of `all` on a calibrated
+device, and of the widest of `NEIGHBOURS` on others; where there are no such either, as on a CPU,
+`all` stands for every form. `interval.beyond` widens what is shared on a device beyond those that
+were measured (`hull.py`).
 """
 
+from collections.abc import Mapping
 from math import hypot
 from typing import Any, NamedTuple
 
@@ -61,6 +63,25 @@ def known_as(form: str, constants: Constants) -> str:
         hypot(constants[f"interval.{one}_own"], constants[f"interval.{one}_shared"]) for one in told
     ]
     return max(zip(halves, told, strict=True))[1]
+
+
+def of_host(constants: Constants) -> tuple[float, float]:
+    """Return the ends of the interval of a host that issues steps, as shares of its seconds.
+
+    One that nobody named is `interval.host_unstated` times as far off as those of the priors; one
+    that was measured is as far off as its rows say.
+    """
+    low, high, _ = bounds("host", constants, constants.get("interval.host_unstated", 1.0))
+    return low, high
+
+
+def ends_of(calibration: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a calibration says of intervals, as constants."""
+    return {
+        f"interval.{form}_{end}": value
+        for form, pair in calibration.get("intervals", {}).items()
+        for end, value in zip(("low", "high"), pair, strict=True)
+    }
 
 
 OF_HOST = ("launch.isolated_s", "host.factor")  # constants that all times of the host go with

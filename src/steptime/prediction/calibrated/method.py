@@ -19,9 +19,9 @@ from steptime.prediction.calibrated.form import (
     has_matrix_units,
     ruled_as,
 )
-from steptime.prediction.calibrated.hosts import HOST, host_constants
+from steptime.prediction.calibrated.hosts import HOST, host_constants, on_usual_host
 from steptime.prediction.calibrated.hull import beyond, is_told, wider
-from steptime.prediction.calibrated.interval import bounds, known_as
+from steptime.prediction.calibrated.interval import bounds, ends_of, known_as
 from steptime.prediction.calibrated.power import capped_s, limit_of
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.calibrated.recurrent import recurrent
@@ -113,15 +113,14 @@ def _known_as(name: str, device: Device, constants: Mapping[str, Any]) -> str:
 
 def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it, with the constants of its calibration or the priors."""
-    priors = catalog.priors(device.kind, settings.stack)
-    found = {name: one.value for name, one in priors.items()}
+    found = {name: one.value for name, one in on_usual_host(device, settings.stack).items()}
     found |= device.calibration.get("constants", {})
-    for form, (low, high) in device.calibration.get("intervals", {}).items():
-        found |= {f"interval.{form}_low": low, f"interval.{form}_high": high}
+    if "alone" not in device.calibration or "stack" in device.calibration:
+        found |= ends_of(device.calibration)  # else ops by themselves told them
     if settings.host_name:
         if device.is_own_host:
             raise InputError(f"device '{device.name}' is its own host; leave out --host")
-        found = host_constants(settings.host_name, found, priors)
+        found = host_constants(settings.host_name, device, settings.stack, found)
     found["interval.beyond"] = wider(device)
     return replace(reached(device, dtype, settings), constants=found)
 
