@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from steptime.build import make_workload, read_model
 from steptime.core.toml_files import packaged
 from steptime.records.readers.sources import Found, Source, Unread, platform_of
-from steptime.records.record import MOST_EXAMPLES, Method, Quantity, Record
+from steptime.records.reading import MOST_EXAMPLES
+from steptime.records.record import Method, Quantity, Record
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
