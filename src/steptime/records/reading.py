@@ -178,16 +178,10 @@ def _reason(error: Exception) -> str:
 def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
     """Return the record of a JSON text, or of JSON values; raises as `line_from_json`."""
     line = line_from_json(table)
-    quantities = {
-        name: Quantity(
-            value=one.value,
-            samples=tuple(one.samples),
-            low=one.low,
-            high=one.high,
-            columns={column: tuple(held) for column, held in one.columns.items()},
-        )
-        for name, one in line.quantities.items()
-    }
+    quantities = {}
+    for name, one in line.quantities.items():
+        columns = {column: tuple(held) for column, held in one.columns.items()}
+        quantities[name] = Quantity(one.value, tuple(one.samples), one.low, one.high, columns)
     said = {name: getattr(line, name) for name in (*AS_IT_STANDS, "env")}
     method = Method(line.method.name, line.method.version, line.method.options)
     return Record(method=method, workload=_workload(line), quantities=quantities, **said)

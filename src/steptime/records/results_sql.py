@@ -156,11 +156,18 @@ OF_PARAM = "param "  # what the names of columns of hyperparameters begin with, 
 UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
 
 
-def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
-    """Add the view `results`, its names still unknown, with columns of hyperparameters."""
+def add(connection: DuckDBPyConnection, params: Mapping[str, str], hold: bool = False) -> None:
+    """Add the view `results`, its names still unknown, with columns of hyperparameters.
+
+    Pairs that are held are made once: to plan a statement over all views takes longer than to
+    answer it where records are few.
+    """
     known = f"({', '.join(map(flat.text, stacks.known()))})"
     for view, sql in VIEWS.items():
         connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
+    if hold:
+        connection.execute("CREATE TEMP TABLE held AS FROM pairs")
+        connection.execute("CREATE OR REPLACE VIEW pairs AS FROM held")
     _view(connection, params, f"(SELECT *, {UNNAMED} FROM pairs)")
 
 
