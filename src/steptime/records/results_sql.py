@@ -159,15 +159,16 @@ UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
 def add(connection: DuckDBPyConnection, params: Mapping[str, str], hold: bool = False) -> None:
     """Add the view `results`, its names still unknown, with columns of hyperparameters.
 
-    Pairs that are held are made once: to plan a statement over all views takes longer than to
-    answer it where records are few.
+    Pairs that are held are made once, in one statement: to plan a statement over all views takes
+    longer than to answer it where records are few.
     """
     known = f"({', '.join(map(flat.text, stacks.known()))})"
-    for view, sql in VIEWS.items():
-        connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
+    every = {view: sql.replace("$STACKS", known) for view, sql in VIEWS.items()}
     if hold:
-        connection.execute("CREATE TEMP TABLE held AS FROM pairs")
-        connection.execute("CREATE OR REPLACE VIEW pairs AS FROM held")
+        chain = ", ".join(f"{view} AS ({sql})" for view, sql in every.items())
+        connection.execute(f"CREATE TABLE pairs AS WITH {chain} FROM pairs")
+    for view, sql in every.items() if not hold else ():
+        connection.execute(f"CREATE VIEW {view} AS {sql}")
     _view(connection, params, f"(SELECT *, {UNNAMED} FROM pairs)")
 
 
