@@ -187,7 +187,13 @@ def test_a_cache_that_was_edited_is_made_again(folder: Path, step: int) -> None:
         assert json.loads(known.read_text()) != table
 
 
-@pytest.mark.parametrize("harm", ["deleted", "torn", "empty", "unknown", "told of nothing"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *("torn", "told of nothing"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("deleted", "empty", "unknown")),
+    ],
+)
 def test_results_that_are_kept_are_those_of_the_records(folder: Path, harm: str) -> None:
     asked = "SELECT * EXCLUDE (folder, tried, predicted_at) FROM results"
     expected = Data.of(RECORDS).rows(asked)
