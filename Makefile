@@ -13,8 +13,8 @@ help: ## say what can be made
 run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and write a report
 	@$(VENV)/bin/steptime quickstart
 
-test: $(VENV)/dev.stamp ## run the quick tests; groups that this machine cannot run are skipped and named
-	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)"
+test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; what cannot run here is named
+	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "($(SLOW)) and not jax"

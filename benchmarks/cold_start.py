@@ -1,45 +1,65 @@
-"""Time `steptime count` and `steptime predict` from a cold process.
+"""Time `import steptime`, `steptime count` and `steptime predict` from a cold process.
 
-Prints one JSON document: least and median seconds of each command, the commands taken in turns.
+Prints one JSON document: least and median seconds of each command, wall and CPU, the commands taken
+in turns. With `--against` the `src` of another checkout takes turns, too; `ratio` is the median of
+the ratios of CPU seconds to it. Compiled modules are written, and lie there from the second turn.
 
-    python benchmarks/cold_start.py --repeats 10
+    python benchmarks/cold_start.py --repeats 10 --against ../steptime-0.14/src
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 COMMANDS = {
-    "count": ["count", "resnet50", "--batch", "32", "--json"],
-    "predict": ["predict", "resnet50", "--device", "A100", "--batch", "32", "--json"],
-    "predict llama_7b": ["predict", "llama_7b", "--device", "H100", "--by-op", "--json"],
-    "python alone": [],
+    "import": ["-c", "import steptime"],
+    "count": ["-m", "steptime", "count", "resnet50", "--batch", "32", "--json"],
+    "predict": ["-m", "steptime", "predict", "resnet50", "--device", "h100", "--json"],
+    "predict llama_7b": ["-m", "steptime", "predict", "llama_7b", "--device", "H100", "--json"],
+    "python alone": ["-c", ""],
 }
+HERE = Path(__file__).resolve().parents[1] / "src"
 
 
-def seconds(arguments: list[str]) -> float:
-    """Return the seconds of one process."""
-    module = ["-m", "steptime", *arguments] if arguments else ["-c", ""]
-    start = perf_counter()
-    subprocess.run([sys.executable, *module], check=True, stdout=subprocess.DEVNULL)
-    return perf_counter() - start
+def seconds(arguments: list[str], source: Path) -> tuple[float, float]:
+    """Return the wall and CPU seconds of one process."""
+    known = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**known, "PYTHONPATH": str(source)}
+    before, start = os.times(), perf_counter()
+    command = [sys.executable, *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    wall, after = perf_counter() - start, os.times()
+    user = after.children_user - before.children_user
+    return wall, user + after.children_system - before.children_system
 
 
 def main() -> None:
     """Time every command in turns, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=10)
-    repeats = parser.parse_args().repeats
-    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(repeats):
+    parser.add_argument("--against", type=Path, help="the folder src of another checkout")
+    asked = parser.parse_args()
+    sources = [HERE, *([asked.against.resolve()] if asked.against else [])]
+    times: dict[str, list[list[tuple[float, float]]]] = {}
+    for turn in range(asked.repeats + 1):
         for name, arguments in COMMANDS.items():
-            times[name].append(seconds(arguments))
-    result = {name: {"min_s": min(t), "median_s": median(t)} for name, t in times.items()}
+            both = [seconds(arguments, source) for source in sources]
+            if turn:  # the first one compiles
+                times.setdefault(name, []).append(both)
+    result = {}
+    for name, turns in times.items():
+        walls, cpu = zip(*(both[0] for both in turns), strict=True)
+        result[name] = {"min_s": min(walls), "median_s": median(walls), "cpu_s": median(cpu)}
+        if asked.against:
+            ratios = [here[1] / there[1] for here, there in turns if there[1]]
+            result[name]["ratio"] = median(ratios)
     print(json.dumps(result, indent=2))
 
 

@@ -103,7 +103,7 @@ _GRID = [
     ("fc,fc", "MODEL: 'fc' is given twice"),
     ("fc,,nin", "MODEL: 'fc,,nin' has an empty name"),
     ("fc,resnet5", "unknown model 'resnet5'"),
-    ("fc --by-op", "--by-op shows the ops of one prediction; leave out --grid"),
+    ("fc --by-op", "--by-op is of one prediction; leave out --grid"),
     ("fc --out cells.txt", "unknown table format '.txt'"),
     ("fc --out folder.csv", "folder.csv: is a folder"),
     ("fc --out absent/cells.csv", "absent/cells.csv: is a folder, or is in a folder that"),

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import synthetic
 from steptime.analysis.analyses import PLOTS
 from steptime.core.workload import Plan
@@ -131,6 +133,10 @@ def edited(table: Any, wrongs: Sequence[Any] = WRONG) -> Iterator[Any]:
             else:
                 holder[key] = copy.deepcopy(wrong)
             yield made
+
+
+EACH = pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
+"""Every edit in the slow half, in the quick one a ninth: of 11 at a place one or two."""
 
 
 def _text(value: Any) -> str:

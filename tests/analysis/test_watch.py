@@ -48,11 +48,14 @@ def _folder(path: Path, records: Sequence[Record]) -> str:
     return str(path)
 
 
-def test_what_is_alike_raises_no_alarm() -> None:
-    of_a_margin = [_seen(night(2 * k), night(2 * k + 1)) for k in range(20)]
+@pytest.mark.parametrize("nights", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_what_is_alike_raises_no_alarm(nights: int) -> None:
+    both = [(night(2 * k), night(2 * k + 1)) for k in range(nights)]
+    of_a_margin = [_seen(a, b) for a, b in both]
     assert not any(one["regressions"] or one["improvements"] for one in of_a_margin)
-    of_none = [_seen(night(2 * k), night(2 * k + 1), 0.0) for k in range(20)]
-    assert sum(bool(one["regressions"]) for one in of_none) <= 3  # 5 % expected, for both signs
+    of_none = [_seen(a, b, 0.0) for a, b in both]
+    alarms = sum(bool(one["regressions"]) for one in of_none)
+    assert alarms <= 0.15 * nights  # 5 % expected, for both signs
 
 
 def test_single_runs_are_held_against_the_spread_of_all() -> None:

@@ -124,7 +124,7 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) 
 def test_what_needs_no_framework_loads_none(words: list[str], loaded: list[str]) -> None:
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
-        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2') "
+        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2', 'msgspec', 'pydantic') "
         "if m in sys.modules], code)"
     )
     done = _python("-c", code, *words, "--json")

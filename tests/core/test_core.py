@@ -18,16 +18,14 @@ from steptime.core.ranges import LARGEST, amount, expand_range, is_range, number
 from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
 from steptime.core.windows import positions, reach, same_padding
 from steptime.core.workload import Plan, Workload
+from steptime.records.reading import MOST_EXAMPLES, SMALLEST, record_from_json
 from steptime.records.record import (
     DONE,
-    MOST_EXAMPLES,
     ORIGINS,
-    SMALLEST,
     STATUSES,
     Quantity,
     Record,
     RecordMethod,
-    record_from_json,
     record_to_json,
 )
 

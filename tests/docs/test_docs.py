@@ -72,6 +72,8 @@ QUICK = (
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
+SEARCHES = re.compile(r" plan .*--device \S+,\S+ .*--devices \d+,")  # of many: 20 seconds each
+
 Example = tuple[str, str, str]  # page, command line, output shown
 
 
@@ -100,7 +102,11 @@ STEPTIME = [e for e in EXAMPLES if e[1].startswith("steptime ")]
 
 def _of(*names: str) -> list[Any]:
     chosen = [e for e in STEPTIME if e[1].split()[1] in names]
-    return [pytest.param(*e, id=f"{e[0]}: {e[1][:60]}") for e in chosen]
+    marks = {True: pytest.mark.slow, False: ()}
+    return [
+        pytest.param(*e, id=f"{e[0]}: {e[1][:60]}", marks=marks[bool(SEARCHES.search(e[1]))])
+        for e in chosen
+    ]
 
 
 def _measured(text: str, batch: int, step_s: float, platform: str) -> Record:

@@ -18,7 +18,7 @@ from steptime.measure.contract import Options
 from steptime.measure.cpus import cores
 from steptime.measure.launch import StartError, Worker
 from steptime.measure.ranks import free_port, local_variables
-from steptime.records.record import record_from_json
+from steptime.records.reading import record_from_json
 
 pytestmark = [
     pytest.mark.slow,

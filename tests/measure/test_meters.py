@@ -23,7 +23,8 @@ from steptime.measure import meters as module
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import Meter, gpu, meters, rapl, rise_j, take_energy
-from steptime.records.record import Record, record_from_json, record_to_json
+from steptime.records.reading import record_from_json
+from steptime.records.record import Record, record_to_json
 
 RANGE_J = 262143.328850
 

@@ -163,7 +163,7 @@ def test_predict_says_the_energy_of_a_run(
         ("--kwh-co2 400", "--kwh-co2 needs --steps N, the steps of a run"),
         ("--steps 5 --kwh-price -1", "--kwh-price"),
         ("--steps 5 --kwh-co2 nan", "--kwh-co2"),
-        ("--steps 5 --grid", "--steps gives the energy of one prediction; leave out --grid"),
+        ("--steps 5 --grid", "--steps is of one prediction; leave out --grid"),
     ],
 )
 def test_a_wrong_run_is_one_line(

@@ -23,7 +23,8 @@ from steptime.measure.contract import Options
 from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.ranks import free_port, local_variables
 from steptime.records import store
-from steptime.records.record import Record, record_from_json
+from steptime.records.reading import record_from_json
+from steptime.records.record import Record
 
 pytestmark = [
     pytest.mark.slow,

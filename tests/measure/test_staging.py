@@ -29,7 +29,8 @@ from steptime.measure.contract import (
 from steptime.measure.data import sources
 from steptime.measure.data.dataset import find
 from steptime.measure.launch import Worker
-from steptime.records.record import Record, record_from_json
+from steptime.records.reading import record_from_json
+from steptime.records.record import Record
 
 FC = "fc:layers=1,nodes=4,inputs=16,outputs=4"
 

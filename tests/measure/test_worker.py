@@ -22,7 +22,7 @@ from steptime.core.workload import workload_to_json
 from steptime.measure import launch as local
 from steptime.measure.contract import Options
 from steptime.measure.launch import Worker, WorkerDiedError
-from steptime.records.record import record_from_json
+from steptime.records.reading import record_from_json
 from steptime.sweeps.workers import worker_key
 
 pytestmark = pytest.mark.slow

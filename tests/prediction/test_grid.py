@@ -50,12 +50,14 @@ OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_
 
 def check(model: StepModel, found: Steps) -> None:
     """Every cell is the single prediction."""
-    times = found.spans([model])[0].times
-    rows = found.rows(model)
+    (span,), needs = found.spans([model]), found.needs(model)
+    times, ends = span.times, {"low_s": span.low_s, "high_s": span.high_s}
+    assert found.fit(model) == [one.fit(model.device) for one in needs]
     for i, batch in enumerate(found.batches):
         single = model.timeline(batch)
-        for end in ("low_s", "high_s"):
-            one, alone = getattr(rows[i], end), getattr(single, end)
+        assert needs[i] == model.needs(batch)
+        for end, values in ends.items():
+            one, alone = None if values is None else values[i], getattr(single, end)
             assert one is alone is None or one == pytest.approx(alone, rel=1e-12)
         for values, part in zip(times, ("forward_s", "backward_s", "update_s"), strict=True):
             assert values[i] == pytest.approx(getattr(single, part), rel=1e-12, abs=1e-18)

@@ -22,14 +22,8 @@ from steptime.core import progress
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records import store
-from steptime.records.record import (
-    STATUSES,
-    Quantity,
-    Record,
-    RecordMethod,
-    record_from_json,
-    record_to_json,
-)
+from steptime.records.reading import record_from_json
+from steptime.records.record import STATUSES, Quantity, Record, RecordMethod, record_to_json
 
 RECORD = Record(
     origin="measured",

@@ -84,8 +84,8 @@ def sensitivity_table(
 
 def _usual(data: Data, names: Sequence[str]) -> str:
     """Return the quantity of which most is known, the first of these."""
-    known = [(table, name) for name in names for table in ("results", "records")
-             if name in data.columns(table)]  # fmt: skip
+    held = {table: data.columns(table) for table in ("results", "records")}
+    known = [(table, name) for name in names for table in held if name in held[table]]
     counts = [data.rows(f"SELECT count({n}) AS n FROM {table}")[0]["n"] for table, n in known]  # noqa: S608  # our names
     return known[counts.index(max(counts))][1]
 

@@ -136,23 +136,21 @@ def show(answer: Answer, form: str) -> None:
         if answer.document is not None:
             sys.stdout.writelines(json_parts(answer.document))
             _print("\n")
-        return
-    if form == "csv":
+    elif form == "csv":
         for at, table in enumerate(answer.tables):
             _print("\n" * (at > 0))
             write_csv(table, sys.stdout)
         _print("")
-        return
-    if form != "text":
+    elif form != "text":
         _print("\n".join(PRINTERS[form](table) for table in answer.tables))
-        return
-    for line in answer.before:
-        note(line)
-    width = terminal_width()
-    said = "\n".join(prose(answer.text.split("\n"), width))
-    _print("".join(text(table, width) for table in answer.tables) + said)
-    for line in answer.notes:
-        note(line)
+    else:
+        for line in answer.before:
+            note(line)
+        width = terminal_width()
+        said = "\n".join(prose(answer.text.split("\n"), width))
+        _print("".join(text(table, width) for table in answer.tables) + said)
+        for line in answer.notes:
+            note(line)
 
 
 def terminal_width() -> int | None:

@@ -9,7 +9,8 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -76,7 +77,31 @@ LONGEST_WORD = 300  # characters; a path may be so long in a message
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
-class Command(TyperCommand):
+class _Quick:
+    """What takes texts, and what is left out, as they are, and other values as Typer reads them.
+
+    Typer reads with pydantic, which takes as long to import as numpy; most values are texts.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return all parameters."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # that of Typer
+        for one in found:
+            vars(one).setdefault("process_value", partial(_value, one, one.process_value))
+        return found
+
+
+def _value(one: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    several, kind = one.multiple or one.nargs != 1, one.type_descriptor
+    is_text = kind.annotation is str and not (several or kind.parameter_info.parser)
+    if value is None and not one.required:
+        value = () if several else None
+    elif not (is_text and isinstance(value, str)):
+        return read(ctx, value)
+    return value if one.callback is None else one.callback(ctx, one, value)
+
+
+class Command(_Quick, TyperCommand):
     """A command that reads the old names of its options, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -89,7 +114,7 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class Commands(TyperGroup):
+class Commands(_Quick, TyperGroup):
     """The commands by name, each imported when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
@@ -161,15 +186,13 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+VERSION = typer.Option(
+    "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+)
+
+
 @app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
+def _root(version: Annotated[bool, VERSION] = False) -> None:
     del version
 
 
@@ -185,12 +208,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = tree()(words, prog_name="steptime", standalone_mode=False)
         sys.stdout.flush()
-    except InputError as error:
-        return _fail(str(error), 2)
+    except (InputError, OutsideError) as error:
+        return _fail(str(error), 2 if isinstance(error, InputError) else 1)
     except typer.TyperException as error:
         return _fail(_usage(error, words), 2)
-    except OutsideError as error:
-        return _fail(str(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

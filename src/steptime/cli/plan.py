@@ -244,11 +244,7 @@ _LEAST = {
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **row,
-        "split": split_in_words({"plan": row, **row}),
-        "same": "~" * row["alike"],
-    }
+    return {**row, "split": split_in_words({"plan": row, **row}), "same": "~" * row["alike"]}
 
 
 def _split(told: dict[str, Any]) -> str:

@@ -90,19 +90,16 @@ def predict(
         of_run = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
         options.refuse(of_run, "{} needs --steps N, the steps of a run")
     if all_cells:
-        options.refuse({"--by-op": by_op}, "{} shows the ops of one prediction; leave out --grid")
-        options.refuse({"--trace": trace}, "{} is of one prediction; leave out --grid")
-        of_one = "{} gives the energy of one prediction; leave out --grid"
-        options.refuse({"--steps": steps}, of_one)
+        of_one = {"--by-op": by_op, "--trace": trace, "--steps": steps}
+        options.refuse(of_one, "{} is of one prediction; leave out --grid")
         from steptime.build import make_workload, read_model
 
         axes = grid.axes(model, device, batch, replicas, link)
-        choice = cache(
-            lambda name: read_model(name, allow_unknown, trusted=True)
-        )  # a file is read once
+        read = cache(read_model)  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
-            return make_workload(choice(name), size, dtype, phase, optimizer)
+            choice = read(name, allow_unknown, trusted=True)
+            return make_workload(choice, size, dtype, phase, optimizer)
 
         return grid.answer(axes, cell, chosen, given, out, whole)
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}

@@ -130,16 +130,19 @@ class Prices(NamedTuple):
     def parts(self, add: Adding, add_squares: Adding) -> list[Floats]:
         """Return what sums are made of (`sums_of`), as two functions add up columns."""
         shared, apart = self.shared, 1 - self.shared**2
-        down, up = self.value - self.low, self.high - self.value
-        return [
-            *map(add, self[:-1]),
-            *map(add, (shared * down, shared * up)),
-            *map(add_squares, (apart * down**2, apart * up**2)),
-        ]
+        down, up = _beyond(self.value, self.low, 1), _beyond(self.value, self.high, -1)
+        squares = map(add_squares, (apart * down**2, apart * up**2))
+        return [*map(add, (*self[:-1], shared * down, shared * up)), *squares]
 
     def total(self) -> Interval:
         """Return the sum of all kernels, as `sums` has it."""
         return self.sums(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
+
+
+def _beyond(value: Floats, end: Floats, sign: int) -> Floats:
+    """Return how far a bound is off, a column where nobody knows it at any batch."""
+    is_known = end.shape == value.shape or not np.isnan(end).all()
+    return (value - end) * sign if is_known else end
 
 
 Ask = Callable[[Rows, Ints], Interval | float]
@@ -267,10 +270,9 @@ class Kernels:
             count = often[:, places]
             own = count.any(axis=1)  # sums of its pass
             count = count[own]
-            said = interval_of(ask(rows, places))
             one_each = np.ones((len(places), 1))
-            columns: list[Any] = [np.nan if one is None else one for one in said]
-            each = Prices._make(one if np.ndim(one) else one * one_each for one in columns)
+            said: Any = (np.nan if one is None else one for one in interval_of(ask(rows, places)))
+            each = Prices._make(one if np.ndim(one) else one * one_each for one in said)
             parts = each.parts(count.__matmul__, (count**2).__matmul__)
             for into, part in zip(found, parts, strict=True):
                 into[own] += part

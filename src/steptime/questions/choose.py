@@ -153,8 +153,9 @@ def _choice(
 
 def _best(on: StepModel, steps: Steps) -> tuple[int | None, float | None]:
     """Return the best batch of a device among those tried that fit, and its examples a second."""
-    needs = zip(steps.rows(on), steps.needs(on), strict=True)
-    step_s = {one.batch: sum(one.times) for one, held in needs if held.fit(on.device)}
+    (span,), fits = steps.spans([on]), steps.fit(on)
+    each = zip(steps.batches, zip(*span.times, strict=True), fits, strict=True)
+    step_s = {batch: sum(times) for batch, times, fit in each if fit}
     if not step_s:
         return None, None
     best = knee([*step_s], [*step_s.values()])

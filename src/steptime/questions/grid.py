@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import cycle, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
@@ -80,48 +83,51 @@ def grid(
         first = make(batches[0] if batches else None)
         model = StepModel(first, devices[0], link, method, options)
         steps = Steps(model, batches or (first.batch_per_replica,))
-        refused = 0
-        for device in devices:
-            on = model.on(device)
-            try:
-                rows = steps.rows(on)
-            except InputError as error:
-                refused += 1
-                if refused == len(devices):
-                    raise
-                cell = GridCell(first.label, device.name, 0, 0, note=str(error), dtype=first.dtype)
-                for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
-                    one = cell._replace(batch=batch, peak_memory_bytes=needed)
-                    yield from (one._replace(workers=count) for count in workers)
+        models_on = list(map(model.on, devices))
+        spans_of = _spans(steps, models_on)
+        if all(isinstance(one, InputError) for one in spans_of):
+            raise spans_of[-1]  # type: ignore[misc]  # the last
+        for on, span in zip(models_on, spans_of, strict=True):
+            if isinstance(span, Span):
+                yield from _cells(on, steps, span, workers)
                 continue
-            yield from _cells(on, rows, workers)
+            cell = GridCell(first.label, on.device.name, 0, 0, note=str(span), dtype=first.dtype)
+            for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+                one = cell._replace(batch=batch, peak_memory_bytes=needed)
+                yield from (one._replace(workers=count) for count in workers)
 
 
-def _cells(on: StepModel, rows: Iterable[GridStep], workers: Sequence[int]) -> Iterator[GridCell]:
-    label, name, dtype = on.workload.label, on.device.name, on.workload.dtype
-    comm_s = [(count, on.estimate_comm(count) if count > 1 else 0.0) for count in workers]
-    assumed, usable = assumed_text(assumed_of(on)) or "", on.device.usable_bytes
-    for batch, times, low, high, needed in rows:
-        alone = sum(times)
-        status = "ok" if needed.within(usable) else "oom"
-        for count, comm in comm_s:
-            step = alone + comm
-            speed = count * batch / step if step else None
-            yield GridCell(
-                label, name, batch, count, step, *times, comm, speed,
-                needed.peak_bytes, status, "", None if low is None else low + comm,
-                None if high is None else high + comm, dtype, assumed,
-            )  # fmt: skip
+def _spans(steps: Steps, models: Sequence[StepModel]) -> list[Span | InputError]:
+    """Return the times on each device, or why it is refused, which has no peak for the dtype."""
+    try:
+        return [*steps.spans(models)]
+    except InputError as error:
+        if len(models) == 1:
+            return [error]
+        half = len(models) // 2
+        return [*_spans(steps, models[:half]), *_spans(steps, models[half:])]
 
 
-class GridStep(NamedTuple):
-    """A step at a batch: seconds of its passes, between which it lies, and the memory it needs."""
+def _cells(on: StepModel, steps: Steps, span: Span, workers: Sequence[int]) -> Iterator[GridCell]:
+    """Yield the cells of a device, made by columns: each batch, on each number of workers."""
 
-    batch: int
-    times: tuple[float, float, float]
-    low_s: float | None
-    high_s: float | None
-    needs: Needs
+    def each(column: Any, more: Any = 0.0) -> Any:
+        known = column is not None
+        return (np.repeat(column, len(workers)) + more).tolist() if known else repeat(None)
+
+    comm_s = np.tile([on.estimate_comm(n) if n > 1 else 0.0 for n in workers], len(steps.batches))
+    batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), comm_s)
+    counted_s = zip(cycle(workers), batches, step_s, strict=False)
+    columns = (
+        *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(workers), step_s),
+        *(*map(each, span.times), comm_s.tolist()),
+        (n * batch / step if step else None for n, batch, step in counted_s),
+        each(steps.peak_memory_bytes, 0),
+        ("ok" if one else "oom" for one in each(steps.fit(on), 0)),
+        *(repeat(""), each(span.low_s, comm_s), each(span.high_s, comm_s)),
+        *(repeat(on.workload.dtype), repeat(assumed_text(assumed_of(on)) or "")),
+    )
+    yield from map(GridCell._make, zip(*columns, strict=False))
 
 
 class Steps:
@@ -157,19 +163,14 @@ class Steps:
 
     def needs(self, on: StepModel) -> list[Needs]:
         """Return the memory that a step needs of a model's device at each batch."""
-        _, blocks, *held = on.needs_of(0, 0)
-        if blocks is None:
-            return [Needs(peak) for peak in self.peak_memory_bytes]
-        both = zip(self.peak_memory_bytes, self.blocks_bytes, strict=True)
-        return [Needs(peak, round(more), *held) for peak, more in both]
+        return [*map(on.needs_of, self.peak_memory_bytes, self.blocks_bytes)]
 
-    def rows(self, on: StepModel) -> list[GridStep]:
-        """Return the step on a model's device at each batch; raises `InputError` as it does."""
-        (span,) = self.spans([on])
-        unknown = [None] * len(self.batches)
-        ends = span.low_s or unknown, span.high_s or unknown
-        passes = zip(*span.times, strict=True)
-        return list(map(GridStep, self.batches, passes, *ends, self.needs(on)))
+    def fit(self, on: StepModel) -> list[bool]:
+        """Return whether a model's device has the memory that a step needs, at each batch."""
+        held, usable = on.needs_of(0, 0), on.device.usable_bytes
+        blocks = 0.0 if held.blocks_bytes is None else np.rint(self.blocks_bytes)
+        needed = np.array(self.peak_memory_bytes) + blocks + held.total_bytes
+        return [True] * len(needed) if usable is None else (needed <= usable).tolist()
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""
@@ -254,8 +255,10 @@ def _of_device(
     on: StepModel, steps: Steps, costs: Sequence[Mapping[str, float]]
 ) -> Iterator[Record]:
     """Yield the records of a network on a device; raises `InputError` as a prediction does."""
-    rows, named, taken_at = steps.rows(on), record_method(on), now()
+    (span,), named, taken_at = steps.spans([on]), record_method(on), now()
     remarks = on.remarks(steps.lines.low if steps.lines else None)
+    ends = (end or repeat(None, len(costs)) for end in (span.low_s, span.high_s))
+    rows = zip(steps.batches, zip(*span.times, strict=True), *ends, steps.needs(on), strict=True)
     for (batch, times, low, high, needs), cost in zip(rows, costs, strict=True):
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}

@@ -13,7 +13,7 @@ import msgspec
 
 from steptime.core.errors import InputError
 from steptime.records import store
-from steptime.records.record import line_from_json, with_key
+from steptime.records.reading import line_from_json, with_key
 
 BLOCK = 1 << 22
 PIECE = 1 << 26  # bytes of lines that are read at once, by one of several threads

@@ -156,11 +156,19 @@ OF_PARAM = "param "  # what the names of columns of hyperparameters begin with, 
 UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
 
 
-def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
-    """Add the view `results`, its names still unknown, with columns of hyperparameters."""
+def add(connection: DuckDBPyConnection, params: Mapping[str, str], hold: bool = False) -> None:
+    """Add the view `results`, its names still unknown, with columns of hyperparameters.
+
+    Pairs that are held are made once, in one statement: to plan a statement over all views takes
+    longer than to answer it where records are few.
+    """
     known = f"({', '.join(map(flat.text, stacks.known()))})"
-    for view, sql in VIEWS.items():
-        connection.execute(f"CREATE VIEW {view} AS {sql.replace('$STACKS', known)}")
+    every = {view: sql.replace("$STACKS", known) for view, sql in VIEWS.items()}
+    if hold:
+        chain = ", ".join(f"{view} AS ({sql})" for view, sql in every.items())
+        connection.execute(f"CREATE TABLE pairs AS WITH {chain} FROM pairs")
+    for view, sql in every.items() if not hold else ():
+        connection.execute(f"CREATE VIEW {view} AS {sql}")
     _view(connection, params, f"(SELECT *, {UNNAMED} FROM pairs)")
 
 

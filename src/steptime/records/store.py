@@ -22,14 +22,8 @@ from pathlib import Path
 from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.progress import watched
 from steptime.core.units import counted
-from steptime.records.record import (
-    DONE,
-    Record,
-    RecordMethod,
-    line_from_json,
-    record_from_json,
-    record_to_json,
-)
+from steptime.records.reading import line_from_json, record_from_json
+from steptime.records.record import DONE, Record, RecordMethod, record_to_json
 
 LOCK = "sweep.lock"
 MARKED = 16  # lines: of every such many a cache knows the place of the first

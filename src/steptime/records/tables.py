@@ -73,7 +73,7 @@ class Tables:
             if self._stored:
                 results_sql.read(self.connection, self._typed, self._stored)
             else:
-                results_sql.add(self.connection, self._typed)
+                results_sql.add(self.connection, self._typed, hold=True)
             self._has_results, self._is_named = True, bool(self._stored)
         if not self._is_named and ("STAR" in kinds or {"name", "label"} & {*columns}):
             self._is_named = True

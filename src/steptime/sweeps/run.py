@@ -24,7 +24,8 @@ from steptime.prediction.method import stack_option
 from steptime.questions.grid import Place
 from steptime.questions.scaling import predict_replicas
 from steptime.records import store
-from steptime.records.record import Quantity, Record, RecordMethod, now, record_from_json
+from steptime.records.reading import record_from_json
+from steptime.records.record import Quantity, Record, RecordMethod, now
 from steptime.sweeps.cells import Cell, needed_bytes
 from steptime.sweeps.workers import WorkerKey, Workers, key_of, processes_of
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from steptime.build import make_workload, read_model
 from steptime.core.toml_files import packaged
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
-from steptime.records.record import MOST_EXAMPLES, Quantity, Record, RecordMethod
+from steptime.records.reading import MOST_EXAMPLES
+from steptime.records.record import Quantity, Record, RecordMethod
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
