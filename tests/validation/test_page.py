@@ -47,4 +47,5 @@ def test_rows_are_of_classes() -> None:
     assert class_of(row(None, "step_s", "experts")) == "trainings, mixtures"
     assert class_of(row(None, "exchange_s")) == "exchanges"
     assert class_of(row(None, "ttft_s", "serve")) == "servings"
+    assert class_of(row(None, "tpot_s", "experts")) == "servings, mixtures"
     assert [of(row(None, "step_s")) for of in GROUPS.values()] == ["m:a=1", "t4", "up to 64", "jax"]

@@ -9,6 +9,7 @@ from steptime.calibration.plan_errors import Predicted, errors_of
 from steptime.prediction import cost_model
 from validation.layouts import tables_in
 from validation.left_out import (
+    SERVED,
     Parts,
     again,
     answered,
@@ -26,7 +27,7 @@ METHOD = "calibrated"
 TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
 SCALES = ((64, "up to 64"), (512, "65 to 512"), (1 << 30, "more than 512"))  # devices
 BOTH = ("mean", "median", "coverage", "width")
-FORMS = {"plan": "trainings, dense", "experts": "trainings, mixtures", "serve": "servings"}
+FORMS = {"plan": "trainings, dense", "experts": "trainings, mixtures"}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -89,6 +90,8 @@ def class_of(row: Row) -> str:
         return "single ops and layers" if answer.case.alone else "steps of one device"
     if "exchange_s" in quantities:
         return "exchanges"
+    if quantities.keys() & SERVED:
+        return "servings, mixtures" if row.reply.form == "experts" else "servings"
     return "models" if "parameters" in quantities else FORMS.get(row.reply.form, row.reply.form)
 
 
