@@ -16,6 +16,7 @@ from steptime.prediction.method import Method
 from validation.fitting import (
     aiconfigurator,
     catapult,
+    cnn_gpu,
     deepbench,
     neusight,
     neusight_models,
@@ -37,6 +38,7 @@ READERS: Mapping[str, Callable[[Path, str], Iterable[Case]]] = {  # of tables of
     "catapult_conv": catapult.convolutions,
     "catapult_dense": catapult.dense,
     "paradnn_pytorch": paradnn.steps,
+    "cnn_gpu": cnn_gpu.steps,
 }
 
 

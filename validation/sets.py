@@ -17,7 +17,6 @@ from validation.layouts import layouts
 
 OWNERS = ("gpu", "cpu", "host", "link")  # files of priors
 ELSEWHERE = {  # sets that no layout reads
-    "cnn_gpu": "image networks on three machines, read by `validation/fitting/cnn_gpu.py`",
     "timm": "networks of timm, whose graphs `validation/fitting/export_timm.py` writes",
     "zeus": "epochs under limits of power, of which ratios tell",
     "unseen_classes": "figures of tests/prediction/test_unseen_classes.py",

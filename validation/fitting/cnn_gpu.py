@@ -23,12 +23,12 @@ IMAGE_BYTES = {"float32": 12, "float16": 6}  # of a place, of three channels
 PLACES = 224 * 224
 
 
-def steps(data: Path) -> Iterator[Case]:
+def steps(data: Path, table: str = "measured/cnn-gpu/more.csv.gz") -> Iterator[Case]:
     """Yield steps of one GPU without the copy of their images, on a host that awaits each.
 
     There is no optimizer.
     """
-    for row in rows(data / "measured/cnn-gpu/more.csv.gz"):
+    for row in rows(data / table):
         device, dtype, model = device_of(row["device"]), row["dtype"], _model(row["network"])
         if row["gpus"] != "1" or dtype not in IMAGE_BYTES or not model:
             continue

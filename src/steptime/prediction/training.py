@@ -60,8 +60,10 @@ def in_training(device: Device) -> Device:
         slower *= value_of("training.products_new", said)
         published = catalog.constants_of("gpu")["attention.published"].value
         limit = limit_of(device, said, "matrix", "bfloat16")
-        late = 0.0 if limit is None else published * limit.peak_flop_per_s * limit.flop_j
-        late /= 1.0 if limit is None else limit.alone_w
+        late = 0.0
+        if limit is not None:  # clocks fall, and joules with them (`capped_s`)
+            late = published * limit.peak_flop_per_s * limit.flop_j / limit.alone_w
+            late **= 1 / (1 + limit.clock)
         of_attention = value_of("training.attention", said) * max(1.0, late)
     found = {"step.product": slower, "step.attention": of_attention}
     if "training.softmax" in said:
