@@ -60,7 +60,7 @@ FIRST = 400  # convolutions of a run, of 3,000: their host is not yet slowed dow
 def convolutions(
     data: Path, table: str = "measured/neusight/ops_conv.csv.gz", first: bool = False
 ) -> Iterator[Case]:
-    """Yield square convolutions without bias, 3x3 with stride 1 nearly everywhere.
+    """Yield square convolutions without bias or TF32, 3x3 with stride 1 nearly everywhere.
 
     Their host takes longer with each shape that the run has seen: on every device the shortest
     take 0.1 ms at its start, and 0.35 (V100) to 0.85 ms (P4, P100) at its end. No network has
@@ -73,6 +73,7 @@ def convolutions(
         )
         how = {"stride": (stride, stride), "padding": (pad,) * 4}
         shapes = ((b, c_in, size, size), (c_out, c_in, kernel, kernel))
-        kernels = op_kernels("conv2d", shapes, how, "float32")
+        every = op_kernels("conv2d", shapes, how, "float32")
+        kernels = tuple([one._replace(tf32=False) for one in every])  # as it was measured
         device = device_of(row["device"])
         yield Case(kernels, device, float(row["time_ms"]) / 1e3, "conv", "isolated")
