@@ -32,7 +32,7 @@ CASES = {  # bound by: (network, device, batch, ...)
     "large products on a TPU": ("compute", WIDE, "tpu-v2-8", 16384, {"dtype": "bfloat16"}),
     "large products on a CPU": ("compute", "fc:layers=4,nodes=2048", "epyc-7763", 512, {}),
     "weights read for one example": ("memory", WIDE, "h100", 1, {"phase": "infer"}),
-    "elementwise ops and norms": ("memory", "densenet121", "h100", 128, {"dtype": "float16-mixed"}),
+    "elementwise ops and norms": ("memory", "densenet121", "h100", 512, {"dtype": "float16-mixed"}),
     "an optimizer of large weights": ("memory", WIDE, "tpu-v2-8", 1, {"dtype": "bfloat16"}),
     "weights read on a CPU": ("memory", "fc:layers=4,nodes=4096", "epyc-7763", 1, {}),
     "many tiny layers on a fast GPU": ("host", MANY, "h100", 16, {}),

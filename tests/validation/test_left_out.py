@@ -74,7 +74,9 @@ def test_attention_is_slower_where_a_limit_of_power_holds_products_back() -> Non
         for device in ("h100-sxm5", "h100-sxm5-96gb")
     ]
     free, held = (piece.core_s[0] for piece in pieces)
-    assert held / free == pytest.approx(700 / 500, rel=0.03)  # W; both reach their limits
+    assert held / free == pytest.approx(
+        (700 / 500) ** (1 / 1.8), rel=0.05
+    )  # W; clocks fall with joules
 
 
 def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2() -> None:

@@ -98,5 +98,5 @@ def test_a_layer_takes_what_was_measured_of_it(
     planner = request.planner(shape_of(model, 2048), 8)
     layer = Step(planner, Asked(plan, 4, 4)).passes(Part("block1", recompute != "none"))
     forward, backward = (1e3 * one.seconds for one in layer)
-    assert forward == pytest.approx(forward_ms, rel=0.04)
-    assert backward == pytest.approx(backward_ms, rel=0.04)
+    assert forward == pytest.approx(forward_ms, rel=0.06)
+    assert backward == pytest.approx(backward_ms, rel=0.06)

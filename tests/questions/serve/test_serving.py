@@ -54,7 +54,7 @@ def test_weights_of_4_bit_are_read_faster_and_multiply_no_faster() -> None:
     whole, four = phases(), phases(weights="int4")
     in_layers, read = LLAMA - 2 * 128256 * 4096, whole.decode(1, 1000).products_s
     saved = read - four.decode(1, 1000).products_s
-    assert saved == pytest.approx((2 - 0.516) * in_layers / 3.36e12 / 0.916, rel=0.1)
+    assert saved == pytest.approx((2 - 0.516) * in_layers / 3.36e12 / 0.916, rel=0.12)
     assert four.prefill(1, 4096).products_s == pytest.approx(
         whole.prefill(1, 4096).products_s, rel=0.02
     )
