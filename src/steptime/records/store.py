@@ -101,8 +101,10 @@ class Writer(AbstractContextManager["Writer"]):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
         if kind is KeyboardInterrupt and self._size:
-            folder = self.path.parent
-            raise InterruptError(f"{counted(self._records, 'record')} kept in {folder}") from None
+            with self.path.open("rb") as file:  # one may be written that is not counted yet
+                file.seek(self._size)
+                kept = self._records + file.read().count(b"\n")
+            raise InterruptError(f"{counted(kept, 'record')} kept in {self.path.parent}") from None
 
 
 def line_of(record: Record) -> str:
