@@ -91,7 +91,7 @@ def class_of(row: Row) -> str:
     if "exchange_s" in quantities:
         return "exchanges"
     if quantities.keys() & SERVED:
-        return "servings, mixtures" if row.reply.form == "experts" else "servings"
+        return "servings, mixtures" if row.reply.form.endswith("experts") else "servings"
     return "models" if "parameters" in quantities else FORMS.get(row.reply.form, row.reply.form)
 
 
