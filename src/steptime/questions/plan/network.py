@@ -22,7 +22,7 @@ from steptime.prediction.lower import Row
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST
-from steptime.questions.plan.alone import between
+from steptime.questions.plan.alone import between, update_s
 from steptime.questions.plan.pieces import Kept, Piece, held_of
 from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
@@ -177,8 +177,7 @@ class NetworkPlanner(Planner):
 
     def update_s(self, _: Plan, _moved: float, parameters: float, batch: int) -> float:
         """Return the seconds in which a device applies so many gradients."""
-        whole_s = super().update_s(Plan(), 0.0, parameters, batch)
-        return whole_s * parameters / max(1, self.parameters)
+        return update_s(self.step, batch) * parameters / max(1, self.parameters)
 
     def open_s(
         self, kind: str, size: float, group: Sequence[int], load: Load, micro_batch: int
