@@ -244,6 +244,15 @@ def test_arrays_that_stay_in_the_cache_are_doubted() -> None:
     assert table["memory_GB_per_s"] == pytest.approx(32.0)  # the largest arrays
 
 
+def test_one_slow_sample_of_arrays_in_the_cache_is_no_bandwidth() -> None:
+    """Of the largest arrays the best kernel tells, where none is far beyond the cache."""
+    slow = {"array_bytes": [64_000_000], "work": [192_000_000], "samples": [1]}
+    slow |= {"min_s": [0.5], "median_s": [0.5]}
+    curves = ANSWER["curves"] | {"memory.add": slow}
+    table = files.device_table(ANSWER | {"cache_bytes": 500_000_000, "curves": curves})
+    assert table["memory_GB_per_s"] == pytest.approx(32.0)
+
+
 @pytest.mark.parametrize("group", ["gemm.float32", "memory"])
 def test_no_roof_without_a_measurement(group: str) -> None:
     curves = {name: {} if name.startswith(group) else c for name, c in ANSWER["curves"].items()}

@@ -18,7 +18,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
-from steptime.core.units import percent, size
+from steptime.core.units import counted, percent, size
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, GIB, TFLOP
 from steptime.measure import machine
@@ -54,11 +54,11 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"probe: {lack}; give it a larger budget")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     taken = platform in catalog.device_names(own=False)
-    points = [point for curve in streams.values() for point in _rates(curve)]
     out = FAR_OUT_OF_CACHE * (answer["cache_bytes"] or math.inf)  # else the largest arrays
-    far = [rate for work, rate in points if work >= out] or [max(points)[1]]
-    count = answer["threads"]
-    threads = f", {count} thread{'s' if count > 1 else ''}" if answer["kind"] == "cpu" else ""
+    far = [rate for curve in streams.values() for work, rate in _rates(curve) if work >= out]
+    ends = [(curve["array_bytes"][-1], _rates(curve)[-1][1]) for curve in streams.values()]
+    far = far or [rate for array_bytes, rate in ends if array_bytes == max(ends)[0]]
+    threads = f", {counted(answer['threads'], 'thread')}" if answer["kind"] == "cpu" else ""
     table: dict[str, Any] = {
         "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
