@@ -5,14 +5,14 @@ From the parts of a step users compose simulations of their own; `parallel` does
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
-from steptime.core.dtypes import PRECISIONS
+from steptime.core.dtypes import PRECISIONS, precision
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.ranges import whole_number
@@ -24,7 +24,7 @@ from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import of_host
-from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
+from steptime.prediction.collectives import EXCHANGES, Fabric, Start, fabric_of_group, overlapped
 from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
@@ -143,6 +143,7 @@ class StepModel:
         other = copy(self)
         other.workload = replace(self.workload, batch_per_replica=batch)
         vars(other).update({name: {} for name in _KEPT}, _latest=(batch, graph))
+        vars(other).pop("gradients", None)
         return other
 
     @cached_property
@@ -180,6 +181,12 @@ class StepModel:
         """The host's time to issue one launch ahead of the device, None where it plays no part."""
         return issue_s(self.device, self.settings)
 
+    @cached_property
+    def start(self) -> Start:
+        """What the stack adds to the messages of an exchange."""
+        use, said = "training" if self.workload.phase == "train" else "serving", self.seen.constants
+        return Start(*(value_of(f"{use}.exchange_{name}", said) for name in Start._fields))
+
     def host(self, lowered: Lowered) -> Host | None:
         """Return when the host has issued each pass, None where it plays no part.
 
@@ -202,16 +209,20 @@ class StepModel:
     @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients, which the replicas exchange in a step."""
+        if self.stack.master_weights and precision(self.workload.dtype).mixed and self.said:
+            return sum(self.gradients.values())
         return self.lowered().gradient_bytes
 
     @cached_property
     def gradients(self) -> Mapping[str, int]:
         """Bytes of the gradients by the forward op that first computes with a weight."""
-        graph = self.graph()
+        graph, held = self.graph(), self.sizes()
         found: dict[str, int] = {}
         for op in graph.ops:
             if op.part == "update":
-                found[op.of] = found.get(op.of, 0) + graph.tensors[op.inputs[-1]].size_bytes
+                name = op.inputs[-1]
+                size = held.get(name, graph.tensors[name].size_bytes)
+                found[op.of] = found.get(op.of, 0) + size
         return found
 
     def graph(self, batch: int | None = None) -> Graph:
@@ -310,7 +321,7 @@ class StepModel:
             raise no_link(group.ranks)
         reduces = kind == "all_reduce"
         one = self.collectives[self.collective()] if reduces else EXCHANGES[kind]
-        return one(size_bytes, group.ranks, fabric)
+        return self.start.after(one(size_bytes, group.ranks, fabric), fabric)
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
@@ -377,9 +388,32 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if self.fabric is None and workers > 1:
-            raise no_link(workers)
-        return self.collectives[name](size_bytes, workers, self.fabric) if self.fabric else 0.0
+        if self.fabric is None:
+            if workers > 1:
+                raise no_link(workers)
+            return 0.0
+        moved_s = self.collectives[name](size_bytes, workers, self.fabric)
+        return self.start.after(moved_s, self.fabric)
+
+    def waits_s(
+        self,
+        batch: int,
+        one: Callable[[float], float],
+        compression: float = 1.0,
+        of: Container[str] | None = None,
+    ) -> float:
+        """Return how long a step waits for exchanges in buckets, `one(bytes)` seconds each.
+
+        Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
+        where that waits for the host, all are later in proportion.
+        """
+        times, sizes = self.timeline(batch), self.gradients
+        slower, ready, at = times.slower[1], [], 0.0
+        for row in reversed(times.rows):
+            if of is None or row.row.name in of:
+                at += row.backward.value * slower
+                ready.append((at, sizes.get(row.row.name, 0) / compression))
+        return overlapped(ready, one, at)
 
     def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
         """Return the seconds of an exchange of `size_bytes` by the name of each collective."""

@@ -5,7 +5,7 @@ Weak scaling keeps the batch of a replica, strong scaling the batch of all toget
 Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import fabric_of_group, overlapped
+from steptime.prediction.collectives import fabric_of_group
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel, no_link
@@ -100,7 +100,7 @@ def data_parallel(
         exposed = comm_s[chosen]
         if how.overlap:
             one = partial(model.collective_s, chosen, workers=n)
-            exposed = min(exposed, waits(model, share, one, how.compression))
+            exposed = min(exposed, model.waits_s(share, one, how.compression))
         parts, sizes = (times.forward_s, times.backward_s, times.update_s), (n, whole, share)
         told = (parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
         low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
@@ -185,29 +185,6 @@ def scaling_row(
         *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
         speedup, speedup / workers, per_s, note, more or {},
     )  # fmt: skip
-
-
-def waits(
-    model: StepModel,
-    share: int,
-    one: Callable[[float], float],
-    compression: float = 1.0,
-    of: Container[str] | None = None,
-) -> float:
-    """Return the seconds for which a step waits for exchanges in buckets, `one(bytes)` seconds.
-
-    Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
-    where that waits for the host, all are later in proportion.
-    """
-    times = model.timeline(share)
-    _, slower, _ = times.slower
-    sizes = model.gradients
-    ready, at = [], 0.0
-    for row in reversed(times.rows):
-        if of is None or row.row.name in of:
-            at += row.backward.value * slower
-            ready.append((at, sizes.get(row.row.name, 0) / compression))
-    return overlapped(ready, one, at)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from steptime.questions.plan.alone import between, update_s
 from steptime.questions.plan.pieces import Kept, Piece, held_of
 from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
-from steptime.questions.scaling import waits
 
 CONSTANTS = (  # of a stack's training
     "context_bytes", "buffer_bytes", "fragmented", "send_hidden", "step_s",
+    "exchange_s", "exchange_slow", "exchange_large_s",
 )  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
@@ -105,11 +105,13 @@ class NetworkPlanner(Planner):
         workload = shape.workload
         self.step = StepModel(workload, cluster.device, method=method)
         super().__init__(shape, cluster, method, workload.dtype)
-        self.weight_bytes = self.step.gradient_bytes / max(1, self.step.parameters)
+        lowered, gradients = self.step.lowered(), self.step.gradient_bytes
+        self.weight_bytes = lowered.gradient_bytes / max(1, lowered.parameters)
         states = STATES[workload.optimizer] * self.weight_bytes
         said = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
         self._constants, self._flags = typed(self.use, said)
-        self._constants |= {"gradient_bytes": self.weight_bytes, "state_bytes": states}
+        each = gradients / max(1, lowered.parameters)
+        self._constants |= {"gradient_bytes": each, "state_bytes": states}
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}
 
@@ -180,7 +182,7 @@ class NetworkPlanner(Planner):
         return update_s(self.step, batch) * parameters / max(1, self.parameters)
 
     def open_s(
-        self, kind: str, size: float, group: Sequence[int], load: Load, micro_batch: int
+        self, _: Plan, kind: str, size: float, group: Sequence[int], load: Load, micro_batch: int
     ) -> float:
         """Return the seconds of an exchange of a device that are waited for.
 
@@ -192,7 +194,7 @@ class NetworkPlanner(Planner):
         stage = {part.name for part, _ in load}
         rows = [row for row, name in self.piece.items() if name in stage]
         one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
-        return min(whole_s, waits(self.step, micro_batch, one, of=rows))
+        return min(whole_s, self.step.waits_s(micro_batch, one, of=rows))
 
     def within(self, _: Plan, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
         """Return between which seconds a step lies: its kernels do, exchanges have no interval."""

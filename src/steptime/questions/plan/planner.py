@@ -24,7 +24,7 @@ from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
-from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
+from steptime.prediction.collectives import EXCHANGES, Fabric, Start, fabric_of_group, ring
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import stack_of
@@ -188,7 +188,7 @@ class Planner:
 
         A stack that says no bytes of an update has kernels of its own for each weight.
         """
-        if plan.devices == 1:
+        if self.is_whole(plan):
             return update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
@@ -203,23 +203,36 @@ class Planner:
         """How often each piece comes in the network."""
         return {**Counter(self.shape.kinds), FIRST: 1, LAST: 1}
 
+    def is_whole(self, plan: Plan) -> bool:
+        """Whether each device runs the step of the whole network, and shares nothing of it."""
+        split = plan.devices > plan.data or plan.zero or plan.offload != "none" or plan.expert > 1
+        return self.use == "training" and (plan.devices == 1 or not split)
+
     def open_s(
-        self, _kind: str, _size: float, _group: Sequence[int], _load: Load, _b: int
+        self, plan: Plan, kind: str, size: float, group: Sequence[int], _: Load, batch: int
     ) -> float | None:
-        """Return the seconds of an exchange that are waited for, None for the stack's share."""
-        return None
+        """Return the seconds of an exchange that are waited for, None for the stack's share.
+
+        Replicas of the whole network exchange buckets while the last backward pass still runs.
+        """
+        if not (self.is_whole(plan) and self.constant("data_hidden")):
+            return None
+        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
+        whole_s = one(size)
+        return min(whole_s, self.alone(batch).waits_s(batch, one)) if whole_s else 0.0
 
     def within(
-        self, plan: Plan, batch: int, step_s: float, _exposed_s: float
+        self, plan: Plan, batch: int, step_s: float, exposed_s: float
     ) -> tuple[float, float]:
         """Return between which seconds a step lies, of which so many are waited for exchanges.
 
-        On one device its kernels and its host say it, on several the published steps of others.
+        Of the whole network its kernels and its host say it, else the published steps of others.
         """
-        if plan.devices > 1:
+        if not self.is_whole(plan):
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        return between(self.alone(batch), batch, step_s)
+        low, high = between(self.alone(batch), batch, step_s - exposed_s)
+        return low + exposed_s, high + exposed_s
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -259,10 +272,10 @@ class Planner:
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for micro-batches of so many sequences.
 
-        On one device their seconds are those of the step of the whole network.
+        Of the whole network their seconds are those of its step.
         """
-        alone = plan.devices == 1 and self.use == "training"
-        return self.of_all(micro_batch) if alone else self.of_rank(plan, micro_batch)
+        whole = self.is_whole(plan)
+        return self.of_all(micro_batch) if whole else self.of_rank(plan, micro_batch)
 
     def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
@@ -293,11 +306,8 @@ class Planner:
             fabric, link = self.once(("fabric", group), partial(self._fabric, group))
             one = ring if kind == "all_reduce" else EXCHANGES[kind]
             moved_s = one(size_bytes, len(group), fabric)
-            large_s, slow = (self.constant(f"exchange_{name}") for name in ("large_s", "slow"))
-            seconds = moved_s * max(1.0, slow) + self.constant("exchange_s")
-            if large_s:  # by a protocol that starts later and reaches the link's rate
-                seconds = min(seconds, moved_s + large_s)
-            self._exchanged[key] = Exchanged(seconds, link)
+            start = Start(*(self.constant(f"exchange_{name}") for name in Start._fields))
+            self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
         return self._exchanged[key]
 
     def neighbours(self, group: Sequence[int]) -> Sequence[int]:

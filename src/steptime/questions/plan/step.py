@@ -277,7 +277,7 @@ def _tail(one: Step, load: Load) -> _Tail:
 
     def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
         found = planner.exchange(kind, size, ranks)
-        exposed = planner.open_s(kind, size, ranks, load, one.micro_batch)
+        exposed = planner.open_s(plan, kind, size, ranks, load, one.micro_batch)
         if exposed is None:
             hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
             exposed = max(found.seconds - hides, found.seconds / max(2, pieces))
