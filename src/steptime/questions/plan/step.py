@@ -288,7 +288,9 @@ def _tail(one: Step, load: Load) -> _Tail:
             moves.append(Wait(to, kind, found.link, size, found.seconds, exposed))
         return found.seconds
 
-    for count, of in zip(parameters_of(one, load), ("", "expert_"), strict=True):
+    counts = parameters_of(one, load)
+    counts = (sum(counts), 0) if planner.is_whole(plan) else counts  # of the same replicas
+    for count, of in zip(counts, ("", "expert_"), strict=True):
         size = planner.constant("gradient_bytes") * count
         if not plan.zero:
             exchange("data", "all_reduce", size, groups[f"{of}replicas"], last_s)
