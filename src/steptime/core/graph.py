@@ -112,11 +112,6 @@ class Graph:
             for op in self.ops
         }
 
-    @cached_property
-    def sizes(self) -> Mapping[str, int]:
-        """Bytes of each tensor, by its name."""
-        return {name: spec.size_bytes for name, spec in self.tensors.items()}
-
     @property
     def parameters(self) -> int:
         """Number of trainable parameters."""

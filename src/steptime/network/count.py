@@ -104,7 +104,7 @@ def live_bytes(
     The peak of `peak_memory_bytes` is the largest of them. `sizes` are the bytes of tensors that
     take others than their shape says, and of what ops drop inside, by the op's name.
     """
-    own = {**graph.sizes, **(sizes or {})}
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
     live = sum(own[name] for name in always_living(graph))
     result = [live]
     scratch = scratch_bytes(graph, stack or catalog.stack()) | dict(sizes or {})
@@ -136,12 +136,10 @@ def lives(
 
     `sizes` are as those of `live_bytes`.
     """
-    own = {**graph.sizes, **(sizes or {})}
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
     _, *both = storages(graph)
-    return [
-        ([own[name] for name in made], [own[name] for name in ended])
-        for made, ended in zip(*both, strict=True)
-    ]
+    made, ended = ([[own[name] for name in names] for names in some] for some in both)
+    return [*zip(made, ended, strict=True)]
 
 
 def storages(graph: Graph) -> Storages:

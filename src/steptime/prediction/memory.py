@@ -81,7 +81,7 @@ def blocks_bytes(
     between tensors that live is counted. `sizes` are as those of `live_bytes`.
     """
     pools, other = [0, 0, 0], dict(sizes or {})
-    own = {**graph.sizes, **other}
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | other
     _put([own[name] for name in always_living(graph)], pools, 1)
     inside, most = scratch_bytes(graph, stack) | other, _taken(pools)
     for op, (made, ended) in zip(graph.ops, lives(graph, sizes), strict=True):
@@ -126,7 +126,7 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
 
     `sizes` are as those of `live_bytes`.
     """
-    own = {**graph.sizes, **(sizes or {})}
+    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
     living = live_bytes(graph, stack, sizes)
     worst = max(range(len(living)), key=living.__getitem__)
     of, made, ended = storages(graph)

@@ -5,14 +5,14 @@ From the parts of a step users compose simulations of their own; `parallel` does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
-from steptime.core.dtypes import PRECISIONS, precision
+from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.ranges import whole_number
@@ -24,7 +24,7 @@ from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import of_host
-from steptime.prediction.collectives import EXCHANGES, Fabric, Start, fabric_of_group, overlapped
+from steptime.prediction.collectives import EXCHANGES, Fabric, Start, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
@@ -99,13 +99,10 @@ class StepModel:
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.method = chosen.under(self.options)
         self.settings = self.method.settings
-        self.workload = (
-            network
-            if isinstance(network, Workload)
-            else make_workload(
-                read_model(str(network), trusted=True), None, dtype, phase, optimizer
-            )
-        )
+        if not isinstance(network, Workload):
+            choice = read_model(str(network), trusted=True)
+            network = make_workload(choice, None, dtype, phase, optimizer)
+        self.workload = network
         self.device = catalog.device(device)
         self.overlap, self.low = overlap, low
         self._link = link
@@ -126,8 +123,7 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        rate = self.device.memory_bytes_per_s
-        return self.method.joins(found, rate)
+        return self.method.joins(found, self.device.memory_bytes_per_s)
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
@@ -209,8 +205,6 @@ class StepModel:
     @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients, which the replicas exchange in a step."""
-        if self.stack.master_weights and precision(self.workload.dtype).mixed and self.said:
-            return sum(self.gradients.values())
         return self.lowered().gradient_bytes
 
     @cached_property
@@ -220,8 +214,7 @@ class StepModel:
         found: dict[str, int] = {}
         for op in graph.ops:
             if op.part == "update":
-                name = op.inputs[-1]
-                size = held.get(name, graph.tensors[name].size_bytes)
+                size = held.get(op.inputs[-1], graph.tensors[op.inputs[-1]].size_bytes)
                 found[op.of] = found.get(op.of, 0) + size
         return found
 
@@ -290,14 +283,9 @@ class StepModel:
         """Return the times of a step on `batch` examples, row by row and in all."""
         wanted = self.workload.batch_per_replica if batch is None else batch
         if wanted not in self._timelines:
-            lowered = self.lowered(wanted)
-            self._timelines[wanted] = schedule(
-                lowered,
-                self.prices(wanted),
-                self.host(lowered),
-                self.settings.pipelined,
-                self.overlap,
-            )
+            lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
+            prices, host = self.prices(wanted), self.host(lowered)
+            self._timelines[wanted] = schedule(lowered, prices, host, *overlaps)
         return self._timelines[wanted]
 
     def prices(self, batch: int | None = None) -> Prices:
@@ -319,8 +307,7 @@ class StepModel:
             fabric = self._fabric(self._link, members)
         if fabric is None:
             raise no_link(group.ranks)
-        reduces = kind == "all_reduce"
-        one = self.collectives[self.collective()] if reduces else EXCHANGES[kind]
+        one = EXCHANGES.get(kind) or self.collectives[self.collective()]
         return self.start.after(one(size_bytes, group.ranks, fabric), fabric)
 
     def predict(self, batch: int | None = None) -> Prediction:
@@ -388,36 +375,11 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if self.fabric is None:
+        if (fabric := self.fabric) is None:
             if workers > 1:
                 raise no_link(workers)
             return 0.0
-        moved_s = self.collectives[name](size_bytes, workers, self.fabric)
-        return self.start.after(moved_s, self.fabric)
-
-    def waits_s(
-        self,
-        batch: int,
-        one: Callable[[float], float],
-        compression: float = 1.0,
-        of: Container[str] | None = None,
-    ) -> float:
-        """Return how long a step waits for exchanges in buckets, `one(bytes)` seconds each.
-
-        Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
-        where that waits for the host, all are later in proportion.
-        """
-        times, sizes = self.timeline(batch), self.gradients
-        slower, ready, at = times.slower[1], [], 0.0
-        for row in reversed(times.rows):
-            if of is None or row.row.name in of:
-                at += row.backward.value * slower
-                ready.append((at, sizes.get(row.row.name, 0) / compression))
-        return overlapped(ready, one, at)
-
-    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
-        """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
-        return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
+        return self.start.after(self.collectives[name](size_bytes, workers, fabric), fabric)
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch

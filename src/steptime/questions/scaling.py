@@ -5,7 +5,7 @@ Weak scaling keeps the batch of a replica, strong scaling the batch of all toget
 Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import fabric_of_group
+from steptime.prediction.collectives import fabric_of_group, overlapped
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel, no_link
@@ -96,11 +96,11 @@ def data_parallel(
 
     def row(n: int, whole: int, share: int, alone_per_s: float | None, note: str) -> ScalingRow:
         times = model.timeline(share)
-        comm_s = model.exchange_s(model.gradient_bytes / how.compression, n)
+        comm_s = exchange_s(model, model.gradient_bytes / how.compression, n)
         exposed = comm_s[chosen]
         if how.overlap:
             one = partial(model.collective_s, chosen, workers=n)
-            exposed = min(exposed, model.waits_s(share, one, how.compression))
+            exposed = min(exposed, waits(model, share, one, how.compression))
         parts, sizes = (times.forward_s, times.backward_s, times.update_s), (n, whole, share)
         told = (parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
         low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
@@ -185,6 +185,32 @@ def scaling_row(
         *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
         speedup, speedup / workers, per_s, note, more or {},
     )  # fmt: skip
+
+
+def exchange_s(model: StepModel, size_bytes: float, workers: int) -> dict[str, float]:
+    """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
+    return {name: model.collective_s(name, size_bytes, workers) for name in model.collectives}
+
+
+def waits(
+    model: StepModel,
+    share: int,
+    one: Callable[[float], float],
+    compression: float = 1.0,
+    of: Container[str] | None = None,
+) -> float:
+    """Return the seconds for which a step waits for exchanges in buckets, `one(bytes)` seconds.
+
+    Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
+    where that waits for the host, all are later in proportion.
+    """
+    times, sizes = model.timeline(share), model.gradients
+    slower, ready, at = times.slower[1], [], 0.0
+    for row in reversed(times.rows):
+        if of is None or row.row.name in of:
+            at += row.backward.value * slower
+            ready.append((at, sizes.get(row.row.name, 0) / compression))
+    return overlapped(ready, one, at)
 
 
 @dataclass(frozen=True)

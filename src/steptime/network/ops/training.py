@@ -9,6 +9,8 @@ from steptime.network.ops import OPS, output_names, outputs_of, saved_of
 from steptime.network.ops.loss import STATES
 from steptime.network.ops.table import Backward, no_flop
 
+Names = tuple[str, ...]
+
 
 class _Tape:
     """The graph while gradients are appended."""
@@ -19,14 +21,8 @@ class _Tape:
         self.grads: dict[str, str] = {}
 
     def append(
-        self,
-        name: str,
-        kind: str,
-        inputs: tuple[str, ...],
-        attrs: Mapping[str, Attr],
-        part: Part,
-        of: str,
-    ) -> tuple[str, ...]:
+        self, name: str, kind: str, inputs: Names, attrs: Mapping[str, Attr], part: Part, of: str
+    ) -> Names:
         new = outputs_of(kind, tuple([self.tensors[name] for name in inputs]), frozen(attrs))
         outputs = output_names(name, len(new))
         self.tensors.update(zip(outputs, new, strict=True))
@@ -38,10 +34,9 @@ class _Tape:
         saved = saved_of(op.kind, tuple([self.tensors[name] for name in op.inputs]), op.settings)
         names = tuple([f"{op.name}/saved{i}" for i in range(len(saved))])
         self.tensors.update(zip(names, saved, strict=True))
-        outputs = (*op.outputs, *names)  # `dataclasses.replace` takes ten times as long
-        self.ops.append(
-            Op(op.name, op.kind, op.inputs, outputs, op.attrs, op.part, op.of) if names else op
-        )
+        if names:  # `dataclasses.replace` takes ten times as long
+            op = Op(op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.of)
+        self.ops.append(op)
         return names
 
     def add_grad(self, tensor: str, grad: str, of: str) -> None:

@@ -141,7 +141,7 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
 
 def _seconds(model: StepModel, kernels: Sequence[Kernel]) -> float:
     columns = Kernels(kernels)  # which prices kernels that are alike once
-    return sum(model.priced(columns).value[columns.which].tolist())
+    return float(model.priced(columns).value[columns.which].sum())
 
 
 def _piece(

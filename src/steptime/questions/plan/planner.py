@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -42,6 +42,7 @@ from steptime.prediction.training import (
 from steptime.questions.plan.alone import as_timed, between, held_alone, update_s
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
+from steptime.questions.scaling import waits
 
 _HOST = catalog.constants_of("host")
 HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
@@ -208,18 +209,27 @@ class Planner:
         split = plan.devices > plan.data or plan.zero or plan.offload != "none" or plan.expert > 1
         return self.use == "training" and (plan.devices == 1 or not split)
 
-    def open_s(
-        self, plan: Plan, kind: str, size: float, group: Sequence[int], _: Load, batch: int
-    ) -> float | None:
-        """Return the seconds of an exchange that are waited for, None for the stack's share.
+    def in_buckets(self, plan: Plan) -> bool:
+        """Whether gradients are exchanged in buckets while the last backward pass still runs."""
+        return self.is_whole(plan) and self.constant("data_hidden") > 0
 
-        Replicas of the whole network exchange buckets while the last backward pass still runs.
-        """
-        if not (self.is_whole(plan) and self.constant("data_hidden")):
+    def rows_of(self, _load: Load) -> Container[str] | None:
+        """Return the rows that a device has, None for all."""
+        return None
+
+    def open_s(
+        self, plan: Plan, kind: str, size: float, group: Sequence[int], load: Load, batch: int
+    ) -> float | None:
+        """Return the seconds that are waited for an exchange, None for the stack's share."""
+        if not self.in_buckets(plan):
             return None
-        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
-        whole_s = one(size)
-        return min(whole_s, self.alone(batch).waits_s(batch, one)) if whole_s else 0.0
+
+        def one(part: float) -> float:
+            return self.exchange(kind, part, group).seconds
+
+        if kind == "all_gather" or not one(size):
+            return one(size)
+        return min(one(size), waits(self.alone(batch), batch, one, of=self.rows_of(load)))
 
     def within(
         self, plan: Plan, batch: int, step_s: float, exposed_s: float
