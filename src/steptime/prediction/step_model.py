@@ -5,6 +5,7 @@ From the parts of a step users compose simulations of their own; `parallel` does
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -127,8 +128,8 @@ class StepModel:
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
-        other = StepModel(self.workload, device, self._link, self.method, overlap=self.overlap)
-        other.low = self.low
+        how = self.workload, device, self._link, self.method
+        other = StepModel(*how, overlap=self.overlap, low=self.low)
         other.options = self.options
         other._latest, other._lowered = self._latest, self._lowered
         other._counted, other._memory = self._counted, self._memory
@@ -211,11 +212,10 @@ class StepModel:
     def gradients(self) -> Mapping[str, int]:
         """Bytes of the gradients by the forward op that first computes with a weight."""
         graph, held = self.graph(), self.sizes()
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for op in graph.ops:
             if op.part == "update":
-                size = held.get(op.inputs[-1], graph.tensors[op.inputs[-1]].size_bytes)
-                found[op.of] = found.get(op.of, 0) + size
+                found[op.of] += held.get(op.inputs[-1], graph.tensors[op.inputs[-1]].size_bytes)
         return found
 
     def graph(self, batch: int | None = None) -> Graph:
@@ -271,13 +271,11 @@ class StepModel:
             if lowered.by_layer
             else ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
         )
-        found: dict[str, dict[Part, float]] = {
-            name: dict.fromkeys(PASSES, 0) for name in ("", *(row.name for row in lowered.rows))
-        }
+        names = ("", *(row.name for row in lowered.rows))
+        found: dict[str, dict[Part, float]] = {name: dict.fromkeys(PASSES, 0) for name in names}
         for name, pass_, flop in every:
             found[name if name in found else ""][pass_] += flop
-        self._counted[wanted] = found
-        return found
+        return self._counted.setdefault(wanted, found)
 
     def timeline(self, batch: int | None = None) -> Timeline:
         """Return the times of a step on `batch` examples, row by row and in all."""
@@ -303,8 +301,7 @@ class StepModel:
             return 0.0
         fabric = self.fabric
         if isinstance(self._link, Cluster):
-            members = range(0, group.ranks * group.stride, group.stride)
-            fabric = self._fabric(self._link, members)
+            fabric = self._fabric(self._link, range(0, group.ranks * group.stride, group.stride))
         if fabric is None:
             raise no_link(group.ranks)
         one = EXCHANGES.get(kind) or self.collectives[self.collective()]

@@ -105,8 +105,7 @@ def as_trained(
         kernels += [_typed(kernel, kinds, master, low), *added.pop((kernel.op, kernel.pass_), ())]
     kernels += [one for some in added.values() for one in some]
     count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-    if fused:
-        updates = [fused_update(update_bytes * count, count)]
+    updates = [fused_update(update_bytes * count, count)] if fused else updates
     gradients = round(constants["gradient_bytes"] * count)
     return replace(step, kernels=(*kernels, *updates), gradient_bytes=gradients)
 
