@@ -324,7 +324,7 @@ def overlapped(
     return max(0.0, done_s - backward_s)
 
 
-class Start(NamedTuple):
+class Startup(NamedTuple):
     """What software adds to the messages of an exchange: `s` seconds, at a rate `slow` times less.
 
     Where it has another protocol, that starts `large_s` later, the messages keep the link's rate.

@@ -25,7 +25,7 @@ from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import of_host
-from steptime.prediction.collectives import EXCHANGES, Fabric, Start, fabric_of_group
+from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
@@ -179,10 +179,10 @@ class StepModel:
         return issue_s(self.device, self.settings)
 
     @cached_property
-    def start(self) -> Start:
+    def start(self) -> Startup:
         """What the stack adds to the messages of an exchange."""
         use, said = "training" if self.workload.phase == "train" else "serving", self.seen.constants
-        return Start(*(value_of(f"{use}.exchange_{name}", said) for name in Start._fields))
+        return Startup(*(value_of(f"{use}.exchange_{name}", said) for name in Startup._fields))
 
     def host(self, lowered: Lowered) -> Host | None:
         """Return when the host has issued each pass, None where it plays no part.

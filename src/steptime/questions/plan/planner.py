@@ -24,7 +24,7 @@ from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
-from steptime.prediction.collectives import EXCHANGES, Fabric, Start, fabric_of_group, ring
+from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group, ring
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import stack_of
@@ -316,7 +316,7 @@ class Planner:
             fabric, link = self.once(("fabric", group), partial(self._fabric, group))
             one = ring if kind == "all_reduce" else EXCHANGES[kind]
             moved_s = one(size_bytes, len(group), fabric)
-            start = Start(*(self.constant(f"exchange_{name}") for name in Start._fields))
+            start = Startup(*(self.constant(f"exchange_{name}") for name in Startup._fields))
             self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
         return self._exchanged[key]
 
