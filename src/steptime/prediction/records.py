@@ -28,12 +28,7 @@ def records(model: StepModel) -> Sequence[Record]:
     for kernel in made.lowered.kernels:
         if kernel.exchange is None and kernel.op in moved:
             moved[kernel.op] += kernel.bytes
-    whole = {
-        "flop": made.flop,
-        "forward_flop": sum(parts["forward"] for parts in made.counted.values()),
-        "traffic_bytes": made.lowered.traffic_bytes,
-        "peak_memory_bytes": made.peak_memory_bytes,
-    }
+    whole = {**costs(model), "peak_memory_bytes": made.peak_memory_bytes}
     seconds = "step_s low_s high_s forward_s backward_s update_s"
     found = [record(whole, picked(made.times, seconds))]
     for one in made.times.rows:
@@ -42,6 +37,14 @@ def records(model: StepModel) -> Sequence[Record]:
         own = record({**values, "traffic_bytes": moved[name]}, one.told, name)
         found.append(replace(own, env={**own.env, "op_kind": one.row.kind}))
     return found
+
+
+def costs(model: StepModel, batch: int | None = None) -> dict[str, float]:
+    """Return the FLOP of a step, those of its forward pass, and the bytes that it moves."""
+    every, moved = model.counted(batch).values(), model.lowered(batch).traffic_bytes
+    by_pass = {name: sum(parts[name] for parts in every) for name in PASSES}
+    forward = by_pass["forward"]
+    return {"flop": sum(by_pass.values()), "forward_flop": forward, "traffic_bytes": moved}
 
 
 def step_record(

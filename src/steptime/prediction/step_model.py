@@ -333,8 +333,7 @@ class StepModel:
         graph = self.graph(batch)
         found = self.method.notes(graph, self.workload.dtype, self.device, self.settings)
         if graph.unmodelled:
-            names = ", ".join(graph.unmodelled)
-            found = (*found, f"layers of unknown type count nothing: {names}")
+            found = (*found, f"layers of unknown type count nothing: {', '.join(graph.unmodelled)}")
         if self.device.kind == "cpu" and self.stack.on_cpu:
             kinds = {op.kind for op in graph.ops}
             found = (*found, *(said for kind, said in self.stack.on_cpu.items() if kind in kinds))

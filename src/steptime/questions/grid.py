@@ -25,7 +25,7 @@ from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.lines import Lines, Span, lines_of, spans
 from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
-from steptime.prediction.records import record_method, step_record
+from steptime.prediction.records import costs, record_method, step_record
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record, now
 
@@ -225,41 +225,32 @@ def predicted(
             network = replace(first, dtype=dtype_named(dtype or first.dtype))
             model = StepModel(network, places[0][0], None, method, options)
             steps = Steps(model, sizes)
-            costs = _costs(model, steps)
+            counted = _costs(model, steps)
             for device in (device for device, wanted in places if wanted == dtype):
                 try:
-                    yield from _of_device(model.on(device), steps, costs)
+                    yield from _of_device(model.on(device), steps, counted)
                 except InputError as error:
                     refused[str(error)] = refused.get(str(error), 0) + len(steps.batches)
 
 
 def _costs(model: StepModel, steps: Steps) -> list[dict[str, float]]:
     """Return FLOP and traffic at each batch, between the ends of lines where it lies on these."""
-
-    def at(batch: int) -> dict[str, float]:
-        counted = model.counted(batch).values()
-        return {
-            "flop": sum(sum(parts.values()) for parts in counted),
-            "forward_flop": sum(parts["forward"] for parts in counted),
-            "traffic_bytes": model.lowered(batch).traffic_bytes,
-        }
-
     if steps.lines is None:
-        return [at(batch) for batch in steps.batches]
-    high, low = at(steps.lines.high), at(steps.lines.low)
+        return [costs(model, batch) for batch in steps.batches]
+    high, low = costs(model, steps.lines.high), costs(model, steps.lines.low)
     shares = steps.lines.share(steps.batches).tolist()
     return [{k: round(low[k] + (high[k] - low[k]) * share) for k in low} for share in shares]
 
 
 def _of_device(
-    on: StepModel, steps: Steps, costs: Sequence[Mapping[str, float]]
+    on: StepModel, steps: Steps, counted: Sequence[Mapping[str, float]]
 ) -> Iterator[Record]:
     """Yield the records of a network on a device; raises `InputError` as a prediction does."""
     (span,), named, taken_at = steps.spans([on]), record_method(on), now()
     remarks = on.remarks(steps.lines.low if steps.lines else None)
-    ends = (end or repeat(None, len(costs)) for end in (span.low_s, span.high_s))
+    ends = (end or repeat(None, len(counted)) for end in (span.low_s, span.high_s))
     rows = zip(steps.batches, zip(*span.times, strict=True), *ends, steps.needs(on), strict=True)
-    for (batch, times, low, high, needs), cost in zip(rows, costs, strict=True):
+    for (batch, times, low, high, needs), cost in zip(rows, counted, strict=True):
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}
         quantities["step_s"] = Quantity(sum(times), low=low, high=high)

@@ -206,8 +206,9 @@ class Planner:
 
     def is_whole(self, plan: Plan) -> bool:
         """Whether each device runs the step of the whole network, and shares nothing of it."""
-        split = plan.devices > plan.data or plan.zero or plan.offload != "none" or plan.expert > 1
-        return self.use == "training" and (plan.devices == 1 or not split)
+        trains = self.use == "training" and plan.tensor == plan.pipeline == plan.context == 1
+        shares = plan.zero or plan.expert > 1 or plan.offload != "none"
+        return trains and (plan.data == 1 or not shares)
 
     def in_buckets(self, plan: Plan) -> bool:
         """Whether gradients are exchanged in buckets while the last backward pass still runs."""
@@ -223,13 +224,11 @@ class Planner:
         """Return the seconds that are waited for an exchange, None for the stack's share."""
         if not self.in_buckets(plan):
             return None
-
-        def one(part: float) -> float:
-            return self.exchange(kind, part, group).seconds
-
-        if kind == "all_gather" or not one(size):
-            return one(size)
-        return min(one(size), waits(self.alone(batch), batch, one, of=self.rows_of(load)))
+        whole_s = self.exchange(kind, size, group).seconds
+        if kind == "all_gather" or not whole_s:
+            return whole_s
+        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # read once
+        return min(whole_s, waits(self.alone(batch), batch, one, of=self.rows_of(load)))
 
     def within(
         self, plan: Plan, batch: int, step_s: float, exposed_s: float
