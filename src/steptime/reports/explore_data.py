@@ -16,12 +16,14 @@ from steptime.build import family_of, read_model
 from steptime.core.table import picked
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
+from steptime.hardware.constants import value_of
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.method import notes_of
 from steptime.prediction.collectives import Collective, Fabric, fabric_of
 from steptime.prediction.memory import needs_of
+from steptime.prediction.step_model import StepModel
 from steptime.questions.scaling import PAYS
 from steptime.reports.explore_steps import BATCHES, ENDS_PER_E, Cells, NumberPool, networks
 
@@ -80,7 +82,7 @@ def exported(
         "replicas": REPLICAS,
         "pays": PAYS,
         **{name: OFFERED[name] for name in ("dtypes", "optimizers", "layout", "software")},
-        "methods": {name: _method(name) for name in METHODS},
+        "methods": {name: _method(name, shown[0][1]) for name in METHODS},
         "models": found,
         "left_out": left_out,
         "devices": [_device(text, device, priced.get(device.name)) for text, device in shown],
@@ -92,7 +94,7 @@ def exported(
     }
 
 
-def _method(name: str) -> Table:
+def _method(name: str, device: Device) -> Table:
     """Return a method's rules for replicas, and its exchanges in every layout."""
     method = cost_model(name)
     return {
@@ -100,7 +102,7 @@ def _method(name: str) -> Table:
         "as_paleo": not method.latency,
         "hosted": bool(method.reads),
         "cells": [f"{dtype} {optimizer}" for dtype, optimizer in METHODS[name]],
-        "update_at_peak": not method.latency,
+        "start_s": value_of("training.exchange_s", StepModel("fc", device, None, method).said),
         "exchanges": {
             name: _exchanges(one, method.links) for name, one in method.collectives.items()
         },
@@ -199,7 +201,7 @@ def _device(text: str, device: Device, offer: Offer | None) -> Table:
 
 def _link(link: Link) -> Table:
     return {
-        **picked(link, "name latency_s"),
+        **picked(link, "name latency_s measured"),
         "bytes_per_s": _short(link.bytes_per_s),
         "reached_bytes_per_s": _short(link.reached.bytes_per_s),
         "adds": not link.reached.measured,

@@ -159,7 +159,7 @@ function parts(choice, batch, place = choice.place) {
   const update = hosted ? at(last) : times[last];
   const [share] = choice.share;
   const backward = at(start + data.batches.length) / share;
-  return [at(start) / share, backward, update / (choice.method.update_at_peak ? 1 : share)];
+  return [at(start) / share, backward, update / (choice.method.as_paleo ? 1 : share)];
 }
 
 // The least and the most seconds of a step of one device: alone a lower bound has no other.
@@ -174,17 +174,17 @@ function ends(choice, batch, step_s, place = choice.place) {
 function exchange(name, n, choice) {
   const { tables, of } = choice.method.exchanges[name];
   const [far, near, added, ...moved] = tables[of[choice.layout]][data.replicas.indexOf(n)];
-  const { link, device } = choice, inside = choice.inside ?? link;
-  const bytes = choice.work.gradient_bytes;
+  const { link, device, work } = choice, inside = choice.inside ?? link;
   const latency = choice.latency_us === null ? link.latency_s ?? 0 : choice.latency_us * 1e-6;
   const rate = choice.method.as_paleo ? "bytes_per_s" : "reached_bytes_per_s";
   let slowest = 0;
   for (let i = 0; i < moved.length; i += 2) {
     slowest = Math.max(slowest, moved[i] / link[rate] + moved[i + 1] / inside[rate]);
   }
-  return far * latency + near * (choice.inside ? inside.latency_s ?? 0 : latency)
-    + bytes * slowest / choice.share[1]
-    + (link.adds ? bytes * added / device.memory_bytes_per_s : 0);
+  const moved_s = far * latency + near * (choice.inside ? inside.latency_s ?? 0 : latency)
+    + work.gradient_bytes * slowest / choice.share[1]
+    + (link.adds ? work.gradient_bytes * added / device.memory_bytes_per_s : 0);
+  return moved_s + (moved_s && !Object.keys(link.measured).length ? choice.method.start_s : 0);
 }
 
 function scalingRows(choice) {
