@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_bytes import attribute, function, message, model, node, tensor, value, whole
+from onnx_bytes import INT64, attribute, function, message, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -36,6 +36,11 @@ def outside(where: str) -> bytes:
     """Return a network whose weight lies in another file."""
     data = message((1, "location"), (2, where))
     return model(PRODUCT, [tensor("w", (4, 3), b"", more=[(13, data), (14, 1)])])
+
+
+def scalar(name: str, number: int) -> bytes:
+    """Return a whole number without axes."""
+    return tensor(name, (), number.to_bytes(8, "little"), dtype=INT64)
 
 
 DEEP = b""
@@ -93,14 +98,14 @@ DOUBLING = [
         (model([node("If", "x", "y")]), "(If): a branch that depends on data"),
         (
             model([node("ConstantOfShape", "s", "w"), *PRODUCT], [whole("s", *[9] * 17)]),
-            "an array of",
+            "MatMul_y: matmul of [1, 4] and [9, 9",
         ),
         (
             model(
                 [node("Range", "a b c", "r"), *RELU],
-                [whole("a", 0), whole("b", 2**62), whole("c", 0)],
+                [scalar("a", 0), scalar("b", 2**62), scalar("c", 0)],
             ),
-            "a range of step 0",
+            "a size follows from numbers that are not known",
         ),
     ],
 )

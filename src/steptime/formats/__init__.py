@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
@@ -21,6 +21,7 @@ WRONG = (  # what values of another form than is read end in
     *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
     *(MemoryError, RecursionError),
 )
+T = TypeVar("T")
 LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
 MOST_VALUES = 4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
 
@@ -49,6 +50,17 @@ class Source:
     def table(self) -> object:
         """The values of a JSON file; raises `InputError` for one that is not JSON."""
         return told(self.text, f"model {shorten(self.path)}:")
+
+    @cached_property
+    def _made(self) -> dict[object, Any]:
+        return {}
+
+    def once(self, make: Callable[["Source"], T]) -> T:
+        """Return what a reader makes of the file; it is made once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: T = self._made[make]
+        return made
 
 
 Read = Callable[[Source, bool], Family]
