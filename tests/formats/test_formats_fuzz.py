@@ -118,6 +118,7 @@ SEEDS: dict[str, tuple[str, Callable[[], bytes]]] = {  # the file's name, and wh
     "onnx": ("net.onnx", _onnx),
     "pt2": ("net.pt2", lambda: _archive(PROGRAM, json.dumps(document()).encode())),
 }
+KINDS = [pytest.param(kind, marks=[pytest.mark.onnx] * (kind == "onnx")) for kind in SEEDS]
 OF_THEIR_OWN = ("keras text", "onnx")  # ten thousand in tests beside this one
 
 
@@ -215,7 +216,7 @@ def endures(folder: Path, kind: str, first: int, last: int) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")  # of google.protobuf
-@pytest.mark.parametrize("kind", SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_mutations_are_networks_or_one_line(tmp_path: Path, kind: str) -> None:
     assert endures(tmp_path, kind, 0, 150) >= 1
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import re
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -17,6 +19,8 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.graph import check
 from steptime.formats.export.protobuf import varint
+
+pytestmark = pytest.mark.onnx
 
 RELU = [node("Relu", "x", "y")]
 PRODUCT = [node("MatMul", "x w", "y")]
@@ -105,7 +109,7 @@ DOUBLING = [
                 [node("Range", "a b c", "r"), *RELU],
                 [scalar("a", 0), scalar("b", 2**62), scalar("c", 0)],
             ),
-            "a size follows from numbers that are not known",
+            "division by zero",
         ),
     ],
 )
@@ -152,6 +156,21 @@ def test_a_command_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr()
     assert not said.out
     assert re.fullmatch(r"steptime: .*outside of the folder.*\n", said.err)
+
+
+def test_without_onnx_a_line_says_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(model(RELU))
+    code = "import sys; sys.modules['onnx'] = None; from steptime.cli.main import run;"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} sys.exit(run(['count', 'net.onnx']))"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    how = "an ONNX file is read by onnx: pip install 'steptime[onnx]'"
+    assert done.stderr == f"steptime: {how}\n"
 
 
 def test_an_unknown_operator_may_pass_its_input_on(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,9 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from steptime.core.errors import one_line
 from steptime.core.toml_files import packaged
 from steptime.formats import WRONG
-from steptime.formats.onnx.model import DTYPES, MOST, OnnxNode, is_read
+from steptime.formats.onnx.model import DTYPES, MOST, OnnxNode, Shape, Static
 from steptime.network.ops.table import ShapeError, require
 
-Shape = tuple[int, ...]
-Step = tuple[str, tuple[int, ...], Shape]  # transpose or reshape, to what, the shape before
 LONGEST_NAME = 200
 WEIGHTS_MOVED = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
 REPEATS = ("Gather", "Expand", "Tile")  # of rows that stay the weight that they are
@@ -33,52 +31,9 @@ _TYPES = {"int4": 3, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "text": 8}  #
 _QUIET: dict[str, Any] = {"log": lambda *_: None, "verbose": 0, "new_ops": None}
 
 
-@dataclass(frozen=True, eq=False)
-class Static:
-    """What follows from constants alone: a weight of the file, seen through `steps`.
-
-    Its `values` are None where they are many or not read. `derived` is what exporters work out of
-    sizes, positions and truth values: a table, not trained.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-    values: NDArray[Any] | None = None
-    steps: tuple[Step, ...] = ()
-    derived: bool = False
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the elements are floating-point numbers."""
-        return "float" in self.dtype
-
-    @property
-    def is_weight(self) -> bool:
-        """Whether it is a weight, whose numbers are not known."""
-        return self.is_float and not self.derived and self.values is None
-
-    def viewed(self, kind: str, how: Sequence[int]) -> "Static":
-        """Return the same weight, transposed by `how` or seen with the shape `how`."""
-        before, order, steps = self.shape, tuple(how), self.steps
-        if kind == "transpose":
-            require(sorted(order) == list(range(len(before))), f"transpose {before} by {order}")
-            shape = tuple(before[i] for i in order)
-        else:
-            require(math.prod(order) == math.prod(before), f"reshape {before} to {order}")
-            shape = order
-        values = None if self.values is None else getattr(self.values, kind)(order)
-        if steps and steps[-1][0] == kind:
-            *rest, (_, first, before) = steps
-            steps = tuple(rest)
-            order = tuple(first[i] for i in order) if kind == "transpose" else order
-        same = order == (tuple(range(len(order))) if kind == "transpose" else before)
-        seen = steps if same else (*steps, (kind, order, before))
-        return replace(self, shape=shape, values=values, steps=seen)
-
-
 Value = str | Static | None
-Spec = tuple[str, Shape | None]
+Spec = tuple[str, Shape | None]  # type and shape
+Specs = Callable[[Value], Spec]
 Function = Callable[..., Value | Sequence[Value]]
 
 
@@ -108,14 +63,7 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def held(name: str, tensor: onnx.TensorProto) -> Static:
-    """Return a constant of the file under a name."""
-    dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
-    values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
-    return Static(name, tuple(tensor.dims), dtype, values)
-
-
-def inferred(node: OnnxNode, values: Sequence[Value], specs: Callable[[Value], Spec]) -> list[Spec]:
+def inferred(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec]:
     """Return type and shape of each output as ONNX has it, None for a shape that it does not know.
 
     Raises `ShapeError` for a node that cannot be.
@@ -143,26 +91,26 @@ def _spec(proto: onnx.TypeProto | None) -> Spec:
     return DTYPES.get(tensor.elem_type, ("text",))[0], tuple(sizes) if known else None
 
 
-def folded(node: OnnxNode, values: Sequence[Value], specs: Callable[[Value], Spec]) -> list[Static]:
+def folded(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Static]:
     """Return what a node makes of constants alone; numbers are known where they are few."""
     constants = [value for value in values if isinstance(value, Static)]
     known = node.op in _CHEAP and all(value.values is not None for value in constants)
-    sizes = [math.prod(value.shape) for value in constants]
+    sizes = math.prod(math.prod(value.shape) for value in constants)
     rows: list[Spec] = []
-    if not known or node.op in _GROWING or math.prod(sizes) > MOST:
+    if not known or node.op in _GROWING or sizes > MOST:
         rows = inferred(node, values, specs)
-        few = [shape is not None and math.prod(shape) <= MOST for _, shape in rows]
-        known = known and all(few)
-    arrays: Sequence[NDArray[Any] | None] = [None] * len(rows)
-    if known:
-        arrays = _numbers(node, [x.values if isinstance(x, Static) else None for x in values])
-        rows = [(_dtype(array), array.shape) for array in arrays if array is not None]
+        known = known and math.prod(math.prod(shape or ()) for _, shape in rows) <= MOST
+        known = known and not any(shape is None for _, shape in rows)
+    arrays = _numbers(node, values) if known else []
+    rows = [(_dtype(array), array.shape) for array in arrays] or rows
+    rows = rows or inferred(node, values, specs)
     derived = node.op in TABLES or any(value.derived for value in constants)
     whole = any(value.shape and not value.is_float for value in constants)
     made = []
-    for name, (dtype, shape), array in zip(node.outputs, rows, arrays, strict=False):
+    for i, (name, (dtype, shape)) in enumerate(zip(node.outputs, rows, strict=False)):
         require(shape is not None, "a size follows from numbers that are not known")
         table = derived or ("float" in dtype and whole and node.op in _POINTWISE)
+        array = arrays[i] if arrays else None
         made.append(Static(name, shape or (), dtype, array, derived=table))
     return made
 
@@ -171,13 +119,16 @@ def _dtype(array: NDArray[Any]) -> str:
     return DTYPES.get(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), ("text",))[0]
 
 
-def _numbers(node: OnnxNode, arrays: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
-    """Return what the reference of ONNX makes of a few numbers."""
+def _numbers(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
+    """Return what the reference of ONNX makes of a few numbers, nothing for an opset it lacks."""
+    arrays = [value.values if isinstance(value, Static) else None for value in values]
     try:
         with np.errstate(all="ignore"):
             op = load_op("", node.op, node.opset)(node.proto, _QUIET | {"opsets": {"": node.opset}})
-            return [np.asarray(one) for one in op.run(*arrays)]
-    except (*WRONG, RuntimeError, NotImplementedError) as error:
+            return [np.asarray(array) for array in op.run(*arrays)]
+    except (TypeError, NotImplementedError):
+        return []
+    except (*WRONG, RuntimeError) as error:
         raise ShapeError(_said(error)) from None
 
 

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.onnx.fold import Function, Quantised, Static, Value
+from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
 from steptime.formats.patterns import bias_of_scores, turned_by_position
 from steptime.network.ops.sequence import GATES

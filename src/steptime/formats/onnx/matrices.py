@@ -7,7 +7,8 @@ from typing import Any
 
 from steptime.core.windows import positions
 from steptime.formats import elements, lowering, windows
-from steptime.formats.onnx.fold import Function, Static, Value, axis_of
+from steptime.formats.onnx.fold import Function, Value, axis_of
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
 from steptime.formats.products import einsum
 from steptime.network.ops.table import require

@@ -8,14 +8,17 @@ import math
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.formats import WRONG, Source, line_of
 from steptime.formats.export.protobuf import Value, message
+from steptime.network.ops.table import require
 
 try:
     import onnx
@@ -42,10 +45,56 @@ _SHAPES_BETWEEN = ("graph", 13)  # what a file says of them is not read
 _WIDTHS = {1: 8, 5: 4}
 _STANDARD = ("", "ai.onnx")
 Span = tuple[int, int]
+Shape = tuple[int, ...]
+Step = tuple[str, tuple[int, ...], Shape]  # transpose or reshape, to what, the shape before
 
 
 class _NoModelError(ValueError):
     """Bytes that are no ONNX file, or one beyond what is read; the message says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """What follows from constants alone: a weight of the file, seen through `steps`.
+
+    Its `values` are None where they are many or not read. `derived` is what exporters work out of
+    sizes, positions and truth values: a table, not trained.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    values: NDArray[Any] | None = None
+    steps: tuple[Step, ...] = ()
+    derived: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+        return "float" in self.dtype
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a weight, whose numbers are not known."""
+        return self.is_float and not self.derived and self.values is None
+
+    def viewed(self, kind: str, how: Sequence[int]) -> "Static":
+        """Return the same weight, transposed by `how` or seen with the shape `how`."""
+        before, order, steps = self.shape, tuple(how), self.steps
+        if kind == "transpose":
+            require(sorted(order) == list(range(len(before))), f"transpose {before} by {order}")
+            shape = tuple(before[i] for i in order)
+        else:
+            require(math.prod(order) == math.prod(before), f"reshape {before} to {order}")
+            shape = order
+        values = None if self.values is None else getattr(self.values, kind)(order)
+        if steps and steps[-1][0] == kind:
+            *rest, (_, first, before) = steps
+            steps = tuple(rest)
+            order = tuple(first[i] for i in order) if kind == "transpose" else order
+        same = order == (tuple(range(len(order))) if kind == "transpose" else before)
+        seen = steps if same else (*steps, (kind, order, before))
+        return replace(self, shape=shape, values=values, steps=seen)
 
 
 @dataclass(frozen=True)
@@ -75,7 +124,7 @@ class Subgraph:
     """Nodes in order, constants by name, inputs and outputs; a branch has them too."""
 
     nodes: tuple[OnnxNode, ...]
-    constants: Mapping[str, TensorProto]
+    constants: Mapping[str, Static]
     inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
 
@@ -223,7 +272,7 @@ class Model:
     def _graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
         if graph.sparse_initializer:
             raise _NoModelError("it has sparse weights")
-        constants = {one.name: one for one in graph.initializer}
+        constants = {one.name: _constant(one) for one in graph.initializer}
         inputs = map(_input, graph.input)
         return Subgraph(
             tuple(self._expanded(graph.node, opsets, {}, "", 0)),
@@ -279,15 +328,23 @@ class Model:
             )
 
     def _value(self, attribute: AttributeProto, opsets: Mapping[str, int]) -> Any:
-        """Return an attribute's value: a number, a text, a tuple of these, a graph, a tensor."""
+        """Return an attribute's value: a number, a text, a tuple, a graph, a constant."""
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, GraphProto):
             return self._graph(value, opsets)
+        if isinstance(value, TensorProto):
+            return _constant(value)
         if isinstance(value, bytes):
             return value.decode()
         if isinstance(value, Sequence) and not isinstance(value, str):
             return tuple(one.decode() if isinstance(one, bytes) else one for one in value)
         return value
+
+
+def _constant(tensor: TensorProto) -> Static:
+    dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
+    values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
+    return Static(tensor.name, tuple(tensor.dims), dtype, values)
 
 
 def _resolved(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from onnx import TensorProto
 
 from steptime.formats import elements, windows
-from steptime.formats.onnx.fold import TABLES, Function, Static, Value, axis_of, held
-from steptime.formats.onnx.model import DTYPES
+from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
+from steptime.formats.onnx.model import DTYPES, Static
 from steptime.formats.onnx.run import Visit
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
@@ -141,7 +142,7 @@ def _shape(r: Visit, x: Value) -> Value:
 def _constant(r: Visit) -> Value:
     value = r.node.attrs.get("value")
     name = r.node.outputs[0] if r.node.outputs else ""
-    return held(name, value) if isinstance(value, TensorProto) else r.folded()[0]
+    return replace(value, name=name) if isinstance(value, Static) else r.folded()[0]
 
 
 def _cast(r: Visit, x: Value, like: Value = None) -> Value:

@@ -12,10 +12,10 @@ import numpy as np
 
 from steptime.core.toml_files import packaged
 from steptime.formats import elements, lowering, windows
-from steptime.formats.onnx.fold import Function, Static, Value, axis_of
+from steptime.formats.onnx.fold import Function, Value, axis_of
 from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
-from steptime.formats.onnx.model import MOST_NODES, Subgraph
+from steptime.formats.onnx.model import MOST_NODES, Static, Subgraph
 from steptime.formats.onnx.moves import MOVES
 from steptime.formats.onnx.run import Visit
 from steptime.network.ops.table import require

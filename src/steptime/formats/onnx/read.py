@@ -10,8 +10,8 @@ import numpy as np
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
 from steptime.formats.loss import loss_of
-from steptime.formats.onnx.fold import Static, cleaned
-from steptime.formats.onnx.model import Model
+from steptime.formats.onnx.fold import cleaned
+from steptime.formats.onnx.model import Model, Static
 from steptime.formats.onnx.ops import OPS
 from steptime.formats.onnx.run import Visit
 from steptime.formats.onnx.stored import store

@@ -16,18 +16,14 @@ from steptime.formats.onnx.fold import (
     WEIGHTS_MOVED,
     Function,
     Quantised,
-    Shape,
     Spec,
-    Static,
-    Step,
     Value,
     as_weight,
     cleaned,
     folded,
-    held,
     inferred,
 )
-from steptime.formats.onnx.model import Model, OnnxNode, Subgraph
+from steptime.formats.onnx.model import Model, OnnxNode, Shape, Static, Step, Subgraph
 from steptime.formats.patterns import recognised
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
@@ -70,7 +66,7 @@ class Visit:
         self._name_constants(model.graph)
 
     def _name_constants(self, graph: Subgraph) -> None:
-        self.env |= {name: held(name, tensor) for name, tensor in graph.constants.items()}
+        self.env |= graph.constants
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""

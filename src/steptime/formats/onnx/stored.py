@@ -11,7 +11,8 @@ from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
 from steptime.core.units import counted
 from steptime.formats.elements import PRODUCTS, free_name
-from steptime.formats.onnx.fold import Static, cleaned
+from steptime.formats.onnx.fold import cleaned
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
 from steptime.network.ops import OPS
 
