@@ -6,7 +6,7 @@ import mmap
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from glob import escape
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,11 +55,11 @@ class Source:
     def _made(self) -> dict[object, Any]:
         return {}
 
-    def once(self, make: Callable[["Source"], T]) -> T:
-        """Return what a reader makes of the file; it is made once."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        made: T = self._made[make]
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what a reader makes of the file under a key; it is made once."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
         return made
 
 
@@ -204,20 +204,23 @@ def format_of(source: Source) -> Format | None:
     return next((row for row in rows if row.recognises(table)), None)
 
 
-_REMEMBERED: dict[tuple[str, str], tuple[Source, Format]] = {}
+_SOURCES: dict[tuple[str, str], Source] = {}  # by path and hash; what is made of one lies with it
+_MOST_SOURCES = 64
 
 
 def remembered(source: Source, row: Format) -> str:
     """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
     says = registry.load(row.identity)(source) if row.identity else source.content
     sha256 = hashlib.sha256(says).hexdigest()[:16]
-    _REMEMBERED[source.path, sha256] = source, row
+    while len(_SOURCES) >= _MOST_SOURCES:
+        _SOURCES.pop(next(iter(_SOURCES)), None)
+    _SOURCES[source.path, sha256] = source
     return sha256
 
 
 def located(file: str, sha256: str) -> str:
     """Return where a file of this hash lies: a bare name may be one of the user's kept networks."""
-    if not sha256 or Path(file).name != file or (file, sha256) in _REMEMBERED:
+    if not sha256 or Path(file).name != file:
         return file
     kept = user_folder("networks")
     for path in map(str, (Path(file), kept / file, *sorted(kept.glob(f"*/{escape(file)}")))):
@@ -229,15 +232,14 @@ def located(file: str, sha256: str) -> str:
     return file
 
 
-@lru_cache(maxsize=64)
 def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     """Return the network of a file; raises `InputError` where it has another hash by now."""
-    path = located(path, sha256)
-    if (path, sha256) not in _REMEMBERED:
-        source = opened(path)
-        found = format_of(source)
-        if found is None or remembered(source, found) != sha256:
-            raise InputError(f"model {shorten(path)}: the file has changed since it was read")
-    source, row = _REMEMBERED.pop((path, sha256))
+    source = _SOURCES.get((path, sha256))
+    if source is None:
+        path = located(path, sha256)
+        source = _SOURCES.get((path, sha256)) or opened(path)
+    row = format_of(source)
+    if row is None or ((path, sha256) not in _SOURCES and remembered(source, row) != sha256):
+        raise InputError(f"model {shorten(path)}: the file has changed since it was read")
     read: Read = registry.load(row.read)
-    return read(source, allow_unknown)
+    return source.once((read, allow_unknown), lambda: read(source, allow_unknown))

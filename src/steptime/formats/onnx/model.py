@@ -377,6 +377,11 @@ def _input(value: onnx.ValueInfoProto) -> OnnxInput:
     return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
 
 
+def model_of(source: Source) -> Model:
+    """Return the model of a file, read once; raises `InputError` for what is not one."""
+    return source.once(Model, lambda: Model(source))
+
+
 def identity(source: Source) -> bytes:
     """Return the bytes of a file without those of its weights."""
-    return source.once(Model).identity
+    return model_of(source).identity

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
 from steptime.formats.loss import loss_of
 from steptime.formats.onnx.fold import cleaned
-from steptime.formats.onnx.model import Model, Static
+from steptime.formats.onnx.model import Model, Static, model_of
 from steptime.formats.onnx.ops import OPS
 from steptime.formats.onnx.run import Visit
 from steptime.formats.onnx.stored import store
@@ -43,7 +43,7 @@ class Sizes:
 
 def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
-    model = source.once(Model)
+    model = model_of(source)
     sizes = _sizes(model)
     walks: dict[Any, Visit] = {}
 

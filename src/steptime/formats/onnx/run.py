@@ -63,10 +63,7 @@ class Visit:
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
         self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
         self.outputs = frozenset(model.graph.outputs)
-        self._name_constants(model.graph)
-
-    def _name_constants(self, graph: Subgraph) -> None:
-        self.env |= graph.constants
+        self.env |= model.graph.constants
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
@@ -105,17 +102,10 @@ class Visit:
             passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
             self.b.unmodelled.append(f"{self.name} ({node.op})")
             return [passed] * len(node.outputs)
-        constants = [value for value in values if value is not None]
-        moved = node.op in WEIGHTS_MOVED and any(
-            isinstance(v, Static) and v.is_weight for v in constants
-        )
-        foreign = "." in node.op or node.op in AS_THEY_ARE
-        if (
-            constants
-            and not moved
-            and not foreign
-            and all(isinstance(v, Static) for v in constants)
-        ):
+        constants = [value for value in values if isinstance(value, Static)]
+        alone = 0 < len(constants) == sum(value is not None for value in values)
+        moved = node.op in WEIGHTS_MOVED and any(value.is_weight for value in constants)
+        if alone and not (moved or "." in node.op or node.op in AS_THEY_ARE):
             return self.folded()
         return _listed(function(self, *values))
 
@@ -134,7 +124,7 @@ class Visit:
         node = self.node
         require(len(given) == len(graph.inputs), f"{len(given)} inputs of {len(graph.inputs)}")
         self.env.update(zip((one.name for one in graph.inputs), given, strict=True))
-        self._name_constants(graph)
+        self.env |= graph.constants
         self.walk(graph)
         self.node = node
         return [self.env[name] for name in graph.outputs]
