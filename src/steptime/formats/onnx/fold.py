@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx.reference.ops import load_op
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from steptime.core.errors import one_line
 from steptime.core.toml_files import packaged
 from steptime.formats import WRONG
+from steptime.formats.export.onnx_nodes import TYPES
 from steptime.formats.onnx.model import DTYPES, MOST, OnnxNode, Shape, Static
 from steptime.network.ops.table import ShapeError, require
 
@@ -27,7 +27,7 @@ _POINTWISE |= {"Cast", "CastLike", "Clip", "Sum", "Mean"}
 _MOVES = ("ConstantOfShape", "GatherElements", "CumSum", "TopK", "ArgMax", "ArgMin", "Constant")
 _CHEAP = _POINTWISE | {*_NAMES["reductions"], *WEIGHTS_MOVED, *TABLES[:3], *_MOVES}
 _GROWING = ("ConstantOfShape", "Expand", "Tile", "Pad", "Range")  # beyond all that they read
-_TYPES = {"int4": 3, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "text": 8}  # others are floats
+_REFUSALS = (RuntimeError, InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError)
 _QUIET: dict[str, Any] = {"log": lambda *_: None, "verbose": 0, "new_ops": None}
 
 
@@ -72,14 +72,15 @@ def inferred(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Spec
     for name, value in zip(node.proto.input, values, strict=True):
         if value is not None:
             dtype, shape = specs(value)
-            types[name] = onnx.helper.make_tensor_type_proto(_TYPES.get(dtype, 1), shape)
+            number = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
+            types[name] = onnx.helper.make_tensor_type_proto(number, shape)
         if isinstance(value, Static) and value.values is not None:
             data[name] = onnx.numpy_helper.from_array(value.values, name)
     try:
         schema = onnx.defs.get_schema(node.op, node.opset, "")
         opsets = [onnx.helper.make_opsetid("", node.opset)]
         made = infer_node_outputs(schema, node.proto, types, data, opset_imports=opsets)
-    except (*WRONG, RuntimeError, InferenceError, onnx.defs.SchemaError) as error:
+    except (*WRONG, *_REFUSALS) as error:
         raise ShapeError(_said(error)) from None
     return [_spec(made.get(name)) for name in node.proto.output]
 
@@ -121,6 +122,8 @@ def _dtype(array: NDArray[Any]) -> str:
 
 def _numbers(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
     """Return what the reference of ONNX makes of a few numbers, nothing for an opset it lacks."""
+    from onnx.reference.ops import load_op  # a tenth of a second, and few files need it
+
     arrays = [value.values if isinstance(value, Static) else None for value in values]
     try:
         with np.errstate(all="ignore"):

@@ -374,6 +374,8 @@ def _input(value: onnx.ValueInfoProto) -> OnnxInput:
     if tensor.elem_type not in DTYPES:
         raise _NoModelError(f"input {shorten(value.name)} is not of numbers")
     sizes = tuple(max(one.dim_value, 0) or one.dim_param for one in tensor.shape.dim)
+    if any(isinstance(text, bytes) for text in (value.name, *sizes)):
+        raise _NoModelError("a text that is not UTF-8")
     return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
 
 

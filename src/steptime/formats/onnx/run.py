@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from steptime.formats.patterns import recognised
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
+MOST_KNOWN = 1 << 24  # numbers of a file that are worked out
 WITH_GRAPHS = ("If", "Loop")
 AS_THEY_ARE = (  # operators whose row knows what becomes of a constant
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Shape", "Size"),
@@ -58,6 +60,7 @@ class Visit:
         self.env: dict[str, Value] = {"": None}
         self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
         self.values: Sequence[Value] = ()  # what the node reads
+        self.known = 0  # numbers that were worked out
         self.kept: set[str] = set()  # tensors that are outputs
         self.scaled: set[str] = set()  # what grows with the batch
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
@@ -111,7 +114,9 @@ class Visit:
 
     def folded(self) -> list[Static]:
         """Return what this node makes of constants alone."""
-        return folded(self.node, self.values, self.spec)
+        made = folded(self.node, self.values, self.spec)
+        self.known += sum(0 if one.values is None else one.values.size for one in made)
+        return made if self.known <= MOST_KNOWN else [replace(one, values=None) for one in made]
 
     def out(self, place: int = 0) -> Shape:
         """Return the shape of an output of this node by ONNX; raises `ShapeError` if not known."""
