@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import subprocess
 import sys
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from onnx_bytes import INT64, attribute, function, message, model, node, tensor, value, whole
+from onnx_bytes import INT64, function, message, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.graph import check
 from steptime.formats.export.protobuf import varint
 
 pytestmark = pytest.mark.onnx
@@ -179,87 +177,3 @@ def test_an_unknown_operator_may_pass_its_input_on(tmp_path: Path) -> None:
     graph = build(make_workload(read_model(str(path), allow_unknown=True), 2, phase="infer"))
     assert graph.unmodelled == ("Mystery_z (their.own.Mystery)",)
     assert [op.kind for op in graph.ops] == ["relu"]
-
-
-SEED = model(
-    [
-        node("Conv", "x w b", "c", kernel_shape=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2)),
-        node("BatchNormalization", "c b b b b", "n", epsilon=1e-5),
-        node("Relu", "n", "r"),
-        node("Shape", "r", "size"),
-        node("Gather", "size zero", "one"),
-        node("Concat", "one minus", "to", axis=0),
-        node("MaxPool", "r", "p", kernel_shape=(2, 2), strides=(1, 1), auto_pad="SAME_UPPER"),
-        node("Reshape", "p to", "flat"),
-        node("g", "flat v", "y", "f"),
-    ],
-    [
-        tensor("w", (4, 3, 3, 3)),
-        tensor("b", (4,)),
-        tensor("v", (5, 64)),
-        whole("zero", 0),
-        whole("minus", -1),
-    ],
-    [value("x", "n", 3, 8, 8)],
-    functions=[
-        function(
-            "g",
-            "a m",
-            "s",
-            [node("Gemm", "a m", "h", transB=1, alpha=1.0), node("Softmax", "h", "s", axis=-1)],
-        )
-    ],
-)
-
-
-def mutated(chance: random.Random) -> bytes:
-    """Return the seed with some of its bytes changed, cut, doubled or moved."""
-    content = bytearray(SEED)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(content))
-        match chance.randrange(5):
-            case 0:
-                content[at] = chance.randrange(256)
-            case 1:
-                content[at] ^= 1 << chance.randrange(8)
-            case 2:
-                del content[at : at + chance.randint(1, 9)]
-            case 3:
-                content[at:at] = content[at : at + chance.randint(1, 30)]
-            case 4:
-                content[at:at] = chance.choice((b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00"))
-        if not content:
-            return b""
-    return bytes(content)
-
-
-def endures(folder: Path, first: int, last: int) -> None:
-    """Hold that each mutation is a network that fits together, or one line."""
-    path = folder / "net.onnx"
-    lines: list[str] = []
-    for seed in range(first, last):
-        path.write_bytes(mutated(random.Random(seed)))  # noqa: S311
-        before = time.process_time()
-        try:
-            check(build(make_workload(read_model(str(path)), 3, phase="infer")))
-        except InputError as error:
-            lines.append(str(error))
-        assert time.process_time() - before < 10, seed
-    assert not any("\n" in line for line in lines)
-
-
-def test_the_seed_is_a_network(tmp_path: Path) -> None:
-    path = tmp_path / "net.onnx"
-    path.write_bytes(SEED)
-    graph = build(make_workload(read_model(str(path)), 3, phase="infer"))
-    assert graph.parameters == 4 * 27 + 3 * 4 + 5 * 64 - 8
-    assert attribute("a", 1)
-
-
-def test_mutations_of_a_file_are_networks_or_one_line(tmp_path: Path) -> None:
-    endures(tmp_path, 0, 600)
-
-
-@pytest.mark.slow
-def test_ten_thousand_mutations(tmp_path: Path) -> None:
-    endures(tmp_path, 600, 10_600)

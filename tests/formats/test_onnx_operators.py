@@ -327,6 +327,24 @@ def test_a_division_of_whole_numbers_rounds_towards_zero(tmp_path: Path) -> None
     assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2 * 16, 4)
 
 
+def test_shapes_are_inferred_behind_an_operator_that_onnx_does_not_know(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMulNBits", "x w s", "m", MS, K=16, N=32, bits=4, block_size=16),
+        node("Reshape", "m to", "r"),
+        node("Flatten", "r", "y", axis=2),
+    ]
+    weights = [
+        tensor("w", (32, 1, 8), bytes(256), dtype=2),
+        tensor("s", (32,)),
+        whole("to", 0, 8, -1),
+    ]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model(nodes, weights, [X]))
+    for batch in (2, 5):
+        graph = build(make_workload(read_model(str(path)), batch, phase="infer"))
+        assert graph.tensors[graph.outputs[0]].shape == (batch * 8, 4 * 32 // 8)
+
+
 def test_positions_too_many_to_be_known_are_a_table(tmp_path: Path) -> None:
     """Their shape is known, 10^6 by 4, and the sum reads it; none is a parameter."""
     nodes = [
