@@ -255,4 +255,4 @@ def test_mutations_are_networks_or_one_line(tmp_path: Path, kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")  # of google.protobuf
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.values[0] not in OF_THEIR_OWN])
 def test_ten_thousand_mutations_of_each_format(tmp_path: Path, kind: str) -> None:
-    endures(tmp_path, kind, 600, 10_600)
+    endures(tmp_path, kind, 150, 10_150)

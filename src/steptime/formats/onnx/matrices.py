@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from steptime.core.windows import positions
 from steptime.formats import elements, lowering, windows
 from steptime.formats.onnx.fold import Function, Value, axis_of
 from steptime.formats.onnx.model import Static
@@ -83,14 +82,10 @@ def _pool(kind: Any, r: Visit, x: Value) -> Value:
     how = _window(r, x, kernel)
     apart = how.pop("dilation")
     ceil = bool(r.attr("ceil_mode", 0))
-    if any(d != 1 for d in apart):  # as many windows and elements as without gaps
-        own = r.shape(x)[2:]
-        for i, (n, k, d) in enumerate(zip(own, kernel, apart, strict=True)):
-            before, after = how["padding"][2 * i : 2 * i + 2]
-            count = positions(n, k, how["stride"][i], (before, after), d, ceil)
-            alone = positions(n, k, how["stride"][i], (before, after), 1, ceil)
-            require(count == alone, f"pooling with dilations {list(apart)}")
-    return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
+    y = r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
+    if any(gap != 1 for gap in apart):  # as many windows and elements as without gaps
+        require(r.shape(y) == r.out(), f"pooling with dilations {list(apart)}")
+    return y
 
 
 def _pool_of_all(function: str) -> Function:

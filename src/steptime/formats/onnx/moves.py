@@ -50,13 +50,6 @@ def _of_constants(r: Visit, *_: Value) -> Value:
     raise ShapeError("works on numbers that depend on an input")
 
 
-def _window(size: int, start: int, stop: int, step: int) -> tuple[int, int]:
-    """Return the first place and the number of places of `start:stop:step`, clipped to `size`."""
-    require(step != 0, "a slice of step 0")
-    places = range(*slice(start, stop if stop >= -size or step > 0 else None, step).indices(size))
-    return places.start, len(places)
-
-
 def _slice(r: Visit, x: Value, *given: Value) -> Value:
     starts, ends, axes, steps = (
         r.whole(given[i] if i < len(given) else None, name)
@@ -66,12 +59,10 @@ def _slice(r: Visit, x: Value, *given: Value) -> Value:
     require(starts is not None and ends is not None, "a slice without starts and ends")
     for i, (start, stop) in enumerate(zip(starts or (), ends or (), strict=True)):
         axis, step = axis_of(axes[i] if axes else i, rank), steps[i] if steps else 1
-        size = r.shape(x)[axis]
-        first, count = _window(size, start, stop, step)
-        require(count > 0, f"a slice {start}:{stop}:{step} of {size} leaves nothing")
-        last = first + count * step
-        # from the end, Python says None for what lies before the first
-        x = r.do(elements.slice_, x, axis, first, last if last >= 0 else -size - 1, step=step)
+        require(step != 0, "a slice of step 0")
+        part = range(r.shape(x)[axis])[start:stop:step]
+        require(len(part) > 0, f"a slice {start}:{stop}:{step} of {r.shape(x)[axis]} is empty")
+        x = r.do(elements.slice_, x, axis, start, stop, step=step)
     return x
 
 
