@@ -39,8 +39,8 @@ _VALUES = (  # what a row says beside the axes
 class Choices:
     """What a page lets its reader choose among, and how a training is paid.
 
-    `models` make the workload of a network, by its text, at a batch. Each replica has one of the `batches`. `offers`
-    are prices by device, `words` the options of all rows on the command line.
+    `models` make the workload of a network, by its text, at a batch. Each replica has one of the
+    `batches`. `offers` are prices by device, `words` the options of all rows on the command line.
     """
 
     models: Mapping[str, Maker]
