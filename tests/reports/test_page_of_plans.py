@@ -9,8 +9,8 @@ import pytest
 from page_data import data_of
 from steptime.cli.main import run
 
-SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
-LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"
+SMALL = "transformer:layers=4,width=512,heads=8,vocabulary=8000"
+LARGE = "transformer:layers=8,width=20480,heads=128,vocabulary=51200"
 WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
 
 
