@@ -89,17 +89,6 @@ def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]
             assert some == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", NETWORKS)
-@pytest.mark.parametrize(("name", "given"), METHODS)
-def test_another_optimizer_is_told_by_one_batch_more(
-    text: str, name: str, given: dict[str, str]
-) -> None:
-    by_sgd, by_adam = (
-        StepModel(text, K80, method=name, options=given, optimizer=one) for one in ("sgd", "adam")
-    )
-    check(by_adam, Steps(by_adam, (1, 2, 37, 100), Steps(by_sgd, (1, 2, 37, 100))))
-
-
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from(METHODS),
