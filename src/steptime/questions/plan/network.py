@@ -153,7 +153,7 @@ class NetworkPlanner(Planner):
                 parameters=int(parameters),
                 held=held.get(name, Kept()),
                 kernels=tuple(kernels[name]),
-                joules=float(spent_j(Kernels(kernels[name]), self.seen)),
+                joules=spent_j(Kernels(kernels[name]), self.seen),
             )
             for name, (fore, back, parameters) in sums.items()
         }
