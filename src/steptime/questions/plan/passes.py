@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from steptime.prediction.host import Host, behind_host
 from steptime.prediction.training import LAST
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.pieces import Piece, Trade
 from steptime.questions.plan.pipeline import Stage
 from steptime.questions.plan.planner import Planner
-from steptime.questions.plan.stages import Group, Layout, Part, groups
+from steptime.questions.plan.stages import Group, Layout, Load, Part, groups
 
 
 class Wait(NamedTuple):
@@ -27,7 +28,7 @@ class Wait(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A part's forward or backward pass: seconds in all, and what they are made of."""
+    """A part's forward or backward pass: seconds, what they are made of, and its host's."""
 
     seconds: float
     compute: float
@@ -78,16 +79,25 @@ class Step:
     @cached_property
     def stages(self) -> list[Stage]:
         """The seconds of each stage of the pipeline for a micro-batch."""
-        of_load = {}
-        for load in {*self.shape.stages}:
-            fore, back, weight = self.send.exposed_s, self.send.exposed_s, 0.0
-            for part, count in load:
-                forward, backward = self.passes(part)
-                fore += forward.seconds * count
-                back += backward.seconds * count
-                weight += self.found[part.name].weight_s * count
-            of_load[load] = Stage(fore, back, weight)
+        of_load = {load: self.stage(load) for load in {*self.shape.stages}}
         return [of_load[load] for load in self.shape.stages]
+
+    def stage(self, load: Load) -> Stage:
+        """Return the seconds of a stage, of whose parts the host issues one after the other."""
+        fore = back = fore_host = back_host = weight = 0.0
+        for part, count in load:
+            forward, backward = self.passes(part)
+            fore += forward.seconds * count
+            back += backward.seconds * count
+            fore_host += forward.host * count
+            back_host += backward.host * count
+            weight += self.found[part.name].weight_s * count
+        late, host_s, send_s = 0.0, fore_host + back_host, self.send.exposed_s
+        if host_s > fore + back:
+            late = host_s - fore - back
+            ahead = Host((fore_host, host_s, host_s), waits=False)
+            fore, back = map(float, behind_host((fore, back, 0.0), ahead)[:2])
+        return Stage(fore + send_s, back + send_s, weight, late)
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:
@@ -207,7 +217,7 @@ class Step:
         shards: Sequence[Wait],
         moved: float,
     ) -> Pass:
-        """Return a pass of which exchanges of weights run beside, and the host ahead.
+        """Return a pass beside which exchanges of weights run.
 
         So does what goes to the host's memory: of both the longer is waited for.
         """
@@ -221,9 +231,8 @@ class Step:
             time = self.planner.moved(moved)
             more = max(0.0, time.seconds - busy - slowed - open_)
             every.append(Wait("host", "activations", time.link, moved, time.seconds, more))
-        device = busy + slowed + sum(one.exposed_s for one in every)
-        late = max(0.0, host - device)
-        return Pass(device + late, compute + slowed, again, late, tuple(every))
+        device = busy + slowed + sum([one.exposed_s for one in every])
+        return Pass(device, compute + slowed, again, host, tuple(every))
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""

@@ -15,11 +15,15 @@ MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
 
 
 class Stage(NamedTuple):
-    """Seconds of a stage for a micro-batch; `weight_s` of `backward_s` make weights' gradients."""
+    """Seconds of a stage for a micro-batch: `weight_s` of `backward_s` make weights' gradients.
+
+    For `host_s` of both passes it waits for its host.
+    """
 
     forward_s: float
     backward_s: float
     weight_s: float = 0.0
+    host_s: float = 0.0
 
 
 class Event(NamedTuple):
@@ -126,7 +130,7 @@ def simulate(
     splits = schedule == "zero-bubble"
     takes = [
         {FORWARD: fore, BACKWARD: back - weight * splits, WEIGHT: weight}
-        for fore, back, weight in stages
+        for fore, back, weight, _ in stages
     ]
     orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]
     done: dict[Step, float] = {}
@@ -185,5 +189,5 @@ def _most_held(events: Sequence[Event], devices: int, stages: int) -> tuple[int,
 
 def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
     """Return the seconds in which each device computes a micro-batch."""
-    both = [forward + backward for forward, backward, _ in stages]
+    both = [stage.forward_s + stage.backward_s for stage in stages]
     return [sum(both[d::devices]) for d in range(devices)]

@@ -117,7 +117,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
-        sum((f.host + b.host) * count for (f, b), count in passes),
+        m * sum(stage.host_s for stage in times[last::devices]),
         sum(waited) / devices / end_s,
         waited[last] - waits,
         step_s - end_s,
@@ -186,11 +186,10 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
 def busiest_s(one: Step) -> float:
     """Return the seconds of a micro-batch on the device of the pipeline that has most to do."""
 
-    def most() -> float:
-        loads = ([(one.passes(part), count) for part, count in own] for own in {*one.shape.devices})
-        return max(sum([(f.seconds + b.seconds) * n for (f, b), n in own]) for own in loads)
-
-    return one.planner.once(("busiest", *one.as_stages), most)
+    runs = pipeline_of(one)
+    return one.planner.once(
+        ("busiest", *one.as_stages), lambda: max(busy_s(runs.stages, runs.devices))
+    )
 
 
 def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
