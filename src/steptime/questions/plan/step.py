@@ -184,12 +184,14 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
 
 
 def busiest_s(one: Step) -> float:
-    """Return the seconds of a micro-batch on the device of the pipeline that has most to do."""
+    """Return what a micro-batch takes of the device that has most to do, wherever its host is."""
 
-    runs = pipeline_of(one)
-    return one.planner.once(
-        ("busiest", *one.as_stages), lambda: max(busy_s(runs.stages, runs.devices))
-    )
+    def most() -> float:
+        loads = ([(one.passes(part), count) for part, count in load] for load in unlike)
+        return max([sum([(f.seconds + b.seconds) * n for (f, b), n in load]) for load in loads])
+
+    unlike = {*one.shape.devices}
+    return one.planner.once(("busiest", *one.as_stages), most)
 
 
 def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
