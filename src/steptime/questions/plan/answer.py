@@ -15,7 +15,7 @@ from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
-from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, SPARE, Planner
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request
 from steptime.questions.plan.step import PlanTime, plan_time, quick
 from steptime.questions.plan.trace import write_trace
@@ -30,7 +30,7 @@ def fits(planner: Planner, found: PlanTime) -> bool:
 
 def spares(planner: Planner, found: PlanTime) -> bool:
     """Whether the fullest device leaves as much of its memory as predictions miss."""
-    return found.memory[found.fullest].total <= (1 - SPARE) * planner.room_bytes
+    return found.memory[found.fullest].total <= (1 - planner.spare) * planner.room_bytes
 
 
 def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
@@ -152,13 +152,13 @@ def fitted_notes(planner: Planner) -> list[str]:
 def _notes(planner: Planner, found: PlanTime) -> list[str]:
     said = fitted_notes(planner)
     if found.asked.plan.offload in ("optimizer", "both"):
-        rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
-        said.append(f"a host is taken to have {rate}")
+        rate, devices = planner.host_memory
+        memory = f"{rate / 1e9:,.0f} GB/s of memory for {devices} devices"
+        said.append(f"a host is taken to have {memory}")
     held = found.memory[found.fullest].total / planner.room_bytes
-    if 1 - SPARE < held <= 1:
-        said.append(
-            f"fills {percent(held)} of the memory, which predictions miss by up to {percent(SPARE)}"
-        )
+    if 1 - planner.spare < held <= 1:
+        missed = f"which predictions miss by up to {percent(planner.spare)}"
+        said.append(f"fills {percent(held)} of the memory, {missed}")
     if planner.device.kind != "gpu":
         said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
     return said

@@ -21,7 +21,7 @@ from steptime.questions.plan.answer import (
     split_in_words,
 )
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
-from steptime.questions.plan.planner import SPARE, Planner, Shape
+from steptime.questions.plan.planner import Planner, Shape
 from steptime.questions.plan.request import Further, Request, sites, split_of
 from steptime.questions.plan.search import (
     MEMORY,
@@ -99,7 +99,7 @@ def searched(request: Request) -> dict[str, Any]:
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
-    best, hardly = front[0]["document"], _hardly(front)
+    best, hardly = front[0]["document"], _hardly(front, groups[0].planner.spare)
     alike = _alike(groups, front[0], [*rows.values()])
     first: dict[str, float] = {}  # what a step of the least number takes of devices
     for row in by_devices:
@@ -122,21 +122,21 @@ def searched(request: Request) -> dict[str, Any]:
     }
 
 
-def _hardly(front: Sequence[Row]) -> str:
+def _hardly(front: Sequence[Row], spare: float) -> str:
     """Return that the fastest plan hardly fits, if so, and the fastest one that leaves a share."""
 
     def share(row: Row) -> float:
         room = row["document"]["memory"]["device_bytes"]
         return row["total_bytes"] / room if room else 0.0
 
-    if (held := share(front[0])) <= 1 - SPARE:
+    if (held := share(front[0])) <= 1 - spare:
         return ""
     said = f"; it fills {percent(held)} of the memory"
-    other = next((row for row in front if share(row) <= 1 - SPARE), None)
+    other = next((row for row in front if share(row) <= 1 - spare), None)
     if other is None:
-        return f"{said}, and no plan leaves {percent(SPARE)}"
+        return f"{said}, and no plan leaves {percent(spare)}"
     how = split_in_words(other["document"])
-    return f"{said}; {how} leaves {percent(SPARE)} and takes {seconds(other['step_s'])}"
+    return f"{said}; {how} leaves {percent(spare)} and takes {seconds(other['step_s'])}"
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:

@@ -91,8 +91,8 @@ def fault(shape: Shape, asked: Asked) -> Fault | None:
     return next((found for rule in RULES for found in rule(shape, asked)), None)
 
 
-@lru_cache(maxsize=64)
-def _divisors(whole: int) -> tuple[int, ...]:
+@lru_cache(maxsize=1 << 12)
+def divisors(whole: int) -> tuple[int, ...]:
     """Return what divides a whole, the least first: of 12 that is 1, 2, 3, 4, 6, 12."""
     low = [one for one in range(1, min(isqrt(whole), MOST_ROOT) + 1) if not whole % one]
     return tuple(sorted({*low, *(whole // one for one in low)}))
@@ -100,7 +100,7 @@ def _divisors(whole: int) -> tuple[int, ...]:
 
 def _near(given: int, whole: int, works: Callable[[int], bool] = bool) -> int:
     """Return the divisor of a whole that works, as 1 does, and is nearest to what is given."""
-    return min(filter(works, _divisors(whole)), key=lambda one: abs(one - given))
+    return min(filter(works, divisors(whole)), key=lambda one: abs(one - given))
 
 
 def _divides(

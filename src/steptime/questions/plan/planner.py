@@ -43,10 +43,6 @@ from steptime.questions.plan.alone import as_timed, between, held_alone, update_
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 
-_HOST = catalog.constants_of("host")
-HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
-HOST_DEVICES = int(_HOST["memory.devices"].value)
-SPARE = catalog.constants_of("gpu")["plan.spare"].value  # of the memory
 T = TypeVar("T")
 _UNKNOWN = object()
 
@@ -337,6 +333,17 @@ class Planner:
         """The bytes that a device has, infinite where that is not known."""
         usable = self.device.usable_bytes
         return inf if usable is None else usable
+
+    @cached_property
+    def spare(self) -> float:
+        """The share of its memory by which predictions of what a device holds miss."""
+        return catalog.constants_of("gpu")["plan.spare"].value
+
+    @cached_property
+    def host_memory(self) -> tuple[float, int]:
+        """What a host is taken to have: bytes a second of memory, and devices that share them."""
+        constants = catalog.constants_of("host")
+        return constants["memory.bytes_per_s"].value, int(constants["memory.devices"].value)
 
     @property
     def peak(self) -> float:

@@ -14,7 +14,7 @@ from steptime.questions.plan.ends import most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import in_flight, least_bytes
 from steptime.questions.plan.passes import Step
-from steptime.questions.plan.planner import SPARE, Planner
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.space import Way
 from steptime.questions.plan.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quick
 
@@ -235,7 +235,7 @@ def _without_s(planner: Planner, asked: Asked) -> float:
 
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
-    plan, least, most = asked.plan, None, (1 - SPARE) * planner.room_bytes
+    plan, least, most = asked.plan, None, (1 - planner.spare) * planner.room_bytes
     low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
     while low <= high:
         n = (low + high) // 2

@@ -23,7 +23,7 @@ from steptime.questions.plan.memory import (
 )
 from steptime.questions.plan.passes import Step, Wait
 from steptime.questions.plan.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
-from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Group, Load
 
 
@@ -326,8 +326,8 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
     out, back = (planner.moved(size) for size in sizes)
     near = planner.cluster.ladder[0].size if planner.cluster.levels else 1  # on the same host
-    rate = HOST_BYTES_PER_S / min(near, HOST_DEVICES)
-    update_s = planner.constant("update_bytes") * sharded / rate
+    rate, devices = planner.host_memory
+    update_s = planner.constant("update_bytes") * sharded / (rate / min(near, devices))
     exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)
     moved_s = out.seconds + back.seconds
     return update_s, Wait("host", "states", out.link, sum(sizes), moved_s, exposed)

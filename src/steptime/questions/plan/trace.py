@@ -33,8 +33,8 @@ def lines(found: PlanTime) -> list[list[Part]]:
         at, after = flow.ends_s[d] + exchange_s, flow.ends_s[d] + exchange_s + update_s
         parts.append(Part(d, -1, -1, EXCHANGE, flow.ends_s[d], at))
         parts += [Part(d, -1, -1, UPDATE, at, after), Part(d, -1, -1, BUBBLE, end_s, end_s)]
-    held: list[list[Part]] = [[] for _ in range(flow.devices)]
-    until = [0.0] * flow.devices
+    held: list[list[Part]] = [[] for _ in flow.ends_s]
+    until = [0.0] * len(flow.ends_s)
     for one in parts:
         d = one.device
         if one.start_s > until[d] + 1e-9:
