@@ -11,9 +11,10 @@ import steptime
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
+from steptime.network.count import op_work
 from steptime.questions.plan.faults import Asked, checked
 from steptime.questions.plan.passes import Step, Wait
-from steptime.questions.plan.pieces import Piece
+from steptime.questions.plan.pieces import Piece, rank_of_one
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Further, Site, cluster_of, planner_of, shape_of
 from steptime.questions.plan.stages import Part, groups, layout_of
@@ -257,7 +258,9 @@ def test_rings_and_all_to_alls_of_context() -> None:
     assert [one.bytes for one in turned] == [24 * 2 * (2 * queries + each)]
     kept = [on.pieces(plan, 1)["block1"].held.kept for plan in (rings, gathers, turns)]
     assert kept[1] - kept[0] == 3 * each  # a ring keeps its own part
-    flop = [on.pieces(plan, 1)["block1"].flop for plan in (rings, gathers, turns)]
+    shape, every = on.shape, (rings, gathers, turns)
+    graphs = [rank_of_one(shape.family, shape.one, plan, "bfloat16", 1) for plan in every]
+    flop = [sum(op_work(graph, op)[0] for op in graph.ops) for graph in graphs]
     assert flop[0] == flop[1] == flop[2]
 
 

@@ -1,9 +1,7 @@
 """A plan of one device: the step of the whole network as `predict` has it, for the plan's parts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from steptime.prediction.kernel import Interval
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.questions.plan.pieces import Piece
@@ -26,10 +24,9 @@ def as_timed(
             sums[name][i] += one.value * times.slower[i]
     often = {name: max(1, kinds.count(name)) for name in pieces}
     return {
-        name: replace(
-            one,
-            forward=Interval(sums[name][0] / often[name]),
-            backward=Interval(sums[name][1] / often[name]),
+        name: one._replace(
+            forward_s=sums[name][0] / often[name],
+            backward_s=sums[name][1] / often[name],
             host_s=(0.0, 0.0),
         )
         for name, one in pieces.items()

@@ -193,10 +193,8 @@ class Step:
             host[1] += host[0]
         away = self.plan.offload in ("activations", "both") and not part.is_end
         moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
-        fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
-        back = self.one(
-            piece.backward.value, again, waits[1], host[1], [*gathers, *scatters], moved
-        )
+        fore = self.one(piece.forward_s, 0.0, waits[0], host[0], gathers, moved)
+        back = self.one(piece.backward_s, again, waits[1], host[1], [*gathers, *scatters], moved)
         return fore, back
 
     def kept(self, part: Part) -> float:
@@ -236,7 +234,7 @@ class Step:
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
-        whole = piece.forward.value - piece.last_s * self.planner.flag("stops_early")
+        whole = piece.forward_s - piece.last_s * self.planner.flag("stops_early")
         share = 1 - self.planner.constant("selective_kept")
-        some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
+        some = piece.core_s[0] + share * (piece.forward_s - piece.core_s[0])
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

@@ -27,7 +27,6 @@ from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
@@ -107,11 +106,12 @@ class Planner:
         self.dtype = dtype
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
-        self.stack = stack_of(method.settings)
-        master, trains = self.stack.master_weights, use == "training"
+        trains = use == "training"
         short = "bfloat16" if self.low else dtype.removesuffix("-mixed")
         mixed = trains and (self.low or precision(dtype).mixed)
         self.typed = f"{short}-mixed" if mixed else short  # as a workload says it
+        self.stack = self.step.stack
+        master = self.stack.master_weights
         self.in_memory = precision(graph_dtype(self.typed, master)).weights
         self.computes = precision(self.typed).compute
         self.seen = self.step.seen

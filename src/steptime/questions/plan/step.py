@@ -187,10 +187,10 @@ def busiest_s(one: Step) -> float:
     """Return what a micro-batch takes of the device that has most to do, wherever its host is."""
 
     def most() -> float:
+        unlike = {*one.shape.devices}
         loads = ([(one.passes(part), count) for part, count in load] for load in unlike)
         return max([sum([(f.seconds + b.seconds) * n for (f, b), n in load]) for load in loads])
 
-    unlike = {*one.shape.devices}
     return one.planner.once(("busiest", *one.as_stages), most)
 
 
@@ -268,8 +268,8 @@ def tail_of(one: Step, load: Load) -> _Tail:
 
 def _tail(one: Step, load: Load) -> _Tail:
     plan, planner, groups = one.plan, one.planner, one.groups
-    last_s = sum(one.found[part.name].backward.value * count for part, count in load)
-    first_s = sum(one.found[part.name].forward.value * count for part, count in load)
+    last_s = sum(one.found[part.name].backward_s * count for part, count in load)
+    first_s = sum(one.found[part.name].forward_s * count for part, count in load)
     parts = sum(count for _, count in load)
     pieces, times = parts, 1
     if plan.virtual > 1:  # a stage of the device is done with a round of micro-batches at a time
