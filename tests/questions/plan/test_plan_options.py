@@ -246,7 +246,7 @@ def test_rings_and_all_to_alls_of_context() -> None:
     assert [one.bytes for one in forward] == [3 * each]
     assert [one.bytes for one in backward] == [2 * 3 * each]
     send_s = each / NVLINK + EXCHANGE_S + NVLINK_S
-    attention_s = how.found["block1"].core_s[0] / 4
+    attention_s = how.pieces["block1"].core_s[0] / 4
     assert forward[0].total_s == pytest.approx(3 * send_s, rel=2e-2)
     expected = max(0.0, forward[0].total_s - 3 * attention_s)
     assert forward[0].exposed_s == pytest.approx(expected)

@@ -62,13 +62,13 @@ def cut(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     last = {row.name: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
         last |= {parent: i for parent in row.parents if parent in last}
-    found, start, farthest = [], 0, 0
+    result, start, farthest = [], 0, 0
     for i, row in enumerate(rows):
         if farthest <= i < last[row.name]:
-            found.append(tuple(rows[start : i + 1]))
+            result.append(tuple(rows[start : i + 1]))
             start = i + 1
         farthest = max(farthest, last[row.name])
-    return (*found, tuple(rows[start:]))
+    return (*result, tuple(rows[start:]))
 
 
 def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
@@ -86,13 +86,13 @@ def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
         return tuple(counts) if at == len(seconds) else None
 
     low, high = max(seconds), sum(seconds) * (1 + 1e-9)
-    found = within(high)
+    result = within(high)
     for _ in range(50):
         middle = (low + high) / 2
         better = within(middle)
         low, high = (low, middle) if better else (middle, high)
-        found = better or found
-    return found or ()
+        result = better or result
+    return result or ()
 
 
 class NetworkPlanner(Planner):
@@ -104,8 +104,8 @@ class NetworkPlanner(Planner):
         super().__init__(shape, cluster, method, workload.dtype)
         self.weight_bytes = self.step.gradient_bytes / max(1, self.step.parameters)
         states = STATES[workload.optimizer] * self.weight_bytes
-        said = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
-        self._constants, self._flags = typed(self.use, said)
+        numbers = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
+        self._constants, self._flags = typed(self.use, numbers)
         self._constants |= {"gradient_bytes": self.weight_bytes, "state_bytes": states}
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}

@@ -43,7 +43,7 @@ class Step:
     def __init__(self, planner: Planner, asked: Asked) -> None:
         self.planner, self.plan, self.order = planner, asked.plan, asked.order
         self.micro_batch, self.rounds = asked.micro_batch, asked.rounds
-        self.found = planner.pieces(self.plan, self.micro_batch)
+        self.pieces = planner.pieces(self.plan, self.micro_batch)
 
     @cached_property
     def shape(self) -> Layout:
@@ -55,7 +55,7 @@ class Step:
         """What tells apart who has which layers, and what they do again, of the same pieces."""
         plan = self.plan
         again = (plan.recompute, plan.recompute_layers)
-        return id(self.found), plan.pipeline, plan.virtual, plan.stages, *again
+        return id(self.pieces), plan.pipeline, plan.virtual, plan.stages, *again
 
     @property
     def as_stages(self) -> tuple[object, ...]:
@@ -69,7 +69,7 @@ class Step:
         """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
         if self.plan.pipeline == 1:
             return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
-        size = float(self.found[LAST].held.input)
+        size = float(self.pieces[LAST].held.input)
         if self.plan.tensor > 1 and not self.plan.sequence:
             size /= self.plan.tensor  # scattered, and gathered again inside
         one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
@@ -91,7 +91,7 @@ class Step:
             back += backward.seconds * count
             fore_host += forward.host * count
             back_host += backward.host * count
-            weight += self.found[part.name].weight_s * count
+            weight += self.pieces[part.name].weight_s * count
         late, host_s, send_s = 0.0, fore_host + back_host, self.send.exposed_s
         if host_s > fore + back:
             late = host_s - fore - back
@@ -111,7 +111,7 @@ class Step:
 
         What goes round a ring is sent once for keys and values.
         """
-        piece, found, in_rings = self.found[name], [], 0.0
+        piece, result, in_rings = self.pieces[name], [], 0.0
         for trade in (one for one in piece.trades if one.pass_ == pass_):
             if trade.group == "context" and self.plan.context_method == "ring":
                 in_rings += trade.bytes
@@ -121,10 +121,10 @@ class Step:
                 size /= self.plan.tensor
             one = self.planner.exchange(trade.kind, size, self.groups[trade.group])
             open_ = one.seconds * (1 - self.hidden(trade))
-            found.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
+            result.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
         if in_rings:
-            found.append(self.in_a_ring(piece, pass_, in_rings))
-        return found
+            result.append(self.in_a_ring(piece, pass_, in_rings))
+        return result
 
     def in_a_ring(self, piece: Piece, pass_: str, whole: float) -> Wait:
         """Return what a ring sends of all ranks' keys and values, `whole` bytes.
@@ -175,12 +175,12 @@ class Step:
         """Return the forward and the backward pass of a part."""
         plan = self.plan
         shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
-        key = ("pass", id(self.found), part, plan.recompute, plan.offload, self.order, *shards)
+        key = ("pass", id(self.pieces), part, plan.recompute, plan.offload, self.order, *shards)
         return self.planner.once(key, lambda: self.computed(part))
 
     def computed(self, part: Part) -> tuple[Pass, Pass]:
         """Return the forward and the backward pass of a part, worked out."""
-        piece, planner = self.found[part.name], self.planner
+        piece, planner = self.pieces[part.name], self.planner
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
         layer_s = 0.0  # what calls of many devices take a layer
@@ -199,7 +199,7 @@ class Step:
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""
-        held = self.found[part.name].held
+        held = self.pieces[part.name].held
         if not part.again:
             return held.kept
         if self.plan.recompute == "full":

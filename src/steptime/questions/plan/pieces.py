@@ -115,7 +115,8 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
     held, params = held_of(graph, model.stack, regathers, model.low), _parameters(graph)
     return {
         name: Piece(
-            *passes_s,
+            fore_s,
+            back_s,
             *_parts(list(zip(some, seconds, strict=False)), kinds),
             _host_s(some, model.seen.constants),
             tuple(trades.get(name, ())),
@@ -124,7 +125,7 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
             joules_j,
             update_s,
         )
-        for (name, some), (*passes_s, update_s), joules_j in zip(
+        for (name, some), (fore_s, back_s, update_s), joules_j in zip(
             by.items(), sums, joules.reshape(-1, 3)[:, :2].sum(axis=1).tolist(), strict=True
         )
     }
@@ -189,20 +190,20 @@ def held_of(
     narrow = _narrow(graph, source) if low else set()
     kept: dict[str, list[int]] = {}
     for name in read & maker.keys() - _inside(graph, stack):
-        made = maker[name]
-        copies = made.kind == "cast" and made.inputs[0] in graph.weights
-        if made.part == "forward" and not copies:
-            into = kept.setdefault(where(made.name), [0, 0])
-            ends = where(made.name) in (FIRST, LAST)
+        op = maker[name]
+        copies = op.kind == "cast" and op.inputs[0] in graph.weights
+        if op.part == "forward" and not copies:
+            into = kept.setdefault(where(op.name), [0, 0])
+            ends = where(op.name) in (FIRST, LAST)
             size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
             into[0] += size
-            into[1] += size if made.kind == "attention" and name != made.outputs[0] else 0
+            into[1] += size if op.kind == "attention" and name != op.outputs[0] else 0
     _add_scores(graph, stack, kept, where)
-    found = {}
+    result = {}
     for piece, (size, working) in _moments(graph, where).items():
         all_kept, core = kept.get(piece, (0, 0))
-        found[piece] = Kept(all_kept, core, size, working)
-    return found
+        result[piece] = Kept(all_kept, core, size, working)
+    return result
 
 
 def _inside(graph: Graph, stack: Stack) -> set[str]:
@@ -210,10 +211,10 @@ def _inside(graph: Graph, stack: Stack) -> set[str]:
     if "vector" not in stack.fuses:
         return set()
     forward = [op for op in graph.ops if op.part == "forward"]
-    made = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
+    products = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
     by_pointwise = {n for op in forward if OPS[op.kind].pointwise for n in op.inputs}
     by_others = {n for op in forward if not OPS[op.kind].pointwise for n in op.inputs}
-    return made & by_pointwise - by_others
+    return products & by_pointwise - by_others
 
 
 def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
@@ -265,8 +266,8 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
         if op.part != "backward":
             continue
         if OPS[op.kind].storage == "new":
-            made = (name for name in op.outputs if name not in of_weights)
-            live.update({name: graph.tensors[name].size_bytes for name in made})
+            names = (name for name in op.outputs if name not in of_weights)
+            live.update({name: graph.tensors[name].size_bytes for name in names})
         worst[piece] = max(worst.get(piece, 0), sum(live.values()))
         for name in op.inputs:
             if last[name] == i:
@@ -276,10 +277,10 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
 
 def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
     """Return of each piece its parameters, and those of them that belong to routed experts."""
-    found: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
+    result: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
     of_experts = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
     for name in graph.weights:
         piece, size = piece_of(name), graph.tensors[name].size
-        whole, routed = found.get(piece, (0, 0))
-        found[piece] = whole + size, routed + (size if name in of_experts else 0)
-    return found
+        whole, routed = result.get(piece, (0, 0))
+        result[piece] = whole + size, routed + (size if name in of_experts else 0)
+    return result

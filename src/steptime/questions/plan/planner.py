@@ -147,9 +147,9 @@ class Planner:
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
-        found = copy(self)
-        found.join(cluster)
-        return found
+        result = copy(self)
+        result.join(cluster)
+        return result
 
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
@@ -170,10 +170,10 @@ class Planner:
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
-        found: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
-        if found is _UNKNOWN:
-            found = self._known[key] = make()
-        return cast("T", found)
+        result: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
+        if result is _UNKNOWN:
+            result = self._known[key] = make()
+        return cast("T", result)
 
     def layout(self, plan: Plan, _micro_batch: int) -> Layout:
         """Return who has which layers under a plan."""
@@ -324,8 +324,8 @@ class Planner:
     def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
         """Return the seconds of each kernel on the device as the method sees it, or on another."""
         columns = Kernels(kernels)
-        found = self.method.prices(columns, self.seen if device is None else device)
-        seconds: list[float] = found.value[columns.which].tolist()
+        result = self.method.prices(columns, self.seen if device is None else device)
+        seconds: list[float] = result.value[columns.which].tolist()
         return seconds
 
     @cached_property
@@ -378,10 +378,10 @@ class Planner:
     def flops(self) -> Flops:
         """FLOP of the forward pass of a sequence."""
         graph = self._rank(False, Plan(), 1)
-        times, found = Counter(self.shape.kinds), [0.0, 0.0]
+        times, result = Counter(self.shape.kinds), [0.0, 0.0]
         for op in graph.ops:
             work = OPS[op.kind].work
             if op.part == "forward" and work:
                 often = times.get(piece_of(op.name), 1)
-                found[work == "attention"] += op_work(graph, op)[0] * often
-        return Flops(*found)
+                result[work == "attention"] += op_work(graph, op)[0] * often
+        return Flops(*result)

@@ -127,16 +127,16 @@ class Space(NamedTuple):
         """Return over how many replicas states are shared out: all (0), or those inside a level."""
         if "shard" in self.fixed:
             return [self.fixed["shard"]]
-        found, inside = [0], 1
+        result, inside = [0], 1
         for level in self.planner.cluster.ladder if zero else ():
             inside *= level.size
             own = inside // tensor
             divides = not (inside % tensor or own < 2 or own >= replicas or replicas % own)
             if divides and (not own % expert or not expert % own):
-                found.append(own)
-        return found
+                result.append(own)
+        return result
 
-    def said(self) -> str:
+    def in_words(self) -> str:
         """Return in a line what is tried, and what is left out."""
         choices = self.choices()
         words = [
