@@ -149,11 +149,6 @@ def test_stages_that_differ_wait_for_the_slowest() -> None:
     assert sum(one.end_s - one.start_s for one in flow.events) == 3 * 8 * 3 + 8 * 6
 
 
-def test_sending_fills_and_drains() -> None:
-    flow = simulate("gpipe", [SAME] * 4, 4, 8, send_s=0.1)
-    assert _end_s(flow) == pytest.approx(33 + 2 * 3 * 0.1)
-
-
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule: str) -> None:
     flow = simulate(schedule, [Stage(1, 2.5, 1.1), Stage(1.5, 2, 0.7), Stage(0.7, 3, 1)], 3, 5, 0.2)
