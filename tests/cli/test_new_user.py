@@ -197,7 +197,8 @@ peaks = steptime.reports.charts.memory:chart
                  for model, method in (("mine", "bound"), ("fc", "roofline"))]  # fmt: skip
     assert predicted[0]["step_s"] == predicted[1]["step_s"]
     assert predicted[0]["method"] == "bound"
-    assert re.search(r"^  misses +Print how far predictions are", ask("--help"), re.MULTILINE)
+    kinds = ask("analyse", "--help")
+    assert re.search(r"^  misses +Print how far predictions are", kinds, re.MULTILINE)
     with store.open_writer(tmp_path / "results") as writer:
         writer.append_all(synthetic.sweep())
     folder = str(tmp_path / "results")

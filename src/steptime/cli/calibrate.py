@@ -11,12 +11,11 @@ from typing import Any
 from steptime import __version__
 from steptime.calibration import log
 from steptime.calibration.log import Answers
-from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, Text, number, optional, whole
-from steptime.cli.probe import check_ceilings, take_probe
+from steptime.cli.probe import check_ceilings, probe, take_probe
 from steptime.core.errors import InputError, InterruptError
 from steptime.core.files import check_writable
+from steptime.core.progress import note
+from steptime.core.question import File, Text, choice, number, optional, question, whole
 from steptime.core.table import Answer, Table, columns
 from steptime.core.toml_files import read_toml
 from steptime.core.units import counted, duration, percent, seconds
@@ -25,20 +24,25 @@ from steptime.hardware.device import device_from_table
 from steptime.measure import registry
 from steptime.measure.contract import Options
 from steptime.measure.doctor import driver_of
+from steptime.questions import options
 
 POINTS = 60
+MINUTES = 3.0
+SHORT_S = 20.0  # of ceilings or a link alone
 LEAST = 40  # points, before errors that fall no more end it
 PROBE_SHARE = 0.1  # of the time
 PROBE_S = 8.0  # at least, as far as that is half of the time: less leaves memory unmeasured
 DTYPES = ("float32", "bfloat16")  # on accelerators; a CPU's matrix units are none
 
 
-@command()
+@question()
 def calibrate(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    minutes: float = number("M", "In all.", 3.0, least=0.05, most=1440.0),
+    minutes: float | None = number(
+        "M", "In all. Default: 3, with --only a third of one.", least=0.05, most=1440.0
+    ),
     points: int = whole("N", "At most so many.", POINTS),
     records: File = optional(
         "--from DIR|FILE",
@@ -48,6 +52,11 @@ def calibrate(
         "--map --mapping MAP.toml", "With --from: what the columns of a table mean."
     ),
     of: Text = optional("NAME", "With --from: the device whose records they are."),
+    only: Text = choice(
+        ("ceilings", "link"),
+        "ceilings: the most that the machine reaches, alone; link: all-reduces among processes.",
+    ),
+    processes: int | None = whole("N", "With --only link: how many. Default: 2.", least=2),
 ) -> Answer:
     """Measure what predictions need of this machine.
 
@@ -55,11 +64,18 @@ def calibrate(
     on what is kept back fall no more; it becomes the device 'local'. With --from, records of any
     device are taken in place of that, and its file is written with them.
     """
+    if only is not None:
+        given = {"--from": records, "--map": mapping, "--of": of}
+        options.refuse(given, "{} measures nothing: leave out --only")
+        limit_s = SHORT_S if minutes is None else minutes * 60
+        return probe(backend, device, threads, limit_s, only == "link", processes)
+    options.refuse({"--processes": processes}, "{} needs --only link")
     if records is not None:
         return _from_records(records, mapping, of, points)
     options.refuse({"--of": of, "--map": mapping}, "{} needs --from DIR")
     check_ceilings(backend)
-    table, path = measured(backend, options.options_of(device, threads), minutes * 60, points)
+    limit_s = 60 * (MINUTES if minutes is None else minutes)
+    table, path = measured(backend, options.options_of(device, threads), limit_s, points)
     return _answer(table, path, f"written to {path}; use it as --device local")
 
 

@@ -1,12 +1,12 @@
 """The command `cancel`: end what waits or runs of a submitted sweep."""
 
-from steptime.cli.command import command
 from steptime.cli.status import Where, check_submitted
+from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.sweeps.cluster import status as cluster
 
 
-@command()
+@question()
 def cancel(folder: Where) -> Answer:
     """Cancel the jobs of a submitted sweep that wait or run."""
     check_submitted(folder)

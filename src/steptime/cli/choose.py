@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command, note
 from steptime.cli.grid import names
-from steptime.cli.options import Text, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
+from steptime.core.progress import note
+from steptime.core.question import Text, number, option, optional, question, whole
 from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
 from steptime.hardware import catalog
@@ -15,6 +14,7 @@ from steptime.hardware.prices import cheapest, offers
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.step_model import StepModel
+from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
 
 SAMPLES = 1_000_000
@@ -22,7 +22,7 @@ SHOWN = 40  # devices that people see
 NAMED = 5  # of those that a note counts
 
 
-@command(long="predicting every device")
+@question(long="predicting every device")
 def choose(
     model: options.Model,
     devices: str = option(

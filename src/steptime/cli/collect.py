@@ -2,14 +2,15 @@
 
 from collections import Counter
 
-from steptime.cli.command import command, note
 from steptime.cli.status import Where, check_submitted
+from steptime.core.progress import note
+from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.records import store
 from steptime.sweeps.cluster import status as cluster
 
 
-@command()
+@question()
 def collect(folder: Where) -> Answer:
     """Write a record of every cell whose job is over without one."""
     check_submitted(folder)

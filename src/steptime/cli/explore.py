@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from steptime.cli import grid
-from steptime.cli.command import command, note
-from steptime.cli.options import Text, option, optional
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
+from steptime.core.progress import note
+from steptime.core.question import Text, option, optional, question
 from steptime.core.table import Answer
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -16,7 +16,7 @@ from steptime.reports.explore import write_explore
 from steptime.reports.explore_data import exported
 
 
-@command(long="predicting every network on every device")
+@question(long="predicting every network on every device")
 def explore(
     out: Path = option("--out -o FILE", "The page, an .html file.", Path("explore.html")),
     models: Text = optional(

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command
+from steptime.core.question import question
 from steptime.core.table import Answer, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.step_model import StepModel
+from steptime.questions import options
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
 
 _COLUMNS = columns(
@@ -18,7 +18,7 @@ _COLUMNS = columns(
 BESIDE = ("blocks", "workspace", "context")  # what a device holds beside tensors
 
 
-@command()
+@question()
 def fit(
     model: options.Model,
     device: options.Device,

@@ -10,15 +10,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime.cli.command import note, unmodelled
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
-from steptime.core.progress import tell
+from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
 from steptime.prediction.assumed import assumed_line
 from steptime.prediction.method import Method
+from steptime.questions.options import unmodelled
 
 if TYPE_CHECKING:
     from steptime.core.workload import Workload

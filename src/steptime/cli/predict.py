@@ -5,12 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli import grid, options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, Text, argument, flag, number, optional, whole
+from steptime.cli import grid
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
+from steptime.core.progress import note
+from steptime.core.question import File, Text, argument, flag, number, optional, question, whole
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import interval, rate, seconds, shown
 from steptime.core.workload import Workload
@@ -22,9 +22,10 @@ from steptime.prediction.method import Method, priced_by
 from steptime.prediction.power import run_energy, step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.step_model import StepModel
+from steptime.questions import options
 
 
-@command()
+@question()
 def predict(
     whole: bool,
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,

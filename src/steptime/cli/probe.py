@@ -3,11 +3,9 @@
 from contextlib import suppress
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command
-from steptime.cli.options import flag, number, whole
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
+from steptime.core.question import flag, number, question, whole
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import percent, seconds, shown
 from steptime.hardware import catalog
@@ -16,12 +14,13 @@ from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
 from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.probe.files import SIZES_BYTES, device_table, link_table
+from steptime.questions import options
 from steptime.sweeps.workers import Workers
 
 PROCESSES = 2
 
 
-@command()
+@question()
 def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",

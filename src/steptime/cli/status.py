@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli.command import command, note
-from steptime.cli.options import argument
 from steptime.core.errors import InputError
+from steptime.core.progress import note
+from steptime.core.question import argument, question
 from steptime.core.table import Answer, Table, columns
 from steptime.sweeps.cluster import status as cluster
 from steptime.sweeps.cluster import submission
@@ -24,7 +24,7 @@ def check_submitted(folder: Path) -> None:
         raise InputError(f"{folder}: nothing was submitted from here (sweep --launcher slurm)")
 
 
-@command(tabular=True)
+@question(tabular=True)
 def status(folder: Where) -> Answer:
     """Show where the cells of a submitted sweep stand, and why."""
     check_submitted(folder)

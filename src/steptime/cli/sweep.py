@@ -5,20 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from steptime.cli import options
-from steptime.cli.command import UNSUCCESSFUL, command, note
 from steptime.cli.grid import written
-from steptime.cli.options import Text, argument, flag, option, optional, whole
 from steptime.cli.progress import reporter
 from steptime.cli.status import MOST_SHOWN, differs
 from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.progress import note
+from steptime.core.question import Text, argument, flag, option, optional, question, whole
 from steptime.core.ranges import MOST_VISITS, whole_number
-from steptime.core.table import Answer, Column, Table, columns, picked
+from steptime.core.table import UNSUCCESSFUL, Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option
+from steptime.questions import options
 from steptime.questions.grid import Place, place_of
 from steptime.questions.predict_folder import Predicted, predict_space
 from steptime.records.record import STATUSES
@@ -36,7 +36,7 @@ HERE = "local"
 Found = TypeVar("Found")
 
 
-@command()
+@question()
 def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,

@@ -6,10 +6,14 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from steptime.core.errors import InputError
+from steptime.core.registry import load
+
 Row = Mapping[str, Any]
+UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,23 @@ class Answer:
     text: str = ""
     code: int = 0
 
+    def to_dict(self) -> Any:
+        """Return the document as plain values, as `--json` prints it."""
+        from steptime.core.printers import json_parts
+
+        return json.loads("".join(json_parts(self.document)))
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of the rows, of one thing of one row; needs pandas."""
+        whole = self.document
+        rows = whole.get("rows", [whole]) if isinstance(whole, Mapping) else whole
+        return frame(rows)
+
+    def _repr_html_(self) -> str:
+        from steptime.core.printers import html
+
+        return "".join(map(html, self.tables))
+
 
 def columns(*said: str) -> tuple[Column, ...]:
     """Return columns as `key=heading` says them; a `?` in front makes a column spare.
@@ -129,3 +150,20 @@ def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
     """
     made = [{"name": name, "value": value} for name, value in rows]
     return Table((Column("name", ""), Column("value", heading)), made, title)
+
+
+def frame(rows: Iterable[Row]) -> Any:
+    """Return a DataFrame of rows; raises `InputError` where pandas is not there."""
+    try:
+        frame_of = load("pandas:DataFrame")
+    except ImportError:
+        raise InputError("to_pandas() needs pandas: pip install pandas") from None
+    return frame_of(list(rows))
+
+
+def answer_of(result: Any) -> Answer:
+    """Return what a question found as an answer: a frozen result has its tables and sentences."""
+    if isinstance(result, Answer):
+        return result
+    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()))
+    return Answer(asdict(result), result.tables(), getattr(result, "says", ()), text=said)
