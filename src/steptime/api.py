@@ -26,7 +26,7 @@ QUESTIONS = {
     "predict": Question(
         "Predict", "steptime.cli.predict:predict", "steptime.questions.from_python:predict"
     ),
-    "fit": Question("Predict", "steptime.cli.fit:fit"),
+    "fit": Question("Predict", "steptime.questions.fit:fit"),
     "choose": Question("Predict", "steptime.cli.choose:choose"),
     "scale": Question("Predict", "steptime.cli.scale:scale"),
     "plan": Question("Predict", "steptime.cli.plan:plan", "steptime.questions.plan.best:plan"),

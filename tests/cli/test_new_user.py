@@ -18,9 +18,10 @@ import pytest
 
 import synthetic
 from steptime.cli import progress
-from steptime.cli.command import command
+from steptime.cli.command import command_of
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
+from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.hardware.catalog import devices
 from steptime.records import store
@@ -229,12 +230,12 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(
         def cancel(self) -> None:
             pass
 
-    @command(long="reading the records")
+    @question("reading the records")
     def slow() -> Answer:
         return Answer({}, notes=["done"])
 
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert slow(json=False) == 0
+    assert command_of(slow.asked)(json=False, form="text") == 0
     said = ["reading the records ...", "done"] if terminal else ["done"]
     assert capsys.readouterr().err.splitlines() == said

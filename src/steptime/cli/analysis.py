@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.analysis.analyses import PLOTS, Analysis, Setting
+from steptime.cli.picture import picture, picture_path
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, option, optional, question
 from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows
 from steptime.questions import options
-from steptime.questions.options import picture, picture_path
 
 MOST_SHOWN = 1000  # rows that people read
 Folders = Annotated[list[Path], argument("DIR", "Folders of records.")]
@@ -68,7 +68,7 @@ def question_of(analysis: Analysis) -> Callable[..., Answer]:
         ]
     )
     answer.__doc__ = analysis.about
-    return question(tabular=True, long="reading the records")(answer)
+    return question(long="reading the records")(answer)
 
 
 def _annotated(setting: Setting) -> Any:

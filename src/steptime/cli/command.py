@@ -17,11 +17,9 @@ import typer
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
-from steptime.core.question import REQUIRED, Asked, Parameter, named
-from steptime.core.question import question as command  # as packages that add commands call it
+from steptime.core.question import REQUIRED, Asked, Parameter, named, question
 from steptime.core.table import Answer, answer_of
 
-__all__ = ["command", "command_of", "show", "terminal_width"]
 PATIENCE_S = 2.0  # that people wait for a sign of life
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -35,15 +33,21 @@ Format = Annotated[
 ]
 
 
+def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
+    """Return the decorator `question`, as packages that add commands have called it."""
+    del tabular  # every answer has its forms
+    return question(long)
+
+
 def command_of(asked: Asked) -> Callable[..., int]:
     """Return the function of a command line that asks a question, as Typer reads it.
 
-    It has the option `--json`, and where a table is the answer `--format`; it prints the answer as
-    asked for and returns its exit code.
+    It has the options `--json` and `--format`; it prints the answer as asked for and returns its
+    exit code.
     """
 
     def run(**given: Any) -> int:
-        as_json, form = given.pop("json"), given.pop("form", "text")
+        as_json, form = given.pop("json"), given.pop("form")
         one_of("--format", form, PRINTERS)
         with _interruptible():
             with listening(patience()), _sign_of_life(asked.long):
@@ -54,7 +58,7 @@ def command_of(asked: Asked) -> Callable[..., int]:
 
     every = [
         *map(_typed, asked.parameters),
-        *([_parameter("form", Format, "text")] if asked.tabular else ()),
+        _parameter("form", Format, "text"),
         _parameter("json", Json, False),
     ]
     run.__doc__ = asked.function.__doc__

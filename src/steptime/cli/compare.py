@@ -24,7 +24,7 @@ from steptime.records.data import Data
 SHOWN_UNPAIRED = 8
 
 
-@question(tabular=True, long="reading the records")
+@question(long="reading the records")
 def compare(
     whole: bool,
     folders: Annotated[

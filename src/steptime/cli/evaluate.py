@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from steptime.cli.picture import picture
 from steptime.core.errors import InputError, shorten
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, flag, option, optional, question, whole
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT, cost_model
-from steptime.questions.options import picture, price_of, refuse
+from steptime.questions.options import price_of, refuse
 
 UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
 

@@ -4,6 +4,7 @@ from operator import itemgetter
 from typing import Any
 
 from steptime.build import build_step
+from steptime.cli.picture import picture
 from steptime.core.progress import note
 from steptime.core.question import File, question
 from steptime.core.table import Answer, Table, columns, picked
@@ -13,11 +14,11 @@ from steptime.paleo.explain import explain as stages
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
-from steptime.questions.options import picture, unmodelled
+from steptime.questions.options import unmodelled
 from steptime.reports.charts.files import save
 
 
-@question(tabular=True)
+@question()
 def explain(
     model: options.Model,
     device: options.Device,

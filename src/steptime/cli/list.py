@@ -20,7 +20,7 @@ Rows = list[dict[str, Any]]
 TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
 
 
-@question(tabular=True)
+@question()
 def list_(
     topic: str = argument(
         "TOPIC|NAME",

@@ -6,20 +6,26 @@ from typing import Annotated
 from steptime.analysis import query as sql_query
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.question import File, argument, option, optional, question
+from steptime.core.question import File, Text, argument, option, optional, question
 from steptime.core.table import Answer, Column, Table
 from steptime.core.units import counted
 from steptime.questions import options
 from steptime.records.data import Data
 
 ALL = "FROM records"
-Sql = Annotated[str, argument("SQL", "A statement over the table 'records', as DuckDB reads it.")]
+Sql = Annotated[
+    Text,
+    argument(
+        "SQL",
+        "A statement over the table 'records', as DuckDB reads it; with --out by default all.",
+    ),
+]
 
 
-@question(tabular=True, long="reading the records")
+@question(long="reading the records")
 def query(
     in_dir: options.In,
-    sql: Sql = ALL,
+    sql: Sql = None,
     out: File = optional("-o --out FILE", "Write it as a .csv, .parquet or .jsonl file."),
 ) -> Answer:
     """Answer an SQL statement over the table 'records'.
@@ -27,7 +33,9 @@ def query(
     One row is one record; times are in seconds.
     """
     if out is not None:
-        return export(in_dir, out, sql)
+        return export(in_dir, out, sql or ALL)
+    if sql is None:
+        raise InputError("Missing argument 'SQL'.")
     found = sql_query.query(Data.load([in_dir], note), sql)
     heads = [Column(name, name) for name in (found[0] if found else ())]
     table = Table(heads, found, units=False)

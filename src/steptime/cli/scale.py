@@ -40,7 +40,7 @@ class JoinOptions:
     servers: int | None = whole("K", "Parameter servers. Default 1.")
 
 
-@question(tabular=True)
+@question()
 def scale(
     model: options.Model,
     device: options.Device,

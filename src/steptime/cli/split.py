@@ -12,7 +12,7 @@ from steptime.questions.split import cuts
 SHOWN = 5  # best cuts beside the two ends
 
 
-@question(tabular=True)
+@question()
 def split(
     model: options.Model,
     device: str = option("NAME", "Runs the first part, such as a phone."),

@@ -24,7 +24,7 @@ def check_submitted(folder: Path) -> None:
         raise InputError(f"{folder}: nothing was submitted from here (sweep --launcher slurm)")
 
 
-@question(tabular=True)
+@question()
 def status(folder: Where) -> Answer:
     """Show where the cells of a submitted sweep stand, and why."""
     check_submitted(folder)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.cli import grid
+from steptime.cli.picture import picture
 from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, optional, question
@@ -15,7 +16,6 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, networks, options
-from steptime.questions.options import picture
 from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
 from steptime.records import store
 from steptime.reports.charts.files import save
@@ -25,7 +25,7 @@ DTYPE = "As predict. Default: float32, or what a device without its peak is fast
 LARGEST = "largest"
 
 
-@question(tabular=True, long="predicting every network")
+@question(long="predicting every network")
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
     set_: list[str] | None = optional(

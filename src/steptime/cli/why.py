@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from steptime.cli.picture import picture
 from steptime.cli.whatif import DTYPE
 from steptime.core.errors import InputError
 from steptime.core.progress import note
@@ -15,14 +16,13 @@ from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.prediction import DEFAULT
 from steptime.questions import options
-from steptime.questions.options import picture
 from steptime.questions.why import Diagnosis
 
 if TYPE_CHECKING:
     from steptime.hardware.device import Device
 
 
-@question(tabular=True, long="asking the model")
+@question(long="asking the model")
 def why(
     model: Annotated[
         Text, argument("MODEL", f"{options.MODEL}; with --in those asked for.")

@@ -136,12 +136,11 @@ class Parameter:
 class Asked:
     """A question as it is asked: its function, the parameters of it and of its groups, laid flat.
 
-    A `tabular` answer is printed in several forms; what may take `long` is said on a terminal. One
-    that knows the `whole` is told whether programs read the answer.
+    What may take `long` is said on a terminal. One that knows the `whole` is told whether programs
+    read the answer.
     """
 
     function: Callable[..., Any]
-    tabular: bool = False
     long: str = ""
     parameters: tuple[Parameter, ...] = ()
     groups: Mapping[str, Any] = field(default_factory=dict)
@@ -186,18 +185,19 @@ class Asked:
         }
 
 
-def question(tabular: bool = False, long: str = "") -> Callable[[Function], Function]:
+def question(long: str = "") -> Callable[[Function], Function]:
     """Return a decorator: the function takes plain values, and is known to the command line.
 
-    Parameters have an `Option` as default or in `Annotated`; one that is a dataclass of such
-    fields is a group of options that belong together.
+    `long` says what the command does where that takes its time. Parameters have an `Option` as
+    default or in `Annotated`; one that is a dataclass of such fields is a group of options that
+    belong together.
     """
 
     def decorate(function: Function) -> Function:
         every = dict(inspect.signature(function, eval_str=True).parameters)
         whole = every.pop("whole", None) is not None
         groups = {name: one.annotation for name, one in every.items() if _is_group(one.annotation)}
-        asked = Asked(function, tabular, long, tuple(_flat(every.values())), groups, whole)
+        asked = Asked(function, long, tuple(_flat(every.values())), groups, whole)
 
         @wraps(function)
         def ask(*values: Any, **given: Any) -> Any:

@@ -13,6 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.registry import load
 
 Row = Mapping[str, Any]
+_PRINTERS = "steptime.core.printers"  # which know tables
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 
@@ -93,9 +94,7 @@ class Answer:
 
     def to_dict(self) -> Any:
         """Return the document as plain values, as `--json` prints it."""
-        from steptime.core.printers import json_parts
-
-        return json.loads("".join(json_parts(self.document)))
+        return json.loads("".join(load(f"{_PRINTERS}:json_parts")(self.document)))
 
     def to_pandas(self) -> Any:
         """Return a DataFrame of the rows, of one thing of one row; needs pandas."""
@@ -104,9 +103,25 @@ class Answer:
         return frame(rows)
 
     def _repr_html_(self) -> str:
-        from steptime.core.printers import html
+        return "".join(map(load(f"{_PRINTERS}:html"), self.tables))
 
-        return "".join(map(html, self.tables))
+
+class Result:
+    """What a frozen dataclass is that answers a question: its fields are its document.
+
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`.
+    """
+
+    def to_dict(self) -> Any:
+        """Return the document as plain values, as `--json` prints it."""
+        return answer_of(self).to_dict()
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of the rows; needs pandas."""
+        return answer_of(self).to_pandas()
+
+    def _repr_html_(self) -> str:
+        return str(answer_of(self)._repr_html_())
 
 
 def columns(*said: str) -> tuple[Column, ...]:
@@ -166,4 +181,6 @@ def answer_of(result: Any) -> Answer:
     if isinstance(result, Answer):
         return result
     said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()))
-    return Answer(asdict(result), result.tables(), getattr(result, "says", ()), text=said)
+    notes = [f"note: {line}" for line in getattr(result, "notes", ())]
+    says = [*getattr(result, "says", ()), *notes]
+    return Answer(asdict(result), result.tables(), says, text=said)

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from steptime.questions.plan.request import Site
 
 
-def picture(what: str) -> Any:
-    """Return the option that names the file of a picture, None where it is left out."""
-    return optional("--out -o FILE", f"{what}: .png, .svg, .pdf or .html.", parser=picture_path)
-
-
-def picture_path(text: str, where: str) -> Path:  # as parsers are called
-    """Return the path of a picture; raises `InputError` where none can be written."""
-    from steptime.reports.charts.files import check_path
-
-    check_path(Path(text))
-    return Path(text)
-
-
 pairs = ranges.pairs
 MODEL = (
     "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "
