@@ -98,8 +98,8 @@ def schema(name: str) -> dict[str, Any]:
     from steptime.core.registry import load
 
     one_of("question", name, QUESTIONS)
-    found: dict[str, Any] = load(QUESTIONS[name].answer).asked.schema
-    return {"title": name, **found}
+    asked = getattr(load(QUESTIONS[name].answer), "asked", None)  # `analyse` has kinds
+    return {"title": name, **(asked.schema if asked else {})}
 
 
 def __getattr__(name: str) -> Any:

@@ -587,7 +587,8 @@ def test_formats_and_keys_of_importing() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["models", "devices", "links", "methods", "ops", "quantities", "accelerators"]
+    "topic",
+    ["models", "devices", "links", "methods", "ops", "quantities", "accelerators", "questions"],
 )
 def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", topic, "--json"]) == 0

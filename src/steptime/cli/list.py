@@ -17,7 +17,17 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import uses
 
 Rows = list[dict[str, Any]]
-TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
+TOPICS = (
+    "models",
+    "devices",
+    "links",
+    "stacks",
+    "methods",
+    "ops",
+    "quantities",
+    "accelerators",
+    "questions",
+)
 
 
 @question()
@@ -128,6 +138,21 @@ def _accelerators() -> Rows:
     ]
 
 
+def _questions() -> Rows:
+    from steptime.api import QUESTIONS, schema
+
+    return [
+        {
+            "name": name,
+            "panel": row.panel,
+            "what": registry.about(row.answer),
+            "takes": schema(name),
+        }
+        for name, row in QUESTIONS.items()
+        if row.panel
+    ]
+
+
 _FIGURES: dict[str, Callable[[float], str]] = {  # quantity: how a person reads it
     "op_per_s": lambda value: si(value, "op/s"),
     "op_per_j": lambda value: si(value, "op/J"),
@@ -195,6 +220,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
         dict,
         "name unit meaning",
     ),
+    "questions": (_questions, dict, "name ?panel what"),
     "accelerators": (
         _accelerators,
         _accelerator_row,

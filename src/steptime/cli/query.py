@@ -17,7 +17,7 @@ Sql = Annotated[
     Text,
     argument(
         "SQL",
-        "A statement over the table 'records', as DuckDB reads it; with --out by default all.",
+        "A statement over the table 'records', as DuckDB reads it; --out takes all.",
     ),
 ]
 

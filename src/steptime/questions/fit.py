@@ -67,7 +67,7 @@ class Fit(Result):
         largest, best = self.largest_batch, self.best_batch
         step = next((row["step_s"] for row in self.rows if row["batch"] == best), None)
         parts = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
-        over = "" if self.fits is not False else f", out of memory by {size(needs - has)}"
+        over = "" if self.fits is not False else f", out of memory by {size(needs - (has or 0))}"
         saving = [f"{row['change']} saves {size(row['saves_bytes'])}" for row in self.helps]
         of = "" if has is None else f" of {size(has)}"
         title = (
@@ -129,6 +129,7 @@ def fit(
     parts = dict(worst.parts)
     for name in BESIDE:
         parts[name] = getattr(made.needs, f"{name}_bytes") or 0
+    of_parts: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return Fit(
         model=workload.label,
         device=asked.device.name,
@@ -146,7 +147,7 @@ def fit(
         worst_moment=worst.name,
         parts={name: value for name, value in parts.items() if value},
         helps=helps(asked),
-        **{f"{name}_bytes": value for name, value in worst.parts.items()},
+        **of_parts,
         other_bytes=0,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         rows=rows,

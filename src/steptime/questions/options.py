@@ -148,11 +148,11 @@ def one_device(name: Any) -> Any:
 
 
 def workload_of(
-    model: str | Workload,
-    batch: str | None,
-    dtype: str,
-    phase: str,
-    optimizer: str,
+    model: str | Path | Workload,
+    batch: str | int | None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
     allow_unknown: bool = False,
 ) -> Workload:
     """Return the workload that the shared options name, or that it is; raises `InputError`."""
@@ -160,7 +160,7 @@ def workload_of(
 
     if isinstance(model, Workload):
         return model
-    choice = read_model(model, allow_unknown, trusted=True)
+    choice = read_model(str(model), allow_unknown, trusted=True)
     return make_workload(choice, batch, dtype, phase, optimizer)
 
 
