@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import synthetic
-from steptime.cli import progress
 from steptime.cli.command import command_of
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
@@ -25,6 +24,7 @@ from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.hardware.catalog import devices
 from steptime.records import store
+from steptime.sweeps import progress
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

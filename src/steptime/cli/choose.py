@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from steptime.cli.grid import names
 from steptime.core.errors import InputError, one_of
 from steptime.core.progress import note
 from steptime.core.question import Text, number, option, optional, question, whole
@@ -16,6 +15,7 @@ from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
+from steptime.questions.grid_table import names
 
 SAMPLES = 1_000_000
 SHOWN = 40  # devices that people see

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from steptime.cli import grid
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
 from steptime.core.progress import note
@@ -12,6 +11,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import offers
 from steptime.network.families import FAMILIES, ZOO
+from steptime.questions import grid_table
 from steptime.reports.explore import write_explore
 from steptime.reports.explore_data import exported
 
@@ -38,7 +38,7 @@ def explore(
     if out.suffix.lower() != ".html":
         raise InputError(f"{out}: the page is one .html file, not {shorten(out.suffix)}")
     check_folder(out)
-    asked = [*ZOO, *FAMILIES] if models is None else grid.split_models(models)
+    asked = [*ZOO, *FAMILIES] if models is None else grid_table.split_models(models)
     links = [catalog.link(name) for name in catalog.link_names()]
     document = write_explore(exported(asked, _devices(devices), links, catalog.aliases()), out)
     notes = [

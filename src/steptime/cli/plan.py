@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import family_of, read_model
-from steptime.cli.grid import names, split_models
 from steptime.cli.picture import picture
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
@@ -27,6 +26,7 @@ from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.prediction import DEFAULT
 from steptime.questions import options
+from steptime.questions.grid_table import names, split_models
 from steptime.questions.plan.answer import WORDS, asking, held, money, split_in_words, timed
 from steptime.questions.plan.best import answer
 from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of

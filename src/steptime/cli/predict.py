@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli import grid
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
@@ -17,7 +16,7 @@ from steptime.hardware import catalog
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
-from steptime.questions import options
+from steptime.questions import grid_table, options
 from steptime.questions.from_python import document_of, title, totals
 
 
@@ -61,7 +60,7 @@ def predict(
 ) -> Answer:
     """Predict how long one step takes on a device."""
     given = options.software(option_, tf32=tf32, channels_last=channels_last, host=host)
-    stacks = [] if stack is None else grid.names(stack, "--stack")
+    stacks = [] if stack is None else grid_table.names(stack, "--stack")
     if stacks:
         options.refuse({"--option stack": "stack" in given}, "{} says what --stack says")
         given = _on_stack(stacks[0], given)
@@ -91,14 +90,14 @@ def predict(
         options.refuse(of_one, "{} is of one prediction; leave out --grid")
         from steptime.build import make_workload, read_model
 
-        axes = grid.axes(model, device, batch, replicas, link)
+        axes = grid_table.axes(model, device, batch, replicas, link)
         read = cache(read_model)  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
             choice = read(name, allow_unknown, trusted=True)
             return make_workload(choice, size, dtype, phase, optimizer)
 
-        return grid.answer(axes, cell, chosen, given, out, whole)
+        return grid_table.answer(axes, cell, chosen, given, out, whole)
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
@@ -167,4 +166,4 @@ def _of_folder(
     method.under(given)
     joined = None if link is None else catalog.link(link)
     found = predict_folder(folder, note, devices, method, given, joined, ops)
-    return grid.written(folder, method.name, found)
+    return grid_table.written(folder, method.name, found)

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli import grid
 from steptime.cli.picture import picture
 from steptime.core.errors import InputError
 from steptime.core.progress import note
@@ -15,7 +14,7 @@ from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
-from steptime.questions import changes, networks, options
+from steptime.questions import changes, grid_table, networks, options
 from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
 from steptime.records import store
 from steptime.reports.charts.files import save
@@ -96,7 +95,9 @@ def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> 
     from steptime.questions.networks import DEFAULT_SET, networks
 
     sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
-    texts = [one for text in grid.split_models(models or DEFAULT_SET) for one in networks(text)]
+    texts = [
+        one for text in grid_table.split_models(models or DEFAULT_SET) for one in networks(text)
+    ]
     return [options.workload_of(one, size, *how) for one in texts for size in sizes]
 
 

@@ -76,8 +76,27 @@ class Table:
     beside: Sequence[Row] = ()
 
 
+class Result:
+    """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
+
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`.
+    """
+
+    def to_dict(self) -> Any:
+        """Return the document as plain values, as `--json` prints it."""
+        return json.loads("".join(load(f"{_PRINTERS}:json_parts")(answer_of(self).document)))
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of the rows, of one thing of one row; needs pandas."""
+        whole = self.to_dict()
+        return frame(whole.get("rows", [whole]) if isinstance(whole, Mapping) else whole)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(load(f"{_PRINTERS}:html"), answer_of(self).tables))
+
+
 @dataclass(frozen=True)
-class Answer:
+class Answer(Result):
     """What a command found: the document for programs, tables and notes for people, the exit code.
 
     `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
@@ -91,37 +110,6 @@ class Answer:
     before: Sequence[str] = ()
     text: str = ""
     code: int = 0
-
-    def to_dict(self) -> Any:
-        """Return the document as plain values, as `--json` prints it."""
-        return json.loads("".join(load(f"{_PRINTERS}:json_parts")(self.document)))
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame of the rows, of one thing of one row; needs pandas."""
-        whole = self.document
-        rows = whole.get("rows", [whole]) if isinstance(whole, Mapping) else whole
-        return frame(rows)
-
-    def _repr_html_(self) -> str:
-        return "".join(map(load(f"{_PRINTERS}:html"), self.tables))
-
-
-class Result:
-    """What a frozen dataclass is that answers a question: its fields are its document.
-
-    It has `tables()`, and lines for people in `sentences`, `says` or `notes`.
-    """
-
-    def to_dict(self) -> Any:
-        """Return the document as plain values, as `--json` prints it."""
-        return answer_of(self).to_dict()
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame of the rows; needs pandas."""
-        return answer_of(self).to_pandas()
-
-    def _repr_html_(self) -> str:
-        return str(answer_of(self)._repr_html_())
 
 
 def columns(*said: str) -> tuple[Column, ...]:

@@ -1,4 +1,4 @@
-"""`predict --grid`: every model, device, batch and number of replicas, as one table of cells."""
+"""A grid as it is printed and written: a cell for every model, device, batch and replicas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The command `status`: where the cells of a submitted sweep stand."""
+"""A submitted sweep: where its cells stand, what ends them, and records for the lost ones."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import argument, question
 from steptime.core.table import Answer, Table, columns
+from steptime.records import store
 from steptime.sweeps.cluster import status as cluster
 from steptime.sweeps.cluster import submission
 
@@ -58,3 +60,26 @@ def status(folder: Where) -> Answer:
 def differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column tells rows apart."""
     return len({str(row[name]) for row in rows}) > 1
+
+
+@question()
+def collect(folder: Where) -> Answer:
+    """Write a record of every cell whose job is over without one."""
+    check_submitted(folder)
+    with store.exclusive(folder):
+        written = cluster.collect(folder, note)
+    causes = Counter(record.cause for record in written)
+    why = ", ".join(f"{n} {cause}" for cause, n in causes.items())
+    return Answer(
+        {"out": str(folder), "written": len(written), "causes": dict(causes)},
+        notes=[f"{folder}: {len(written)} cells lost by their jobs" + (f": {why}" if why else "")],
+    )
+
+
+@question()
+def cancel(folder: Where) -> Answer:
+    """Cancel the jobs of a submitted sweep that wait or run."""
+    check_submitted(folder)
+    jobs = cluster.cancel(folder)
+    what = f"cancelled {', '.join(jobs)}" if jobs else "no job waits or runs"
+    return Answer({"out": str(folder), "cancelled": jobs}, notes=[f"{folder}: {what}"])
