@@ -19,7 +19,7 @@ from steptime.prediction.kernel import Interval as Interval
 from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
-from steptime.questions.fit import Fit
+from steptime.questions.fit import Fitting
 from steptime.questions.from_python import predict as predict
 from steptime.questions.from_python import whatif as whatif
 from steptime.questions.module_file import from_module as from_module
@@ -78,7 +78,7 @@ def fit(
     method: str = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     allow_unknown: bool = ...,
-) -> Fit: ...
+) -> Fitting: ...
 def choose(
     model: str | Path | Workload,
     devices: str = ...,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 PANELS = ("Predict", "Explain", "Measure", "Results", "Look up")
 
 
-class Question(NamedTuple):
+class QuestionRow(NamedTuple):
     """A row of the table: where it stands in the help, and what answers it.
 
     `answer` is `module:function`; `python` is what Python calls where that is not the same. Without
@@ -23,50 +23,50 @@ class Question(NamedTuple):
 
 
 QUESTIONS = {
-    "predict": Question(
+    "predict": QuestionRow(
         "Predict", "steptime.cli.predict:predict", "steptime.questions.from_python:predict"
     ),
-    "fit": Question("Predict", "steptime.questions.fit:fit"),
-    "choose": Question("Predict", "steptime.cli.choose:choose"),
-    "scale": Question("Predict", "steptime.cli.scale:scale"),
-    "plan": Question("Predict", "steptime.cli.plan:plan", "steptime.questions.plan.best:plan"),
-    "serve": Question(
+    "fit": QuestionRow("Predict", "steptime.questions.fit:fit"),
+    "choose": QuestionRow("Predict", "steptime.cli.choose:choose"),
+    "scale": QuestionRow("Predict", "steptime.cli.scale:scale"),
+    "plan": QuestionRow("Predict", "steptime.cli.plan:plan", "steptime.questions.plan.best:plan"),
+    "serve": QuestionRow(
         "Predict", "steptime.cli.serve:serve", "steptime.questions.serve.answer:serve"
     ),
-    "count": Question("Explain", "steptime.cli.count:count"),
-    "why": Question("Explain", "steptime.cli.why:why"),
-    "whatif": Question(
+    "count": QuestionRow("Explain", "steptime.cli.count:count"),
+    "why": QuestionRow("Explain", "steptime.cli.why:why"),
+    "whatif": QuestionRow(
         "Explain", "steptime.cli.whatif:whatif", "steptime.questions.from_python:whatif"
     ),
-    "doctor": Question("Measure", "steptime.cli.doctor:doctor"),
-    "calibrate": Question(
+    "doctor": QuestionRow("Measure", "steptime.cli.doctor:doctor"),
+    "calibrate": QuestionRow(
         "Measure", "steptime.cli.calibrate:calibrate", "steptime.calibration.by_rows:calibrate"
     ),
-    "run": Question("Measure", "steptime.cli.run:run"),
-    "sweep": Question("Measure", "steptime.sweeps.question:sweep"),
-    "import": Question("Results", "steptime.cli.import_:import_"),
-    "report": Question("Results", "steptime.cli.report:report"),
-    "compare": Question("Results", "steptime.cli.compare:compare"),
-    "analyse": Question("Results", "steptime.reports.answered:analyse"),
-    "evaluate": Question(
+    "run": QuestionRow("Measure", "steptime.cli.run:run"),
+    "sweep": QuestionRow("Measure", "steptime.sweeps.question:sweep"),
+    "import": QuestionRow("Results", "steptime.cli.import_:import_"),
+    "report": QuestionRow("Results", "steptime.cli.report:report"),
+    "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
+    "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
+    "evaluate": QuestionRow(
         "Results", "steptime.cli.evaluate:evaluate", "steptime.calibration.by_rows:evaluate"
     ),
-    "list": Question("Look up", "steptime.cli.list:list_"),
-    "query": Question("Look up", "steptime.cli.query:query"),
-    "explore": Question("", "steptime.cli.explore:explore", renamed="choose --page"),
-    "explain": Question("", "steptime.cli.explain:explain", renamed="why --from paleo"),
-    "probe": Question("", "steptime.cli.probe:probe", renamed="calibrate --only ceilings"),
-    "status": Question("", "steptime.sweeps.cluster.questions:status", renamed="sweep status"),
-    "collect": Question("", "steptime.sweeps.cluster.questions:collect", renamed="sweep collect"),
-    "cancel": Question("", "steptime.sweeps.cluster.questions:cancel", renamed="sweep cancel"),
-    "quickstart": Question("", "steptime.cli.quickstart:quickstart", renamed="run --demo"),
-    "plot": Question("", "steptime.cli.analysis:plot", renamed="analyse"),
-    "show": Question("", "steptime.cli.show:show", renamed="list"),
-    "export": Question("", "steptime.cli.query:export", renamed="query --out"),
-    "split": Question("", "steptime.cli.split:split"),
-    "convert": Question("", "steptime.cli.convert:convert"),
-    "energy": Question("", "steptime.cli.energy:energy"),
-    "data": Question("", "steptime.cli.data:data"),
+    "list": QuestionRow("Look up", "steptime.cli.list:list_"),
+    "query": QuestionRow("Look up", "steptime.cli.query:query"),
+    "explore": QuestionRow("", "steptime.cli.explore:explore", renamed="choose --page"),
+    "explain": QuestionRow("", "steptime.cli.explain:explain", renamed="why --from paleo"),
+    "probe": QuestionRow("", "steptime.cli.probe:probe", renamed="calibrate --only ceilings"),
+    "status": QuestionRow("", "steptime.sweeps.cluster.jobs:status", renamed="sweep status"),
+    "collect": QuestionRow("", "steptime.sweeps.cluster.jobs:collect", renamed="sweep collect"),
+    "cancel": QuestionRow("", "steptime.sweeps.cluster.jobs:cancel", renamed="sweep cancel"),
+    "quickstart": QuestionRow("", "steptime.cli.quickstart:quickstart", renamed="run --demo"),
+    "plot": QuestionRow("", "steptime.cli.analysis:plot", renamed="analyse"),
+    "show": QuestionRow("", "steptime.cli.show:show", renamed="list"),
+    "export": QuestionRow("", "steptime.cli.query:export", renamed="query --out"),
+    "split": QuestionRow("", "steptime.cli.split:split"),
+    "convert": QuestionRow("", "steptime.cli.convert:convert"),
+    "energy": QuestionRow("", "steptime.cli.energy:energy"),
+    "data": QuestionRow("", "steptime.cli.data:data"),
 }
 BESIDE = {  # what is no question: what extensions are made of, and what there is by name
     "Cluster": "steptime.hardware.device:Cluster",
@@ -98,8 +98,8 @@ def schema(name: str) -> dict[str, Any]:
     from steptime.core.registry import load
 
     one_of("question", name, QUESTIONS)
-    asked = getattr(load(QUESTIONS[name].answer), "asked", None)  # `analyse` has kinds
-    return {"title": name, **(asked.schema if asked else {})}
+    inquiry = getattr(load(QUESTIONS[name].answer), "inquiry", None)  # `analyse` has kinds
+    return {"title": name, **(inquiry.schema if inquiry else {})}
 
 
 def __getattr__(name: str) -> Any:

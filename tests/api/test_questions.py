@@ -32,7 +32,7 @@ def test_a_shown_command_is_a_function_with_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", [one for one in QUESTIONS if one != "analyse"])
 def test_command_function_and_schema_take_the_same(name: str) -> None:
-    asked = steptime.core.registry.load(QUESTIONS[name].answer).asked
+    asked = steptime.core.registry.load(QUESTIONS[name].answer).inquiry
     command = {one.name for one in tree().get_command(None, name).params}
     told = schema(name)
     assert command - {"form", "json"} == set(asked.signature.parameters) == set(told["properties"])

@@ -236,6 +236,6 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(
 
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert command_of(slow.asked)(json=False, form="text") == 0
+    assert command_of(slow.inquiry)(json=False, form="text") == 0
     said = ["reading the records ...", "done"] if terminal else ["done"]
     assert capsys.readouterr().err.splitlines() == said

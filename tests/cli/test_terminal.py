@@ -65,9 +65,9 @@ def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(typer.Abort, match=f"^1 record kept in {tmp_path}$"):
-        command_of(keeps.asked)(json=False, form="text")
+        command_of(keeps.inquiry)(json=False, form="text")
     with pytest.raises(typer.Abort, match=r"^$"):
-        command_of(keeps_nothing.asked)(json=False, form="text")
+        command_of(keeps_nothing.inquiry)(json=False, form="text")
 
 
 def test_ctrl_c_is_130_whatever_a_library_makes_of_it(

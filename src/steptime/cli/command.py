@@ -17,7 +17,7 @@ import typer
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
-from steptime.core.question import REQUIRED, Asked, Parameter, named, question
+from steptime.core.question import REQUIRED, Inquiry, Slot, named, question
 from steptime.core.table import Answer, answer_of
 
 PATIENCE_S = 2.0  # that people wait for a sign of life
@@ -39,7 +39,7 @@ def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
     return question(long)
 
 
-def command_of(asked: Asked) -> Callable[..., int]:
+def command_of(inquiry: Inquiry) -> Callable[..., int]:
     """Return the function of a command line that asks a question, as Typer reads it.
 
     It has the options `--json` and `--format`; it prints the answer as asked for and returns its
@@ -50,24 +50,24 @@ def command_of(asked: Asked) -> Callable[..., int]:
         as_json, form = given.pop("json"), given.pop("form")
         one_of("--format", form, PRINTERS)
         with _interruptible():
-            with listening(patience()), _sign_of_life(asked.long):
-                result = asked(given, whole=as_json or form != "text")
+            with listening(patience()), _sign_of_life(inquiry.long):
+                result = inquiry(given, whole=as_json or form != "text")
             answer = answer_of(result)
             show(answer, "json" if as_json else form)
         return answer.code
 
     every = [
-        *map(_typed, asked.parameters),
+        *map(_typed, inquiry.parameters),
         _parameter("form", Format, "text"),
         _parameter("json", Json, False),
     ]
-    run.__doc__ = asked.function.__doc__
+    run.__doc__ = inquiry.function.__doc__
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # read by inspect
     run.__annotations__ = {one.name: one.annotation for one in every}
     return run
 
 
-def _typed(one: Parameter) -> inspect.Parameter:
+def _typed(one: Slot) -> inspect.Parameter:
     """Return a parameter as Typer reads it: an argument, or an option with its names."""
     said, default = one.option, one.default
     if said.is_argument:

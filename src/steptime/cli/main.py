@@ -32,7 +32,7 @@ from steptime.core.errors import (
     shorten,
 )
 from steptime.core.progress import note
-from steptime.core.question import Asked
+from steptime.core.question import Inquiry
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
 """What answers each command: those that are shown, old names, and analyses by their own."""
@@ -188,8 +188,8 @@ def names() -> list[str]:
 def _command(name: str, renamed: str = "") -> Any:
     if name == "analyse":
         return typer.main.get_command(_group(name, Kinds))
-    asked = _question(name)
-    run = command_of(asked)
+    inquiry = _question(name)
+    run = command_of(inquiry)
     if renamed:
         run.__doc__ = f"{inspect.cleandoc(run.__doc__ or '')}\n\nIts name is now: {renamed}."
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -201,7 +201,7 @@ def _command(name: str, renamed: str = "") -> Any:
     return made
 
 
-def _question(name: str) -> Asked:
+def _question(name: str) -> Inquiry:
     """Return a command's question, or that of an analysis or a picture by its own name."""
     if name in COMMANDS or name in registry.added("commands"):
         target = registry.resolve(COMMANDS, "commands", "command", name)
@@ -212,8 +212,8 @@ def _question(name: str) -> Asked:
         from steptime.cli.analysis import drawing, question_of
 
         target = drawing(name) if target is None else question_of(target)
-    asked: Asked = target.asked
-    return asked
+    inquiry: Inquiry = target.inquiry
+    return inquiry
 
 
 def _renamed(name: str) -> str:

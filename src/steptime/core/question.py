@@ -1,8 +1,8 @@
 """A question: one typed function, from which its command and its face in Python are derived.
 
-What a parameter means, what it is called and how its text is read stands beside it as an `Option`.
-`question` makes of such a function one that Python calls with plain values; `Asked`, which it
-keeps in `asked`, has what the command line, the schema and the documents are made from.
+What a parameter means, what it is called and how its text is read stands beside it as a `Wording`.
+`question` makes of such a function one that Python calls with plain values; `Inquiry`, which it
+keeps in `inquiry`, has what the command line, the schema and the documents are made from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUIRED: Any = ...
 
 
 @dataclass(frozen=True)
-class Option:
+class Wording:
     """What people say for a parameter: `names` of its own, what it takes, and what it means.
 
     `read(text, where)` makes a value of a text; without it the text is taken as it is.
@@ -49,7 +49,7 @@ def option(takes: str, meaning: str, default: Any = REQUIRED, **more: Any) -> An
     words = takes.split()
     names = tuple(word for word in words if word.startswith("-"))
     metavar = " ".join(words[len(names) :]) or None
-    return Option(default, names, metavar, meaning, more.pop("parser", None), **more)
+    return Wording(default, names, metavar, meaning, more.pop("parser", None), **more)
 
 
 def optional(takes: str, meaning: str, **more: Any) -> Any:
@@ -79,7 +79,7 @@ def flag(meaning: str, names: str = "") -> Any:
 
 def argument(metavar: str, meaning: str, default: Any = REQUIRED) -> Any:
     """Return an argument of a command line."""
-    return Option(default, (), metavar, meaning, is_argument=True)
+    return Wording(default, (), metavar, meaning, is_argument=True)
 
 
 def named(parameter: str) -> str:
@@ -88,12 +88,12 @@ def named(parameter: str) -> str:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class Slot:
     """A parameter of a question: its type, what it means, and what it is if it is left out."""
 
     name: str
     kind: Any
-    option: Option
+    option: Wording
     default: Any
 
     @property
@@ -133,8 +133,8 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question as it is asked: its function, the parameters of it and of its groups, laid flat.
+class Inquiry:
+    """A question as it is inquiry: its function, the parameters of it and of its groups, laid flat.
 
     What may take `long` is said on a terminal. One that knows the `whole` is told whether programs
     read the answer.
@@ -142,7 +142,7 @@ class Asked:
 
     function: Callable[..., Any]
     long: str = ""
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[Slot, ...] = ()
     groups: Mapping[str, Any] = field(default_factory=dict)
     knows_whole: bool = False
 
@@ -188,7 +188,7 @@ class Asked:
 def question(long: str = "") -> Callable[[Function], Function]:
     """Return a decorator: the function takes plain values, and is known to the command line.
 
-    `long` says what the command does where that takes its time. Parameters have an `Option` as
+    `long` says what the command does where that takes its time. Parameters have a `Wording` as
     default or in `Annotated`; one that is a dataclass of such fields is a group of options that
     belong together.
     """
@@ -197,19 +197,19 @@ def question(long: str = "") -> Callable[[Function], Function]:
         every = dict(inspect.signature(function, eval_str=True).parameters)
         whole = every.pop("whole", None) is not None
         groups = {name: one.annotation for name, one in every.items() if _is_group(one.annotation)}
-        asked = Asked(function, long, tuple(_flat(every.values())), groups, whole)
+        inquiry = Inquiry(function, long, tuple(_flat(every.values())), groups, whole)
 
         @wraps(function)
         def ask(*values: Any, **given: Any) -> Any:
-            bound = asked.signature.bind(*values, **given).arguments
+            bound = inquiry.signature.bind(*values, **given).arguments
             told = {
                 one.name: one.value(bound[one.name]) if one.name in bound else one.default
-                for one in asked.parameters
+                for one in inquiry.parameters
             }
-            return asked(told)
+            return inquiry(told)
 
-        ask.asked = asked  # type: ignore[attr-defined]  # read by the command line
-        ask.__signature__ = asked.signature  # type: ignore[attr-defined]  # read by inspect
+        ask.inquiry = inquiry  # type: ignore[attr-defined]  # read by the command line
+        ask.__signature__ = inquiry.signature  # type: ignore[attr-defined]  # read by inspect
         return ask  # type: ignore[return-value]
 
     return decorate
@@ -219,7 +219,7 @@ def _is_group(kind: Any) -> bool:
     return isinstance(kind, type) and is_dataclass(kind)
 
 
-def _flat(parameters: Any) -> Iterator[Parameter]:
+def _flat(parameters: Any) -> Iterator[Slot]:
     """Yield parameters, and those of groups, each with its option."""
     for one in parameters:
         if _is_group(one.annotation):
@@ -227,7 +227,7 @@ def _flat(parameters: Any) -> Iterator[Parameter]:
             continue
         is_said = get_origin(one.annotation) is Annotated
         kind, *more = get_args(one.annotation) if is_said else (one.annotation,)
-        told = next(each for each in (one.default, *more) if isinstance(each, Option))
+        told = next(each for each in (one.default, *more) if isinstance(each, Wording))
         empty = one.default is inspect.Parameter.empty
         default = told.default if empty or one.default is told else one.default
-        yield Parameter(one.name, kind, told, default)
+        yield Slot(one.name, kind, told, default)

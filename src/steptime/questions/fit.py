@@ -21,7 +21,7 @@ BESIDE = ("blocks", "workspace", "context")  # what a device holds beside tensor
 
 
 @dataclass(frozen=True)
-class Fit(Result):
+class Fitting(Result):
     """Whether a step fits a device: what it needs, and which batches would fit.
 
     `fits` is None where the memory of the device is unknown, as `usable_bytes` is; `parts` are of
@@ -102,7 +102,7 @@ def fit(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
-) -> Fit:
+) -> Fitting:
     """Say whether a network fits a device, and with which batch."""
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     given = options.pairs(option_, "option")
@@ -130,7 +130,7 @@ def fit(
     for name in BESIDE:
         parts[name] = getattr(made.needs, f"{name}_bytes") or 0
     of_parts: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
-    return Fit(
+    return Fitting(
         model=workload.label,
         device=asked.device.name,
         method=method,

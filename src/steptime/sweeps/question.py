@@ -24,7 +24,7 @@ from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell, cells_of
 from steptime.sweeps.cluster import submit
 from steptime.sweeps.cluster.estimate import preview
-from steptime.sweeps.cluster.questions import MOST_SHOWN, differs
+from steptime.sweeps.cluster.jobs import MOST_SHOWN, differs
 from steptime.sweeps.cluster.resources import on_each_node
 from steptime.sweeps.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
 from steptime.sweeps.experiment import Experiment, read_experiment
