@@ -115,13 +115,16 @@ class Commands(_Quick, TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as above
         """Write what each command is for, panel by panel; old names are left out."""
-        added = registry.added("commands")
+        for panel, some in self.panels().items():
+            with formatter.section(panel):
+                formatter.write_dl([(name, _about(name)) for name in some])
+
+    def panels(self) -> dict[str, list[str]]:
+        """Return the names that are shown, by what stands above them."""
         panels = {panel: [name for name in shown() if QUESTIONS[name].panel == panel]
                   for panel in PANELS}  # fmt: skip
-        for panel, some in {**panels, "From other packages": [*added]}.items():
-            if some:
-                with formatter.section(panel):
-                    formatter.write_dl([(name, _about(name)) for name in some])
+        added = registry.added("commands")
+        return panels | ({"From other packages": [*added]} if added else {})
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands, or options, that begin so."""
@@ -132,7 +135,7 @@ class Commands(_Quick, TyperGroup):
 
     def offered(self) -> list[str]:
         """Return the names that a shell completes."""
-        return [*shown(), *registry.added("commands")]
+        return [name for some in self.panels().values() for name in some]
 
 
 class Kinds(Commands):
@@ -148,14 +151,9 @@ class Kinds(Commands):
         """Return all names."""
         return self.offered()
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as above
-        """Write what each kind is for."""
-        with formatter.section("Kinds"):
-            formatter.write_dl([(name, _about(name)) for name in self.offered()])
-
-    def offered(self) -> list[str]:
-        """Return the names that a shell completes."""
-        return [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]
+    def panels(self) -> dict[str, list[str]]:
+        """Return the names that are shown, by what stands above them."""
+        return {"Kinds": [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]}
 
 
 _TWO_WORDS = {

@@ -13,31 +13,27 @@ from steptime.core.question import File, Text, argument, flag, number, optional,
 from steptime.core.table import Answer, Table, columns
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
-from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import grid_table, options
 from steptime.questions.from_python import document_of, title, totals
+from steptime.questions.step_options import StepOptions
 
 
 @question()
 def predict(
     whole: bool,
+    step: StepOptions,
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
     device: Text = optional("NAME", f"{options.DEVICE}; with --grid or --in several."),
     batch: options.Batches = None,
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    method: options.Method = DEFAULT,
-    option_: options.Settings = None,
     tf32: options.Tf32 = None,
     channels_last: options.ChannelsLast = False,
     host: options.Host = None,
     stack: Text = optional(
         "NAME,...", "What runs it (steptime list stacks); several side by side."
     ),
-    allow_unknown: options.AllowUnknown = False,
     steps: int | None = whole("N", "Steps of a run, for its energy."),
     kwh_price: float | None = number("P", "With --steps: price of a kWh.", least=0, most=1e6),
     kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
@@ -59,7 +55,7 @@ def predict(
     ),
 ) -> Answer:
     """Predict how long one step takes on a device."""
-    given = options.software(option_, tf32=tf32, channels_last=channels_last, host=host)
+    given = options.software(step.option_, tf32=tf32, channels_last=channels_last, host=host)
     stacks = [] if stack is None else grid_table.names(stack, "--stack")
     if stacks:
         options.refuse({"--option stack": "stack" in given}, "{} says what --stack says")
@@ -70,8 +66,8 @@ def predict(
              "--steps": steps},
             "{} takes one --stack",
         )  # fmt: skip
-    price = options.price_of(method)
-    chosen = cost_model(method) if price is None else priced_by(method, price)
+    price = options.price_of(step.method)
+    chosen = cost_model(step.method) if price is None else priced_by(step.method, price)
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
@@ -94,13 +90,13 @@ def predict(
         read = cache(read_model)  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
-            choice = read(name, allow_unknown, trusted=True)
-            return make_workload(choice, size, dtype, phase, optimizer)
+            choice = read(name, step.allow_unknown, trusted=True)
+            return make_workload(choice, size, step.dtype, step.phase, step.optimizer)
 
         return grid_table.answer(axes, cell, chosen, given, out, whole)
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
-    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    workload = step.workload(model, batch)
     each = [given, *(_on_stack(name, given) for name in stacks[1:])]
     asked = [StepModel(workload, options.one_device(device), method=chosen, options=one)
              for one in each]  # fmt: skip

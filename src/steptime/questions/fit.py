@@ -7,11 +7,11 @@ from typing import Any
 from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
-from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
+from steptime.questions.step_options import StepOptions
 
 _COLUMNS = columns(
     "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",
@@ -95,18 +95,12 @@ class Fitting(Result):
 def fit(
     model: options.Model,
     device: options.Device,
+    step: StepOptions,
     batch: options.Batch = None,
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    method: options.Method = DEFAULT,
-    option_: options.Settings = None,
-    allow_unknown: options.AllowUnknown = False,
 ) -> Fitting:
     """Say whether a network fits a device, and with which batch."""
-    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    given = options.pairs(option_, "option")
-    asked = StepModel(workload, options.one_device(device), method=method, options=given)
+    asked = step.on(model, batch, device)
+    workload = asked.workload
     has, own = asked.device.usable_bytes, workload.batch_per_replica
     made = asked.predict()
     notes = list(made.remarks)
@@ -133,7 +127,7 @@ def fit(
     return Fitting(
         model=workload.label,
         device=asked.device.name,
-        method=method,
+        method=step.method,
         **picked(workload, "phase dtype optimizer"),
         batch=own,
         assumed=assumed_of(asked),
