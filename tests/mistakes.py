@@ -65,7 +65,10 @@ _DEVICE = [
     ("", "Missing option '--device'"),
     ("--device V10", "unknown device 'V10'; did you mean 'V100'?"),
     ("--device ''", "unknown device ''"),
-    ("--device local", "device 'local' is not known yet: run 'steptime probe' first"),
+    (
+        "--device local",
+        "device 'local' is not known yet: run 'steptime calibrate --only ceilings' first",
+    ),
     ("--device absent.toml", "absent.toml: No such file"),
     ("--device folder.toml", "folder.toml: Is a directory"),
     ("--device junk.toml", "junk.toml: not"),
@@ -369,7 +372,7 @@ _WHY = [
     ("resnet --in records", "holds no step that was measured or published of 'resnet'"),
 ]
 _SCALE = [
-    ("--link local", "link 'local' is not known yet: run 'steptime probe --collectives' first"),
+    ("--link local", "link 'local' is not known yet: run 'steptime calibrate --only link' first"),
     ("--link asw", "unknown link 'asw'; did you mean 'aws'?"),
     ("--replicas 2", "2 replicas need a link: --link LINK"),
     ("--link aws --replicas 0", "--replicas: must be at least 1, not 0"),

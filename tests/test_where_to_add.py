@@ -122,7 +122,7 @@ RECIPES = {  # what: the most files it may touch, what must be seen
             "plot-memory-error",
         ),
     ),
-    "A scheduler": (2, _says("would be submitted", "jobs:  100", "steptime status sweep")),
+    "A scheduler": (2, _says("would be submitted", "jobs:  100", "steptime sweep status sweep")),
     "A question": (  # 2,000 inputs x 8 nodes x 4 bytes
         2,
         _says(

@@ -143,7 +143,7 @@ def test_old_names_of_options_are_read_and_not_shown(capsys: pytest.CaptureFixtu
 
 
 def test_an_unknown_peak_says_what_measures_it() -> None:
-    assert "steptime probe" in PEAKS["probed"]
+    assert "steptime calibrate" in PEAKS["probed"]
 
 
 def test_the_bar_says_a_time_once() -> None:

@@ -209,7 +209,7 @@ def _question(name: str) -> Inquiry:
     if target is None or isinstance(target, Analysis):
         from steptime.cli.analysis import drawing, question_of
 
-        target = drawing(name) if target is None else question_of(target)
+        return drawing(name) if target is None else question_of(target)
     inquiry: Inquiry = target.inquiry
     return inquiry
 

@@ -277,6 +277,6 @@ def _answer(document: dict[str, Any]) -> Answer:
 
 
 PEAKS = {  # whose peak: what is said where it is not known
-    "probed": "unknown; steptime probe measures it",
+    "probed": "unknown; steptime calibrate measures it",
     "datasheet": "unknown; steptime list devices",
 }
