@@ -67,7 +67,7 @@ _DEVICE = [
     ("--device ''", "unknown device ''"),
     (
         "--device local",
-        "device 'local' is not known yet: run 'steptime calibrate --only ceilings' first",
+        "device 'local' is not known: run 'steptime calibrate' first",
     ),
     ("--device absent.toml", "absent.toml: No such file"),
     ("--device folder.toml", "folder.toml: Is a directory"),
@@ -372,7 +372,7 @@ _WHY = [
     ("resnet --in records", "holds no step that was measured or published of 'resnet'"),
 ]
 _SCALE = [
-    ("--link local", "link 'local' is not known yet: run 'steptime calibrate --only link' first"),
+    ("--link local", "link 'local' is not known: run 'steptime calibrate --only link' first"),
     ("--link asw", "unknown link 'asw'; did you mean 'aws'?"),
     ("--replicas 2", "2 replicas need a link: --link LINK"),
     ("--link aws --replicas 0", "--replicas: must be at least 1, not 0"),
