@@ -232,7 +232,7 @@ def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture
     assert document["calibration"]["source"] == "15 steps of records"
     found = catalog.device("t4-calibrated")
     assert found.peak_flop_per_s == catalog.device("t4").peak_flop_per_s
-    with pytest.raises(Exception, match="device 'local' is not known yet"):
+    with pytest.raises(Exception, match="device 'local' is not known"):
         catalog.device("local")  # it is of no machine here
 
 
