@@ -15,7 +15,16 @@ from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.ranges import LARGEST, pairs, whole_number
 from steptime.core.table import picked
-from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Workload
+from steptime.core.workload import (
+    NO_OPTIMIZER,
+    OPTIMIZERS,
+    PHASES,
+    WHOLE,
+    Plan,
+    Tuning,
+    Workload,
+    tuning_to_json,
+)
 from steptime.formats import (
     ENDINGS,
     format_of,
@@ -34,6 +43,7 @@ from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
+from steptime.network.tuning import tuned
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -224,6 +234,7 @@ def make_workload(
     phase: str = "train",
     optimizer: str = "sgd",
     replicas: object = 1,
+    tuning: Tuning = WHOLE,
 ) -> Workload:
     """Return the checked workload of a chosen network; raises `InputError` for what does not fit.
 
@@ -248,6 +259,7 @@ def make_workload(
         file=choice.file,
         sha256=choice.sha256,
         allow_unknown=choice.allow_unknown,
+        tuning=tuning,
         code=choice.code,
     )
 
@@ -268,7 +280,7 @@ def _built(text: str) -> Graph:
     for name, spec in builder.tensors.items():
         if spec.size_bytes > LARGEST:
             raise InputError(f"{table['model']}: tensor '{name}' has more than 2^53 bytes")
-    return builder.graph(output)
+    return tuned(builder.graph(output), Tuning(**table["tuning"]))
 
 
 def build(workload: Workload) -> Graph:
@@ -277,7 +289,8 @@ def build(workload: Workload) -> Graph:
     In training its output is the loss. Raises `InputError` where the sizes do not fit together.
     """
     table = picked(workload, "model params dtype phase file sha256 allow_unknown")
-    return _built(json.dumps(table | {"batch": workload.batch_per_replica}))
+    table |= {"batch": workload.batch_per_replica, "tuning": tuning_to_json(workload.tuning)}
+    return _built(json.dumps(table))
 
 
 def build_step(workload: Workload) -> Graph:

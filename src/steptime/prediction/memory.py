@@ -142,7 +142,7 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
             what.setdefault(name, part if op.part == "forward" else "temporaries")
     for names, part in ((graph.inputs, "inputs"), (graph.weights, "weights")):
         what |= dict.fromkeys(names, part)
-    what |= dict.fromkeys(graph.buffers, "state")
+    what |= dict.fromkeys(graph.buffers, "state") | dict.fromkeys(graph.frozen, "weights")
     parts = dict.fromkeys(PARTS, 0)
     for name in lives_now:
         parts[what[name]] += own[name]
