@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.ranges import LARGEST, pairs, whole_number
+from steptime.core.ranges import LARGEST, amount, pairs, whole_number
 from steptime.core.table import picked
 from steptime.core.workload import (
+    LORA_ON,
     NO_OPTIMIZER,
     OPTIMIZERS,
     PHASES,
@@ -262,6 +263,26 @@ def make_workload(
         tuning=tuning,
         code=choice.code,
     )
+
+
+def make_tuning(lora: str | None = None, weights: str | None = None, train: str = "") -> Tuning:
+    """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
+
+    `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
+    `train` a pattern of the names of weights that are trained.
+    """
+    said: dict[str, Any] = {}
+    if lora is not None:
+        text = lora if "=" in lora else f"r={lora}"
+        given = pairs(text.split(","), "--lora")
+        for key in given:
+            one_of("key", key, ("r", "on", "dropout"), "--lora")
+        said = {
+            "rank": whole_number(given.get("r", "16"), "--lora r"),
+            "on": given.get("on", LORA_ON[0]),
+        }
+        said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
+    return Tuning(**said, weights=weights or "", train=train)
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from steptime.build import build, build_step, make_workload, read_model
+from steptime.build import build, build_step, make_tuning, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.core.workload import Tuning, Workload, workload_from_json, workload_to_json
@@ -156,6 +156,35 @@ def test_a_fine_tuning_that_there_is_not_is_said(how: dict[str, object], says: s
 def test_nothing_to_train_is_said(how: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
         build(_workload(DECODER, 2, **how))
+
+
+@pytest.mark.parametrize(
+    ("lora", "wanted"),
+    [
+        ("16", Tuning(rank=16)),
+        ("r=8,on=q+v", Tuning(rank=8, on="q+v")),
+        ("on=all,r=4,dropout=0.05", Tuning(rank=4, on="all", dropout=0.05)),
+        ("on=linear", Tuning(rank=16, on="linear")),
+    ],
+)
+def test_lora_as_text(lora: str, wanted: Tuning) -> None:
+    assert make_tuning(lora) == wanted
+
+
+@pytest.mark.parametrize(
+    ("lora", "says"),
+    [
+        ("r=0", "--lora r: must be at least 1, not 0"),
+        ("rank=8", "unknown key 'rank'"),
+        ("r=8,dropout=2", "at most 0.99"),
+        ("r=8,r=9", "--lora 'r' is given twice"),
+        ("r=", "is not of the form name=value"),
+    ],
+)
+def test_lora_that_is_none(lora: str, says: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_tuning(lora)
+    assert says in str(error.value)
 
 
 @pytest.mark.framework
