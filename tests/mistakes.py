@@ -343,6 +343,9 @@ _SERVE = [
     ("--method peleo", "unknown method 'peleo'"),
 ]
 _WHY = [
+    ("fc --device T4 --from palo", "unknown --from 'palo'; did you mean 'paleo'?"),
+    ("fc --device T4 --from paleo --link aws", "--link does not go with --from paleo"),
+    ("fc --device T4 --out w.png", "--out needs --from paleo"),
     ("fc --device T4 --dtype=", "unknown dtype ''"),
     ("fc --device T4 --method=", "unknown method ''"),
     ("fc", "Missing option '--device'"),
@@ -691,6 +694,9 @@ LINES = [
     ("evaluate records --by kid", "--by: unknown group 'kid'; did you mean 'kind'?"),
     ("evaluate records --out page.doc", "page.doc"),
     ("calibrate --backend torhc", "unknown backend 'torhc'; did you mean 'torch'?"),
+    ("calibrate --only ceiling", "unknown --only 'ceiling'; did you mean 'ceilings'?"),
+    ("calibrate --only link --of T4", "--of measures nothing: leave out --only"),
+    ("calibrate --processes 3", "--processes needs --only link"),
     ("calibrate --threads 0", "--threads: must be at least 1, not 0"),
     ("calibrate --minutes 0", "--minutes: must be a number from 0.05 on, at most 1,440, not '0'"),
     ("calibrate --points 0", "--points: must be at least 1, not 0"),
