@@ -265,7 +265,9 @@ def make_workload(
     )
 
 
-def make_tuning(lora: str | None = None, weights: str | None = None, train: str = "") -> Tuning:
+def make_tuning(
+    lora: str | None = None, weights: str | None = None, train: str | None = None
+) -> Tuning:
     """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
 
     `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
@@ -282,7 +284,7 @@ def make_tuning(lora: str | None = None, weights: str | None = None, train: str 
             "on": given.get("on", LORA_ON[0]),
         }
         said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
-    return Tuning(**said, weights=weights or "", train=train)
+    return Tuning(**said, weights=weights or "", train=train or "")
 
 
 @lru_cache(maxsize=64)

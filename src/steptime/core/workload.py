@@ -143,6 +143,17 @@ class Tuning:
         """Whether some weights are frozen."""
         return bool(self.rank or self.train)
 
+    @property
+    def text(self) -> str:
+        """What people call it: `LoRA r=16 on attention, nf4 weights`, "" where all is trained."""
+        dropped = f", dropout {self.dropout:g}" if self.dropout else ""
+        said = {
+            f"LoRA r={self.rank} on {self.on}{dropped}": self.rank,
+            f"{self.weights} weights": self.weights,
+            f"training {self.train}": self.train,
+        }
+        return ", ".join(text for text, holds in said.items() if holds)
+
 
 WHOLE = Tuning()
 
