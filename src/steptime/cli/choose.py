@@ -78,6 +78,7 @@ def choose(
         "model": workload.label,
         "method": step.method,
         **picked(workload, "phase dtype optimizer"),
+        "tuning": workload.tuning.text or None,
         "samples": samples,
         "epochs": epochs,
         "currency": currencies[0] if currencies else None,
@@ -181,8 +182,10 @@ def _table(document: dict[str, Any]) -> Table:
     steps = of_steps(_COLUMNS, rows)
     heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
     epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
+    tuning = f"{document['tuning']}, " if document["tuning"] else ""
     title = (
-        f"{document['model']}, {document['phase']}, {document['dtype']}, {document['optimizer']} "
+        f"{document['model']}, {tuning}{document['phase']}, {document['dtype']}, "
+        f"{document['optimizer']} "
         f"({document['method']}): {epochs} of {document['samples']:,} examples, by "
         f"{document['sort']}"
     )

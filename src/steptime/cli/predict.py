@@ -91,7 +91,8 @@ def predict(
 
         def cell(name: str, size: int | None) -> Workload:
             choice = read(name, step.allow_unknown, trusted=True)
-            return make_workload(choice, size, step.dtype, step.phase, step.optimizer)
+            how = step.dtype, step.phase, step.optimizer
+            return make_workload(choice, size, *how, tuning=step.tuning)
 
         return grid_table.answer(axes, cell, chosen, given, out, whole)
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}

@@ -34,6 +34,7 @@ class Fitting(Result):
     phase: str
     dtype: str
     optimizer: str
+    tuning: str | None
     batch: int
     assumed: Mapping[str, str]
     fits: bool | None
@@ -71,7 +72,8 @@ class Fitting(Result):
         saving = [f"{row['change']} saves {size(row['saves_bytes'])}" for row in self.helps]
         of = "" if has is None else f" of {size(has)}"
         title = (
-            f"{self.model}, {self.phase}, {self.dtype}, {self.optimizer} "
+            f"{self.model}{f', {self.tuning}' if self.tuning else ''}, {self.phase}, {self.dtype}, "
+            f"{self.optimizer} "
             f"on {self.device} ({self.method})"
         )
         short = [
@@ -129,6 +131,7 @@ def fit(
         device=asked.device.name,
         method=step.method,
         **picked(workload, "phase dtype optimizer"),
+        tuning=workload.tuning.text or None,
         batch=own,
         assumed=assumed_of(asked),
         fits=None if has is None else made.fits,

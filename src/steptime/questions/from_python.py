@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from steptime.build import make_tuning
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
 from steptime.core.table import Table, columns, facts, frame, picked
@@ -101,15 +102,20 @@ def predict(
     tf32: Literal["auto", "on", "off"] = "auto",
     channels_last: bool | None = None,
     host: str | None = None,
+    lora: str | None = None,
+    weights: str | None = None,
+    train: str | None = None,
 ) -> StepTime:
     """Return how long a step of a network takes on a device.
 
     `model` is what the command line takes (`resnet50`, `fc:layers=4`, a file), `batch` its own
     default if None; `options` are those of the method. Products of float32 run as `tf32` or not,
     images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
-    is "fast", "slow", or that of a calibrated device. Raises `InputError` for what is not known.
+    is "fast", "slow", or that of a calibrated device. `lora`, `weights` and `train` say what of it
+    is fine-tuned, as on the command line. Raises `InputError` for what is not known.
     """
-    workload = workload_of(model, batch, dtype, phase, optimizer)
+    tuning = make_tuning(lora, weights, train)
+    workload = workload_of(model, batch, dtype, phase, optimizer, tuning=tuning)
     given = dict(options or {})
     given |= {} if tf32 == "auto" else {"tf32": tf32}
     given |= {} if channels_last is None else {"channels_last": "yes" if channels_last else "no"}
@@ -154,6 +160,7 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
         "batch": workload.batch_per_replica,
         "tokens": asked.graph().tokens,
         **picked(workload, "phase dtype optimizer"),
+        "tuning": workload.tuning.text or None,
         **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
         "assumed": assumed_of(asked),
         "parameters": made.lowered.parameters,
@@ -211,8 +218,9 @@ def totals(document: dict[str, Any], device: Device | None = None) -> Table:
 
 def title(document: dict[str, Any]) -> str:
     """Return what was predicted, in a line."""
+    tuning = f", {document['tuning']}" if document["tuning"] else ""
     return (
-        f"{document['model']}, batch {document['batch']}, {document['phase']}, "
+        f"{document['model']}{tuning}, batch {document['batch']}, {document['phase']}, "
         f"{document['dtype']} on {document['device']} ({document['method']})"
     )
 

@@ -13,7 +13,7 @@ from steptime.core.python_file import is_code, run_file
 from steptime.core.question import Text, argument, named, option, optional, whole
 from steptime.core.ranges import whole_number
 from steptime.core.units import size
-from steptime.core.workload import Plan, Workload
+from steptime.core.workload import WHOLE, Plan, Tuning, Workload
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
@@ -49,6 +49,21 @@ Dtype = Annotated[
 ]
 LOW_DTYPE = "bfloat16 (default), float16; float8 or float4 for the layers' products."
 Optimizer = Annotated[str, option("--optimizer NAME", "sgd, momentum, rmsprop or adam.")]
+Lora = Annotated[
+    Text,
+    option(
+        "--lora r=N[,on=WHERE][,dropout=P]",
+        "Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product but "
+        "the head), all, or names of products (q+v). All other weights are frozen.",
+    ),
+]
+Weights = Annotated[
+    Text,
+    option("NAME", "How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8."),
+]
+Train = Annotated[
+    Text, option("PATTERN", "Train the weights of these names alone, such as '*norm*'.")
+]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
 Tf32 = Annotated[
@@ -155,6 +170,7 @@ def workload_of(
     phase: str = "train",
     optimizer: str = "sgd",
     allow_unknown: bool = False,
+    tuning: Tuning = WHOLE,
 ) -> Workload:
     """Return the workload that the shared options name, or that it is; raises `InputError`."""
     from steptime.build import make_workload, read_model
@@ -162,7 +178,7 @@ def workload_of(
     if isinstance(model, Workload):
         return model
     choice = read_model(str(model), allow_unknown, trusted=True)
-    return make_workload(choice, batch, dtype, phase, optimizer)
+    return make_workload(choice, batch, dtype, phase, optimizer, tuning=tuning)
 
 
 def over_replicas(
