@@ -79,6 +79,9 @@ def fit(
     method: str = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     allow_unknown: bool = ...,
+    lora: str | None = ...,
+    weights: str | None = ...,
+    train: str | None = ...,
 ) -> Fitting: ...
 def choose(
     model: str | Path | Workload,
@@ -99,6 +102,9 @@ def choose(
     method: str = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     allow_unknown: bool = ...,
+    lora: str | None = ...,
+    weights: str | None = ...,
+    train: str | None = ...,
 ) -> Answer: ...
 def scale(
     model: str | Path | Workload,

@@ -19,9 +19,9 @@ class _Tape:
         self.tensors = dict(graph.tensors)
         self.ops: list[Op] = []
         self.grads: dict[str, str] = {}
-        frozen = set(graph.frozen)
+        untrained = set(graph.frozen)
         self.wide = {  # casts of frozen weights, which nothing keeps for the gradient
-            op.outputs[0]: op for op in graph.ops if op.kind == "cast" and op.inputs[0] in frozen
+            op.outputs[0]: op for op in graph.ops if op.kind == "cast" and op.inputs[0] in untrained
         }
 
     def append(
@@ -134,9 +134,9 @@ def _read_again(op: Op, tape: _Tape) -> Op:
         return op
     x, *_ = op.inputs
     how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
-    tape.append(Op(f"{op.name}/kept", "reshape", (x,), (), how, "backward", op.name))
-    again = Op(f"{cast.name}_again", "cast", cast.inputs, (), cast.attrs, "backward", op.name)
-    return replace(op, inputs=(x, *tape.append(again), *op.inputs[2:]))
+    tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
+    again = f"{cast.name}_again", "cast", cast.inputs, cast.attrs
+    return replace(op, inputs=(x, *tape.append(*again, "backward", op.name), *op.inputs[2:]))
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:
