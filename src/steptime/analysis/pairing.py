@@ -20,7 +20,6 @@ from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
 from steptime.records import flat, names
-from steptime.records.cache import RANK
 from steptime.records.row import BESIDES, Row, loaded
 from steptime.records.statistics import BETWEEN, WITHIN
 
@@ -226,10 +225,7 @@ class Pairing:
         last = ", ".join(f"{made} AS {name}" for name, made in TOLD.items())
         joined = f"paired p {more}"
         for x in of:
-            joined = (
-                f"(SELECT line, seq, {last} FROM flat) AS {x} JOIN ({joined}) "
-                f"ON {x}.line = p.seq_{x} % {RANK} AND {x}.seq = p.seq_{x}"
-            )
+            joined = f"(SELECT seq, {last} FROM flat) AS {x} JOIN ({joined}) ON {x}.seq = p.seq_{x}"
         first, second = (f"to_json({flat.struct(row)})" for row in rows)
         yield from self.sides.data.texts(
             f"SELECT turn, CASE WHEN {when} THEN {first} ELSE {second} END::VARCHAR FROM {joined}"

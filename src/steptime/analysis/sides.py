@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, unknown
 from steptime.records import flat
-from steptime.records.cache import RANK
 from steptime.records.data import Data
 from steptime.records.row import ESTIMATE, Row
-from steptime.records.statistics import of_arrays
+from steptime.records.statistics import of_samples
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
 OF_STACK = ("compile", "stack")  # options that say a stack
@@ -29,11 +28,10 @@ APART = {  # options in which the levels of a column may differ
 NAME = "regexp_replace(method, '-compile$', '')"
 OF_SAMPLES = (
     *("params", "plan", "samples", "run", "runs", "numbers", "others", "sampled", "estimate"),
-    *("env", "method_options", "seq", "line", "filename", "is_plain", "place", "folder_rank"),
+    *("env", "method_options", "seq", "place", "folder_rank"),
 )
 KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
 METHOD = "method, method_version, method_options"
-AT = f"ON line = place_ % {RANK} AND seq = place_"  # the line is what a Parquet is sorted by
 Ids = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
@@ -165,13 +163,13 @@ class Sides:
             "SELECT id, flatten(list(samples ORDER BY place_)) AS samples, "
             "flatten(list(run ORDER BY place_)) AS run FROM (SELECT id, place_, "
             f"{own}samples AS samples, [(hash(place_, r) >> 1)::BIGINT for r in {own}run] AS run "
-            f"FROM asked JOIN flat {AT}) GROUP BY id ORDER BY id",
+            f"FROM asked JOIN flat ON seq = place_) GROUP BY id ORDER BY id",
             exact=("id",),
         )
         at = held["id"]
         found["value"][at] = [np.median(one) for one in held["samples"]]
         found["runs"][at] = [len(np.unique(one)) for one in held["run"]]
-        for name, told in of_arrays(held["samples"], held["run"]).items():
+        for name, told in of_samples(list(held["samples"]), list(held["run"])).items():
             found[f"e_{name}"][at] = told
 
     def _of(self, ids: Ids) -> tuple[Ids, Ids]:
@@ -297,7 +295,7 @@ class Sides:
         return (
             "(SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER (host <> '')), ', ') "
             "AS host, median(numbers['step_s']) FILTER (status = 'ok') AS good_s "
-            f"FROM every JOIN flat {AT} GROUP BY id) AS pooled"
+            "FROM every JOIN flat ON seq = place_ GROUP BY id) AS pooled"
         )
 
     def facts(self, ids: Ids, columns: Mapping[str, str]) -> str:
@@ -308,7 +306,7 @@ class Sides:
         host = "coalesce(pooled.host, flat.host, '') AS host"
         return (
             f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, flat.* REPLACE ({host}) FROM "
-            f"last JOIN flat {AT} LEFT JOIN {self.pooled(ids)} ON pooled.id = last.id))"
+            f"last JOIN flat ON seq = place_ LEFT JOIN {self.pooled(ids)} ON pooled.id = last.id))"
         )
 
 

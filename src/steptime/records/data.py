@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError
 from steptime.core.units import seconds
-from steptime.records import cache, flat, names, results_sql, store
+from steptime.records import flat, names, results_sql, store
 from steptime.records.record import ORIGINS, Record
 from steptime.records.row import UNKNOWN, Row
+from steptime.records.rows import RANK
 from steptime.records.tables import Tables
 
 if TYPE_CHECKING:
@@ -147,19 +148,11 @@ class Data:
 
     def whole(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
         """Return records of a folder whole, by their places, as `flat` says them."""
-        wanted: dict[int, set[int]] = {}
-        for place in places:
-            wanted.setdefault(place // cache.RANK, set()).add(place % cache.RANK)
-        held, marks = self._folders[folder][1], self._tables.marks[folder]
-        found: dict[int, Record] = {}
-        for rank, lines in wanted.items():
-            told = (
-                store.records_at(cache.files_of(held)[rank:], lines, marks.get(rank, ()))
-                if isinstance(held, Path)
-                else {line: held[line - 1] for line in lines}
-            )
-            found |= {rank * cache.RANK + line: one for line, one in told.items()}
-        return found
+        held = self._folders[folder][1]
+        if not isinstance(held, Path):
+            return {place: held[place] for place in places}
+        files = store.paths(held)
+        return {one: store.record_at(files[one // RANK], one % RANK) for one in places}
 
     def names_of(
         self, rows: str, wide: Callable[[Sequence[int]], str], free: Collection[str] = ()
@@ -243,7 +236,7 @@ class Data:
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
         self._told  # noqa: B018  # asked once, not by each
-        self._tables.named("SELECT 1 FROM results")
+        self._tables.add_results()
         found, tables = copy(self), copy(self._tables)
         tables.connection = tables.connection.cursor()
         vars(found)["_tables"] = tables
@@ -254,8 +247,14 @@ class Data:
         return self.tables()
 
     def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        self._tables.named(sql)
-        return self._tables.connection.execute(sql, list(values))
+        """Return the answer to a statement; the first that lacks the table `results` gets it."""
+        from duckdb import CatalogException
+
+        try:
+            return self._tables.connection.execute(sql, list(values))
+        except CatalogException:
+            self._tables.add_results()
+            return self._tables.connection.execute(sql, list(values))
 
 
 def _line(told: Sequence[Row]) -> str:
