@@ -288,25 +288,23 @@ class Sides:
         """Return which record, by its `seq`, is the last one of each of these groups."""
         return np.asarray(self._seq[self._ends[ids] - 1])
 
-    def pooled(self, ids: Ids) -> str:
-        """Return the SQL of `id`, machines (`host`) and median good step of groups of several."""
-        of, places = self._of(ids[self._ends[ids] - np.r_[0, self._ends][ids] > 1])
-        self.data.lend("every", {"id": of, "place_": self._seq[places]})
-        return (
-            "(SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER (host <> '')), ', ') "
-            "AS host, median(numbers['step_s']) FILTER (status = 'ok') AS good_s "
-            "FROM every JOIN flat ON seq = place_ GROUP BY id) AS pooled"
-        )
+    def facts(self, ids: Ids, columns: Mapping[str, str]) -> dict[int, Row]:
+        """Return columns of the last record of groups, by id; `host` and `good_s` are of all."""
+        return {row.pop("id"): row for row in self.data.rows(f"FROM {self.lent(ids, columns)}")}
 
-    def facts(self, ids: Ids, columns: Mapping[str, str]) -> str:
-        """Return the SQL of columns of the last record of groups, by `id`; `host` is of all."""
+    def lent(self, ids: Ids, columns: Mapping[str, str]) -> str:
+        """Return the SQL of `facts`, which holds until others are asked for."""
         ids = np.flatnonzero(np.bincount(ids))
+        of, places = self._of(ids[self._ends[ids] - np.r_[0, self._ends][ids] > 1])
         self.data.lend("last", {"id": ids, "place_": self.last(ids)})
+        self.data.lend("every", {"id": of, "place_": self._seq[places]})
         told = ", ".join(f"{made} AS {flat.name(name)}" for name, made in columns.items())
-        host = "coalesce(pooled.host, flat.host, '') AS host"
         return (
-            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, flat.* REPLACE ({host}) FROM "
-            f"last JOIN flat ON seq = place_ LEFT JOIN {self.pooled(ids)} ON pooled.id = last.id))"
+            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, good_s, flat.* REPLACE "
+            "(coalesce(hosts, flat.host, '') AS host) FROM last JOIN flat ON seq = place_ "
+            "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
+            "(host <> '')), ', ') AS hosts, median(numbers['step_s']) FILTER (status = 'ok') "
+            "AS good_s FROM every JOIN flat ON seq = place_ GROUP BY id) USING (id)))"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from steptime.analysis.saturation import saturation
 from steptime.analysis.sides import Sides
 from steptime.analysis.verdict import MARGIN, compared
-from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.row import HOW, Row
 from steptime.records.statistics import SEED
@@ -22,8 +21,6 @@ from steptime.records.warmup import Floats
 
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
-Cell = tuple[NDArray[Any], Callable[[str], str]] | str  # a column, what makes SQL of JSON; or SQL
-Cells = dict[str, Cell]
 OUTCOMES = ("won", "lost", "same", "unsure")
 WORK = ("flop_", "examples_")
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
@@ -85,10 +82,9 @@ class Ups:
         """Return a feature of each pair."""
         return np.asarray(self.features[name][self.b])
 
-    def cell(self, name: str, ids: NDArray[np.int64]) -> Cell:
-        """Return a feature of groups with what makes SQL of its JSON."""
-        column = self.features[name]
-        return column[ids], flat.whole if column.dtype.kind == "f" else flat.quoted
+    def cells(self, name: str, ids: NDArray[np.int64]) -> list[Any]:
+        """Return a feature of groups as it stands in rows."""
+        return plain_column(self.features[name][ids])
 
     def only(self, mine: NDArray[np.bool_]) -> Ups:
         """Return some of the pairs."""

@@ -8,10 +8,9 @@ and rows that it shows, binned where they are more than it can draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import count, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
-AT_ONCE = 1000  # texts: what is written stays near the core
 
 
 class Data:
@@ -161,24 +159,6 @@ class Data:
         names.add_names(self._tables.connection, "named_rows", rows, wide, free)
         of = self.arrays("FROM named_rows", exact=("id",))
         return of["id"], of["name"]
-
-    def texts(self, sql: str) -> Iterator[list[str]]:
-        """Yield the answer to a statement for turns (0, 1, ...) and texts: texts in their turn.
-
-        Some are yielded at a time: to sort long texts takes a database longer than to make them.
-        """
-        answer, waiting, turn = self._asked(sql, ()), dict[int, str](), 0
-        try:
-            while part := answer.fetchmany(AT_ONCE):
-                waiting.update(part)
-                ready = [*takewhile(bool, map(waiting.pop, count(turn), repeat("")))]
-                turn += len(ready)
-                if ready:
-                    yield ready
-            if waiting:  # a fault of the statement: what follows would be lost without a word
-                raise LookupError(f"a statement left out its row {turn}")
-        finally:  # who asks need not go through all
-            answer.abort()
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""

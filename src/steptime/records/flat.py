@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,29 +100,6 @@ def name(value: str) -> str:
 def struct(columns: Mapping[str, str]) -> str:
     """Return the SQL of a struct of columns, each of SQL."""
     return f"struct_pack({', '.join(f'{name(one)} := {sql}' for one, sql in columns.items())})"
-
-
-def json_object(row: Mapping[str, str]) -> str:
-    """Return the SQL of an object as Python writes it, of the SQL of the JSON of its values."""
-    keys = (f"{', ' if at else '{'}{json.dumps(one)}: " for at, one in enumerate(row))
-    told = (f"{text(key)}, {value}" for key, value in zip(keys, row.values(), strict=True))
-    return f"concat({', '.join(told)}, '}}')"
-
-
-def quoted(value: str) -> str:
-    """Return the SQL of the JSON of a text, or of a list of them."""
-    return f"coalesce(to_json({value})::VARCHAR, 'null')"
-
-
-def number(value: str) -> str:
-    """Return the SQL of the JSON of a float, null where it is not finite."""
-    return f"if(isfinite({value}), ({value})::VARCHAR, 'null')"
-
-
-def whole(value: str) -> str:
-    """Return the SQL of the JSON of a float that is written without `.0`, null for NaN."""
-    is_whole = f"{value} = trunc({value}) AND abs({value}) < 1e18"
-    return f"if({is_whole}, {value}::BIGINT::VARCHAR, {number(value)})"
 
 
 def merged(every: Sequence[Kinds]) -> Kinds:
