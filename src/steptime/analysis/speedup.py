@@ -34,7 +34,7 @@ from steptime.core.table import Table, columns
 from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
-from steptime.records.row import HOW, Row, more_is_better, said
+from steptime.records.row import HOW, Row, said
 from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
@@ -69,9 +69,8 @@ def speedup_table(
     free = (by, "dtype") if any_dtype else (by,)
     where = f"origin = {flat.text(origin)} AND scope = '' AND status = 'ok'"
     sides = Sides(data, quantity, level, cell_of(data, by, free), where, APART.get(by, (by,)))
-    worst_is_least = more_is_better(quantity)
-    first = against or worst_of(sides, worst_is_least)
-    ups = speedups(data, sides, first, by, worst_is_least) if first else None
+    first = against or worst_of(sides)
+    ups = speedups(data, sides, first, by) if first else None
     summary: Row = {"by_column": by, "against": first, "quantity": quantity}
     if not ups:
         return Table(columns("name=network"), [], summary=summary | {"pairs": 0})

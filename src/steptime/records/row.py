@@ -1,6 +1,6 @@
 """A record as a row: the columns that every table has, and the shortest names of rows.
 
-Tables, pairs, SQL, plots and `run --json` pick from these rows, which `analysis.flat` makes. Keys
+Tables, pairs, SQL, plots and `run --json` pick from these rows, which `rows` makes. Keys
 carry their unit; None is unknown.
 """
 

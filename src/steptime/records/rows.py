@@ -24,7 +24,7 @@ from steptime.records.record import Quantity, Record, stack_of
 from steptime.records.row import COLUMNS, ESTIMATE, UNKNOWN, Row
 
 Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
-encode = msgspec.json.Encoder(order="deterministic").encode
+encode = msgspec.json.Encoder().encode
 Stored = tuple[int, Record, str]  # where a record stands, the record, the key of its workload
 
 RANK = 1 << 40  # bytes of a file
