@@ -49,7 +49,8 @@ SORTED_BY = {"interval_95": "measured_low_s"}
 URGENCY = """
     ORDER BY
         status IS NULL OR status = 'ok', abs(ln(ratio::DOUBLE)) DESC NULLS LAST,
-        measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST
+        measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST,
+        folder, coalesce(tried[1], predicted_at)
     LIMIT ?
 """
 
