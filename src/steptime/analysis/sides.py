@@ -28,8 +28,8 @@ APART = {  # options in which the levels of a column may differ
 }
 NAME = "regexp_replace(method, '-compile$', '')"
 OF_SAMPLES = (
-    *("params", "plan", "samples", "run", "runs", "numbers", "others", "sampled", "estimate"),
-    *("env", "method_options", "seq", "place", "folder_rank"),
+    *("params", "settings", "plan", "samples", "run", "runs", "numbers", "others", "sampled"),
+    *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
 )
 KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
 METHOD = "method, method_version, method_options"

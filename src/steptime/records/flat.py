@@ -33,9 +33,8 @@ TYPES = {  # of the columns of `flat`
     "overlap": "BOOLEAN",
     "samples": "DOUBLE[]",
     "run": "BIGINT[]",
-    "params": "MAP(VARCHAR, VARCHAR)",
+    **dict.fromkeys(("params", "settings", "others"), "MAP(VARCHAR, VARCHAR)"),
     "numbers": "MAP(VARCHAR, DOUBLE)",
-    "others": "MAP(VARCHAR, VARCHAR)",
     "sampled": f"MAP(VARCHAR, STRUCT({_SAMPLES}))",
     "estimate": ESTIMATED,
 }

@@ -5,7 +5,7 @@ It stands apart from the record, so that what only writes records loads no msgsp
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -47,8 +47,7 @@ class _Line(Record):
     """A record as its line has it, types checked; keys of other names are let be."""
 
     workload: _Workload  # type: ignore[assignment]  # as JSON says it
-    status: str
-    schema: Annotated[int, msgspec.Meta(ge=1)] = field(kw_only=True)
+    schema: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA
     workload_key: str = ""
 
 
@@ -70,6 +69,9 @@ def stored_from_json(table: bytes | Mapping[str, Any]) -> tuple[Record, str]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         _refuse_newer(table)
         raise ValueError(_reason(error)) from error
+    for name in ("schema", "status"):
+        if name not in vars(line):  # it has no default in a line
+            raise ValueError(f"no '{name}'")
     if line.schema > SCHEMA:
         _refuse_newer({"schema": line.schema})
     for what, value, known in (("origin", line.origin, ORIGINS), ("status", line.status, STATUSES)):
@@ -86,9 +88,9 @@ def stored_from_json(table: bytes | Mapping[str, Any]) -> tuple[Record, str]:
     if line.workload.plan != _USUAL_PLAN or bool in map(type, line.workload.plan.values()):
         _check_plan(line.workload)
     workload = workload_from_json(msgspec.structs.asdict(line.workload))
-    told = {**vars(line), "workload": workload}
-    key = told.pop("workload_key")
-    return Record(**told), key or workload.key
+    fields = {**vars(line), "workload": workload}
+    key = fields.pop("workload_key", "")  # a default is not among them
+    return Record(**fields), key or workload.key
 
 
 def record_from_json(table: bytes | Mapping[str, Any]) -> Record:

@@ -27,7 +27,7 @@ LAST = ("method", "status", "cause", "note", "gpu", "input", "staging", "loaders
 WHY = ("status", "cause", "note")
 OF_CELL = (
     *("folder_rank", "folder", "workload_key", "platform", "exchange", "overlap"),  # say which
-    *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "plan"),
+    *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "settings"),
 )
 PREDICTED = {
     "predicted_s": "numbers['step_s']",

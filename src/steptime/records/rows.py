@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -21,7 +22,7 @@ from steptime.core.progress import tell
 from steptime.core.workload import Plan, plan_to_json
 from steptime.records import store
 from steptime.records.record import Quantity, Record, stack_of
-from steptime.records.row import COLUMNS, ESTIMATE, UNKNOWN, Row
+from steptime.records.row import COLUMNS, ESTIMATE, UNKNOWN, Row, headline, settings_of
 
 Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
 encode = msgspec.json.Encoder().encode
@@ -48,12 +49,12 @@ def write_rows(records: Iterable[Stored], to: Path) -> tuple[int, int, Kinds, Ki
     number, longest, every = 0, 2, iter(records)
     params, others = dict[str, list[str]](), dict[str, list[str]]()
     with to.open("wb") as out, _no_collection():
-        while held := [(row_of(*one), one[1]) for one in islice(every, AT_ONCE)]:
-            _add_statistics([row for row, _ in held])
-            for row, record in held:
+        while part := [(row_of(*one), one[1]) for one in islice(every, AT_ONCE)]:
+            _add_statistics([row for row, _ in part])
+            for row, record in part:
                 _add_kinds(params, record.workload.settings.items())
-                _add_kinds(others, ((n, _number(record.quantities[n])) for n in row["others"]))
-            lines = [encode(row) for row, _ in held]
+                _add_kinds(others, ((n, headline(record.quantities[n])) for n in row["others"]))
+            lines = [encode(row) for row, _ in part]
             longest, number = max(longest, *map(len, lines)), number + len(lines)
             out.write(b"\n".join([*lines, b""]))
     return number, longest, params, others
@@ -92,7 +93,7 @@ def row_of(place: int, record: Record, workload_key: str) -> Row:
     disturbed = step.columns.get("disturbed")
     waited = record.quantities.get("input_s", Quantity()).samples
     has_samples, is_fed = len(step.samples) > 0, 0 < len(waited) == len(step.samples)
-    numbers = {name: _number(one) for name, one in record.quantities.items()}
+    numbers = {name: headline(one) for name, one in record.quantities.items()}
     return {
         "place": place,
         "origin": record.origin,
@@ -127,6 +128,7 @@ def row_of(place: int, record: Record, workload_key: str) -> Row:
         **_of_options(encode(options), record.origin, replicas),
         "stack": _text(stack_of(record)),
         "plan": _of_plan(workload.plan),
+        "settings": {name: _json(value) for name, value in settings_of(workload).items()},
         "samples": step.samples or None,
         "run": run or None,
         "params": {name: _json(value) for name, value in workload.settings.items()},
@@ -144,15 +146,15 @@ def _add_statistics(rows: Sequence[Row]) -> None:
     """Add what follows from the samples of steps: their spread, speeds, and the `estimate`."""
     from steptime.records.statistics import of_samples, spreads
 
-    held = [row for row in rows if row["samples"]]
-    samples, runs = ([row[name] for row in held] for name in ("samples", "run"))
-    told = {name: column.tolist() for name, column in spreads(samples).items()}
+    rows = [row for row in rows if row["samples"]]
+    samples, runs = ([row[name] for row in rows] for name in ("samples", "run"))
+    columns = {name: column.tolist() for name, column in spreads(samples).items()}
     estimates = [column.tolist() for column in of_samples(samples, runs).values()]
-    for at, row in enumerate(held):
-        for name, own in OF_SAMPLES.items():
-            row[name] = told[own][at] * (row["examples"] if name.startswith("speed") else 1)
+    for at, row in enumerate(rows):
+        for name, of in OF_SAMPLES.items():
+            row[name] = columns[of][at] * (row["examples"] if name.startswith("speed") else 1)
         row["estimate"] = dict(zip(ESTIMATE, (column[at] for column in estimates), strict=True))
-        if row["estimate"]["value"] != row["estimate"]["value"]:  # NaN: none
+        if math.isnan(row["estimate"]["value"]):
             row["estimate"] = None
 
 
@@ -164,14 +166,6 @@ def _add_kinds(kinds: Kinds, values: Iterable[tuple[str, Any]]) -> None:
                 kind = "float"
             if kind not in (known := kinds.setdefault(name, [])):
                 known.append(kind)
-
-
-def _number(one: Quantity) -> float | None:
-    """Return the median of the samples of a quantity, or its value."""
-    if not one.samples:
-        return one.value
-    ordered, half = sorted(one.samples), len(one.samples) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _runs(one: Quantity) -> Sequence[int]:
