@@ -131,8 +131,7 @@ def _records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record
         asked = [
             one for at in places for one in (*(rows[at]["tried"] or ()), rows[at]["predicted_at"])
         ]
-        known = [one for one in asked if one is not None]
-        held = data.whole(data.names.index(folder), known)
+        held = data.whole(data.names.index(folder), {*asked} - {None})
         for at in places:
             tried = [held[one] for one in rows[at]["tried"] or ()]
             made[at] = tried, held.get(rows[at]["predicted_at"])
