@@ -18,7 +18,7 @@ from steptime.analysis.pairing import errors
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
-from steptime.records import data, store
+from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.reports.page import page
@@ -345,7 +345,7 @@ def test_more_rows_than_are_held_are_written_as_few_are(
 
     few = answers()
     monkeypatch.setattr(pairing, "MOST_HELD", 0)
-    monkeypatch.setattr(data, "AT_ONCE", 2)
+    monkeypatch.setattr(pairing, "AT_ONCE", 2)
     many = answers()
     assert json.loads(few[0]) == json.loads(many[0])
     assert few[1] == many[1]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from steptime.analysis.headline import numbers, results_table
 from steptime.analysis.query import query
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.records import cache, lines, store
+from steptime.records import rows, statistics, store, tables
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
+from steptime.records.rows import RANK
 
 ASKED = "SELECT * FROM records"
 
@@ -74,8 +75,8 @@ RECORDS = _records()
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a large file and a small one, each of which has a cache."""
-    monkeypatch.setattr(cache, "LEAST_BYTES", 1)
+    """A folder of two files that has a cache."""
+    monkeypatch.setattr(tables, "LEAST_BYTES", 1)
     place = tmp_path / "records"
     for part in (RECORDS[:40], RECORDS[40:]):
         with store.open_writer(place) as writer:
@@ -110,13 +111,13 @@ def test_every_column_is_what_python_says_of_the_record() -> None:
 def test_a_folder_answers_as_its_records_do_from_lines_and_from_the_cache(folder: Path) -> None:
     expected = query(Data.of(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
-    assert len(_cached(folder)) == 2
+    assert len(_cached(folder)) == 1
     _same(query(Data.load([folder], print), ASKED), expected)  # now from the cache
     assert [path.suffix for path in folder.iterdir() if path.is_file()] == [".jsonl"] * 2
 
 
 def _cached(folder: Path, suffix: str = "parquet") -> list[Path]:
-    return sorted((folder / ".cache").glob(f"records-*.{suffix}"))
+    return sorted((folder / ".cache").glob(f"rows-*.{suffix}"))
 
 
 def _torn(path: Path) -> None:
@@ -143,9 +144,9 @@ HARM: dict[str, Callable[[Path], object]] = {
     "torn": _torn,
     "empty": lambda path: path.write_bytes(b""),
     "with a bit flipped": _flipped,
-    "of another file": lambda path: shutil.copy(_cached(path.parent.parent)[1], path),
+    "of another file": lambda path: shutil.copy(__file__, path),
     "of an older version": lambda path: _told(path, format="0, steptime 0.1.0"),
-    "of no file": lambda path: _told(path, parquets={}, number=7, params={"x": ["evil"]}),
+    "of no file": lambda path: _told(path, stamp=[], about={"params": {"x": ["evil"]}}),
     "unknown": lambda path: path.with_suffix(".json").unlink(),
     "told in nonsense": lambda path: path.with_suffix(".json").write_text('{"format": 3'),
     "told of nothing": lambda path: path.with_suffix(".json").write_text("[]"),
@@ -156,10 +157,10 @@ def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 9}, raising=False)
-    assert cache.threads() == 5
+    assert tables.threads() == 5
     asked = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
     (ours,), (usual,) = (
-        one.execute(asked).fetchone() for one in (cache.connected(tmp_path), duckdb.connect())
+        one.execute(asked).fetchone() for one in (tables.connected(tmp_path), duckdb.connect())
     )
     assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
 
@@ -171,7 +172,7 @@ def test_a_cache_that_does_not_fit_is_made_again(folder: Path, harm: str) -> Non
     heard: list[str] = []
     _same(query(Data.load([folder], heard.append), ASKED), expected)
     assert not heard
-    assert len(_cached(folder)) == len(_cached(folder, "json")) == 2
+    assert len(_cached(folder)) == len(_cached(folder, "json")) == 1
 
 
 @EACH
@@ -219,66 +220,60 @@ def test_the_summary_of_many_results_is_that_of_their_rows(folder: Path) -> None
     assert table.below == [f"... and {len(data.results) - 2} more; --json or --format csv has all"]
 
 
-@pytest.fixture
-def in_pieces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder, of which files are read in pieces of a few lines."""
-    monkeypatch.setattr(store, "MARKED", 3)
-    monkeypatch.setattr(lines, "PIECE", 5000)
-    return folder
-
-
-def test_a_file_in_pieces_answers_as_its_records_do(in_pieces: Path) -> None:
-    with max(in_pieces.glob("*.jsonl")).open("a") as file:
+def test_the_place_of_a_record_is_where_its_line_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "AT_ONCE", 7)
+    first, last = sorted(folder.glob("*.jsonl"))
+    with last.open("a") as file:
         file.write('{"schema":1,"orig')
     expected = query(Data.of(RECORDS), ASKED)
-    for _ in range(2):
+    for _ in range(2):  # the second time from the cache
         heard: list[str] = []
-        data = Data.load([in_pieces], heard.append)
+        data = Data.load([folder], heard.append)
         _same(query(data, ASKED), expected)
         assert len(heard) == 1
-    assert len(_cached(in_pieces)) > 8
-    places = [row["place"] for row in data.rows("SELECT place FROM flat")]
-    assert [one % cache.RANK for one in places] == [*range(1, 41), *range(1, len(RECORDS) - 39)]
-    found = data.whole(0, places)
-    assert [found[one] for one in places] == RECORDS
-    _torn(_cached(in_pieces)[3])
-    _same(query(Data.load([in_pieces], print), ASKED), expected)
+        places = [row["place"] for row in data.rows("SELECT place FROM flat")]
+        found = data.whole(0, places)
+        assert [found[one] for one in places] == RECORDS
+        assert places == sorted(places)
+        begins = [0, *accumulate(map(len, first.read_bytes().splitlines(keepends=True)))][:-1]
+        assert places[:40] == begins
+        assert places[40] == RANK
 
 
-def test_faulty_lines_in_several_pieces_are_said_each_time_and_the_places_of_others_stay(
-    in_pieces: Path,
-) -> None:
-    first = min(in_pieces.glob("*.jsonl"))
+def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder: Path) -> None:
+    first = min(folder.glob("*.jsonl"))
     told = first.read_text().splitlines()
     first.write_text("\n".join(["{}", *told[1:20], "[]", *told[21:]]) + "\n")
     sound = [one for at, one in enumerate(RECORDS) if at not in (0, 20)]
     for _ in range(2):  # the second time from the cache
         heard: list[str] = []
-        data = Data.load([in_pieces], heard.append)
+        data = Data.load([folder], heard.append)
         _same(query(data, ASKED), query(Data.of(sound), ASKED))
         (said,) = heard
         assert said.startswith(f"{first}: 2 lines are no records, left out: line 1: ")
         assert "; line 21: is no record (" in said
         places = [row["place"] for row in data.rows("SELECT place FROM flat")]
         assert [data.whole(0, [place])[place] for place in places[:3]] == RECORDS[1:4]
-        assert len(_cached(in_pieces, "parquet")) > 2
 
 
 def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(
-    in_pieces: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, whole = count(), cache._written
+    stamp, made = tables.stamp_of, count()
 
-    def written(*told: Any) -> Any:
-        if next(made) == 3:
+    def stamped(path: Path) -> list[int]:
+        if path.suffix == ".parquet" and next(made) == 0:
             raise KeyboardInterrupt
-        return whole(*told)
+        return stamp(path)
 
-    monkeypatch.setattr(cache, "_written", written)
+    monkeypatch.setattr(tables, "stamp_of", stamped)
     with pytest.raises(KeyboardInterrupt):
-        query(Data.load([in_pieces], print), ASKED)
-    assert not [one for one in (in_pieces / ".cache").iterdir() if one.name != "lock"]
-    _same(query(Data.load([in_pieces], print), ASKED), query(Data.of(RECORDS), ASKED))
+        query(Data.load([folder], print), ASKED)
+    assert not _cached(folder, "json")
+    assert not [*(folder / ".cache").glob(".*")]
+    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
 
 
 def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
@@ -298,15 +293,6 @@ def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
     assert query(Data.load([folder], print), sql) == [{"n": 40}]
     last.unlink()
     assert query(Data.load([folder], print), number) == [{"n": 40}]
-
-
-def test_a_file_that_was_touched_keeps_its_cache(folder: Path) -> None:
-    query(Data.load([folder], print), ASKED)
-    before = [path.stat().st_ino for path in _cached(folder)]
-    for path in folder.glob("*.jsonl"):
-        os.utime(path)
-    query(Data.load([folder], print), ASKED)
-    assert [path.stat().st_ino for path in _cached(folder)] == before
 
 
 def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder: Path) -> None:
@@ -368,35 +354,15 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     expected = query(Data.of(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
-    assert len(list((tmp_path / "caches").rglob("records-*.parquet"))) == 2
+    assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / ".cache"))
     _same(query(Data.load([folder], print), ASKED), expected)
-
-
-@pytest.mark.parametrize(("every", "block"), [(1, 100), (2, 1 << 22), (3, 333), (16, 1 << 22)])
-def test_whole_records_are_those_of_their_lines_by_the_places_of_some(
-    every: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache, "LEAST_BYTES", 1)
-    monkeypatch.setattr(store, "MARKED", every)
-    monkeypatch.setattr(lines, "BLOCK", block)
-    for number in range(2):
-        made = [replace(RECORDS[0], platform=f"{number}-{line}") for line in range(1, 8)]
-        text = "\n".join(map(store.line_of, made))  # the last line lacks its end
-        (tmp_path / f"records-{number}.jsonl").write_text(text, encoding="utf-8")
-    data = Data.load([tmp_path], print)
-    places = [row["place"] for row in data.rows("SELECT place FROM flat")]
-    found = data.whole(0, places)
-    assert len(found) == 14
-    assert {place: f"{place // cache.RANK}-{place % cache.RANK}" for place in places} == {
-        place: one.platform for place, one in found.items()
-    }
 
 
 def test_many_small_files_are_read_as_they_stand(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "LEAST_BYTES", 1 << 20)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
     assert not (folder / ".cache").exists()
 
@@ -439,7 +405,7 @@ def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder: Path) 
     for run in runs:
         out, err = run.communicate(timeout=600)
         assert (out.decode().strip(), err) == (f"[{{'n': {len(RECORDS) + 3960}}}]", b"")
-    assert not [path for path in (folder / ".cache").iterdir() if path.name.startswith("making")]
+    assert not [path for path in (folder / ".cache").iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.slow
@@ -479,21 +445,11 @@ def test_a_folder_that_is_being_written_gives_whole_records(tmp_path: Path) -> N
     assert before <= path.read_text().count("\n")
 
 
-def test_time_of_a_count_does_not_grow_with_python(folder: Path) -> None:
-    """No Python runs for each record: the functions of a row are called for the rows asked."""
-    calls: list[int] = []
+def test_samples_are_looked_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Data.load([folder], print)
-    data.rows("SELECT 1 AS one FROM records LIMIT 1")
-    from steptime.records import statistics
-
-    before = statistics.estimate
-    statistics.estimate = lambda *told: calls.append(1) or before(*told)  # type: ignore[assignment]
-    try:
-        data.rows("SELECT count(*) AS n, median(step_s) AS m FROM records")
-        assert not calls
-        data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2")
-        assert not calls  # a large file has been looked at once
-        Data.of(RECORDS).rows("SELECT step_s_low, steady FROM records WHERE runs = 2")
-        assert len(calls) == 1
-    finally:
-        statistics.estimate = before
+    expected = data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2")
+    monkeypatch.setattr(statistics, "of_samples", None)
+    data = Data.load([folder], print)
+    assert (
+        data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2") == expected
+    )

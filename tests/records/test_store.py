@@ -196,9 +196,9 @@ WRONG = [  # a record with one wrong value, the field that is named, and what wa
     (_changed(quantities={"step_s": {**STEP, "columns": {"run": [0]}}}),
      "'step_s'.columns.'run': 1 values of 2 samples"),
     (_changed(quantities={"step_s": {**STEP, "columns": {"run": [0, "x"]}}}), "expected `int`"),
-    (_changed(quantities={"step_s": {"value": 10**200}}), "'step_s'.value: .* too large"),
+    (_changed(quantities={"step_s": {"value": 10**200}}), "'step_s': .* too large"),
     (_changed(quantities={"step_s": {"samples": [1e200]}}),
-     "quantities[...].samples[0]: Expected `float` <="),
+     "quantities.'step_s': '1e+200' is too large"),
     (_changed(quantities={"step_s": {"value": -1}}), "'step_s': less than 0 s"),
     (_changed(quantities={"step_s": {"samples": [0, 1e-300]}}), "'step_s': 1e-300 is too small"),
 ]  # fmt: skip
@@ -492,17 +492,3 @@ def test_which_cells_are_done() -> None:
     assert (key, platform) == (RECORD.workload.key, "cpu-test-2t")
     assert method == store.identity(RecordMethod("torch", "2.13.0", {"threads": 2}))
     assert method != store.identity(RecordMethod("torch", "2.13.0", {"threads": 1}))
-
-
-def test_records_of_some_lines_are_found(tmp_path: Path) -> None:
-    paths = []
-    for number in range(2):  # of five lines, the last of which lacks its end
-        records = [replace(RECORD, platform=f"{number}-{line}") for line in range(5)]
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text("\n".join(map(store.line_of, records)), encoding="utf-8")
-        paths.append(path)
-    found = store.records_at(paths, {1, 5, 7, 10})
-    places = {line: record.platform for line, record in found.items()}
-    assert places == {1: "0-0", 5: "0-4", 7: "1-1", 10: "1-4"}
-    paths[0].write_text(paths[0].read_text(encoding="utf-8")[:-9], encoding="utf-8")  # torn
-    assert store.records_at(paths, {4, 5})[5].platform == "1-0"

@@ -1,7 +1,7 @@
 """The seed's table: speed, its uncertainty and jitter by device, number of devices and staging.
 
 A row is a record. Published numbers stand as they were published; those of measured records follow
-from their samples by the same formulas (`analysis.flat`).
+from their samples by the same formulas (`records.rows`).
 """
 
 import json

@@ -4,7 +4,7 @@ The sentences stand at the top of a report, too.
 """
 
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.errors import WORST
+from steptime.analysis.errors import OF_RATIOS, WORST
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent, seconds, si
 from steptime.records import flat, results_sql
@@ -89,9 +89,7 @@ _OF_OURS = f"""
     FROM ours
 """  # noqa: S608  # ours
 _OF_ERRORS = f"""
-    SELECT count(*) AS pairs, median(abs(1 / ratio - 1)) AS median_error,
-        exp(avg(ln(ratio))) AS geometric_mean_ratio,
-        avg(CAST(ratio BETWEEN 0.5 AND 2 AS INT)) AS within_factor_2,
+    SELECT {OF_RATIOS.format("")},
         coalesce(arg_max({flat.struct({name: name for name in WORST})}, abs(ln(ratio)), 3), [])
             AS worst, count(*) FILTER (abs(1 / ratio - 1) > {FAR}) AS far_number,
         if(count(disturbed_share) FILTER (abs(1 / ratio - 1) > {FAR}) = 0, NULL, count(*) FILTER

@@ -6,8 +6,9 @@ Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,9 +20,8 @@ from steptime.analysis.sides import OF_PLATFORM, OF_STACK, Columns, Ids, Sides
 from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
-from steptime.records import flat, names
-from steptime.records.cache import RANK
-from steptime.records.row import BESIDES, Row, loaded
+from steptime.records import names
+from steptime.records.row import BESIDES, Row, loaded, over
 from steptime.records.statistics import BETWEEN, WITHIN
 
 WORDS = ("faster", "slower", "same", "unsure")
@@ -29,9 +29,9 @@ ABOUT = (  # of the last record of a cell
     *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
     *("optimizer", "platform", "workload_key", "scope", "op_kind"),
 )
-TOLD = {
+OF_LAST = {
     **{name: name for name in (*ABOUT, "origin", "method", "method_version", "status", "cause")},
-    "good_s": "if(status = 'ok', numbers['step_s'], NULL)",
+    "good_s": "coalesce(good_s, if(status = 'ok', numbers['step_s'], NULL))",
     "flop": "numbers['flop']",
     "peak": "peak_flop_per_s",
     "roof": "numbers['flop'] / nullif(numbers['traffic_bytes'], 0) * memory_bytes_per_s",
@@ -40,7 +40,11 @@ HOW_RUN = {one: one for one in ("origin", "method_version", "method_options", "h
 WIDE = {"within": "0"} | {name: name for name in names.TOLD if name != "within"}
 HASHED = {"place": "id", "beside": f"hash({', '.join((*BESIDES, 'scope'))})"} | names.HASHES
 OF_SIDE = ("value", "low", "high", "runs")
-MOST_HELD = 1000  # rows in memory
+OF_PAIR = (
+    *("level", "ratio", "low", "high", "verdict", "p_value"),
+    *("sampled", "single", "steady"),
+)
+MOST_HELD, AT_ONCE = 1000, 20_000  # rows in memory, and while they are written
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,7 @@ class Pairing:
         which = np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3]
         b = self.columns["b"][which]
         self.learn(b)
-        facts = self.sides.facts(b, {"model": "model", "batch": "batch"})
-        told = {row.pop("id"): row for row in self.sides.data.rows(f"FROM {facts}")}
+        told = self.sides.facts(b, {"model": "model", "batch": "batch"})
         worst = [
             {"name": self._names[at], **told[at], "ratio": float(ratio[place])}
             for at, place in zip(b.tolist(), which, strict=True)
@@ -170,8 +173,7 @@ class Pairing:
         way = self.sides.groups["way"]
         _, first, of = np.unique(way[a] * 3 + way[b], return_index=True, return_inverse=True)
         a, b = a[first], b[first]
-        facts = self.sides.facts(np.r_[a, b], HOW_RUN)
-        told = {row.pop("id"): row for row in self.sides.data.rows(f"FROM {facts}")}
+        told = self.sides.facts(np.r_[a, b], HOW_RUN)
         pairs = zip(a.tolist(), b.tolist(), strict=True)
         return of, [_apart(told[one], told[other], self.column) for one, other in pairs]
 
@@ -183,13 +185,13 @@ class Pairing:
         """
         which = np.arange(len(self)) if which is None else which
         self.learn(self.columns["b"][which])
-        return held(len(which), lambda: self._texts(which))
+        return held(which, self._rows)
 
     def unpaired_rows(self, which: Ids | None = None) -> Sequence[Row]:
         """Return what is `unpaired` as rows, or some of it, with the `reason`."""
         which = np.arange(len(self.unpaired["id"])) if which is None else which
         self.learn(self.unpaired["id"][which])
-        return held(len(which), lambda: self._unpaired_texts(which))
+        return held(which, self._unpaired_rows)
 
     @cached_property
     def _names(self) -> NDArray[Any]:
@@ -205,126 +207,118 @@ class Pairing:
             old = np.flatnonzero(self._names)
             kept = self._names[old]
             at, told = self.sides.data.names_of(
-                f"FROM {self.sides.facts(np.r_[old, ids], HASHED)}",
-                lambda heads: f"FROM {self.sides.facts(np.array(heads), WIDE)}",
+                f"FROM {self.sides.lent(np.r_[old, ids], HASHED)}",
+                lambda heads: f"FROM {self.sides.lent(np.array(heads), WIDE)}",
                 self.free,
             )
             self._names[at] = told
             self._names[old] = kept
 
-    def _written(
-        self, told: Columns, when: str, rows: Sequence[Mapping[str, str]], more: str = "", **of: Ids
-    ) -> Iterator[list[str]]:
-        """Yield JSON: the first of two rows of SQL where the condition `when` holds, or the second.
-
-        The SQL may ask for columns that are `told`, the `name` of the group `id`, what the last
-        records of groups `of` say, and what is joined by `more`.
-        """
-        told = told | {f"seq_{x}": self.sides.last(ids) for x, ids in of.items()}
-        told |= {"name": self._names[told["id"]], "turn": np.arange(len(told["id"]))}
-        self.sides.data.lend("paired", told)
-        last = ", ".join(f"{made} AS {name}" for name, made in TOLD.items())
-        joined = f"paired p {more}"
-        for x in of:
-            joined = (
-                f"(SELECT line, seq, {last} FROM flat) AS {x} JOIN ({joined}) "
-                f"ON {x}.line = p.seq_{x} % {RANK} AND {x}.seq = p.seq_{x}"
-            )
-        first, second = (f"to_json({flat.struct(row)})" for row in rows)
-        yield from self.sides.data.texts(
-            f"SELECT turn, CASE WHEN {when} THEN {first} ELSE {second} END::VARCHAR FROM {joined}"
+    def _rows(self, which: Ids) -> list[Row]:
+        """Return these pairs as rows."""
+        a, b = self.columns["a"][which], self.columns["b"][which]
+        differs, ways = self._ways(a, b)
+        last, of = self.sides.facts(np.r_[a, b], OF_LAST), self.sides.groups
+        names = (
+            "level",
+            "ratio",
+            "low",
+            "high",
+            "verdict",
+            "p_value",
+            "sampled",
+            "single",
+            "steady",
         )
+        columns = (known(self.columns[name][which]) for name in names)
+        made = []
+        for at, (x, y, *cells) in enumerate(zip(a.tolist(), b.tolist(), *columns, strict=True)):
+            left, right = last[x], last[y]
+            level, ratio, low, high, verdict, p_value, sampled, single, steady = cells
+            sides = {"a": _side(left, of, x), "b": _side(right, of, y)}
+            row = {"name": self._names[y]} | {name: right[name] for name in ABOUT} | sides
+            row |= {"quantity": self.sides.quantity, "ratio": ratio}
+            if self.column:
+                row |= {"level": self.sides.levels[level], "against": self.against}
+            row |= {
+                "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
+                "ratio_low": low,
+                "ratio_high": high,
+                "verdict": verdict,
+                "p_value": p_value,
+                "interval": (WITHIN if single else BETWEEN) if sampled else sides["b"]["interval"],
+                "steady": None if steady is None else bool(steady),
+                **ways[differs[at]],
+            }
+            if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
+                row |= _of_roof(left, right["good_s"])
+            made.append(row)
+        return made
 
-    def _texts(self, which: Ids) -> Iterator[list[str]]:
-        """Yield pairs as JSON."""
-        told = {name: column[which] for name, column in self.columns.items()}
-        a, b, of = told["a"], told["b"], self.sides.groups
-        for side, ids in (("a", a), ("b", b)):
-            told |= {f"{name}_{side}": of[name][ids] for name in OF_SIDE}
-        told["differs"], ways = self._ways(a, b)
-        self.sides.data.lend("ways", _as_json(ways) | {"differs": np.arange(len(ways))})
-        row = {"name": "p.name"} | {name: f"b.{name}" for name in ABOUT}
-        row |= {side: flat.struct(_side(side)) for side in "ab"}
-        row |= {"quantity": flat.text(self.sides.quantity), "ratio": "ratio"}
-        if self.column:
-            levels = ", ".join(map(flat.text, self.sides.levels))
-            row |= {"level": f"[{levels}][level + 1]", "against": flat.text(self.against)}
-        row |= _JUDGED
-        is_roof = "a.origin = 'predicted' AND a.origin <> b.origin AND b.scope = ''"
-        more = f"JOIN ways USING (differs) LEFT JOIN {self.sides.pooled(b)} ON pooled.id = p.b"
-        yield from self._written(told | {"id": b}, is_roof, (row | _ROOF, row), more, a=a, b=b)
+    def _unpaired_rows(self, which: Ids) -> list[Row]:
+        """Return what has no partner as rows."""
+        told = [known(self.unpaired[name][which]) for name in ("id", "is_a", "is_both", "a", "b")]
+        every = np.r_[tuple(self.unpaired[name][which] for name in ("id", "a", "b"))]
+        last = self.sides.facts(every[every >= 0], OF_LAST)
+        reasons, made = self.unpaired["reason"][which], []
+        for reason, at, is_a, is_both, a, b in zip(reasons, *told, strict=True):
+            row = {"name": self._names[at]} | {name: last[at][name] for name in ABOUT}
+            if not is_both:
+                made.append(row | {"side": "a" if is_a else "b", "reason": reason})
+                continue
+            value = self.sides.groups["value"]
+            lacks = {x: one for x, one in (("a", a), ("b", b)) if not value[one] > 0}
+            why = "; ".join(self._missing(one, last[one]) for one in lacks.values())
+            made.append(row | {"side": "both", "lacks": [*lacks], "reason": why})
+        return made
 
-    def _unpaired_texts(self, which: Ids) -> Iterator[list[str]]:
-        """Yield what has no partner as JSON."""
-        told = {name: column[which] for name, column in self.unpaired.items()}
-        of, quantity = self.sides.groups, self.sides.quantity
-        words = ", ".join(flat.text(self.words.get(one, one)) for one in self.sides.levels)
-        not_above = flat.text(f"{quantity} is not above 0")
-        lacks, why = [], []
-        for side in "ab":
-            told |= {f"{n}_{side}": of[n][told[side]] for n in ("value", "held", "level")}
-            is_missing = f"coalesce({_number(f'value_{side}')}, 0) <= 0"
-            missing = (
-                f"CASE WHEN {side}.status <> 'ok' THEN {side}.status || "
-                f"coalesce(' (' || {side}.cause || ')', '') WHEN held_{side} THEN {not_above} "
-                f"ELSE {flat.text(f'no {quantity}')} END"
-            )
-            lacks.append(f"if({is_missing}, '{side}', NULL)")
-            why.append(f"if({is_missing}, [{words}][level_{side} + 1] || ': ' || {missing}, NULL)")
-        row = {"name": "p.name"} | {name: f"f.{name}" for name in ABOUT}
-        alone = {"side": "if(is_a, 'a', 'b')", "reason": "p.reason"}
-        two = {
-            "side": "'both'",
-            "lacks": f"list_filter([{', '.join(lacks)}], lambda one: one IS NOT NULL)",
-            "reason": f"concat_ws('; ', {', '.join(why)})",
-        }
-        a, b, rows = told["a"], told["b"], (row | two, row | alone)
-        yield from self._written(told, "is_both", rows, a=a, b=b, f=told["id"])
+    def _missing(self, at: int, last: Row) -> str:
+        """Return why a group has no number that can be compared."""
+        level = self.sides.levels[self.sides.groups["level"][at]]
+        if last["status"] != "ok":
+            why = last["status"] + (f" ({last['cause']})" if last["cause"] else "")
+        elif self.sides.groups["held"][at]:
+            why = f"{self.sides.quantity} is not above 0"
+        else:
+            why = f"no {self.sides.quantity}"
+        return f"{self.words.get(level, level)}: {why}"
 
 
-def _number(column: str) -> str:
-    """Return the SQL of a number, None for NaN."""
-    return f"if(isfinite({column}), {column}, NULL)"
+def known(column: NDArray[Any]) -> list[Any]:
+    """Return cells as they stand in rows, None in place of what is no finite number."""
+    if column.dtype.kind != "f":
+        return list(column.tolist())
+    return [one if math.isfinite(one) else None for one in column.tolist()]
 
 
-def _side(x: str) -> dict[str, str]:
-    """Return the SQL of what a row says of a side."""
-    kind = f"if(runs_{x} > 1, '{BETWEEN}', '{WITHIN}')"
+def _side(last: Row, of: Columns, at: int) -> Row:
+    """Return what a row says of a side."""
+    value, low, high, runs = known(np.array([of[name][at] for name in OF_SIDE]))
     return {
-        **{name: f"{x}.{name}" for name in ("origin", "method", "platform", "dtype")},
-        "version": f"{x}.method_version",
-        **{name: _number(f"{name}_{x}") for name in ("value", "low", "high")},
-        "interval": f"if(isfinite(runs_{x}), {kind}, NULL)",
-        "runs": f"if(isfinite(runs_{x}), runs_{x}, NULL)::INT",
+        **{name: last[name] for name in ("origin", "method", "platform", "dtype")},
+        "version": last["method_version"],
+        "value": value,
+        "low": low,
+        "high": high,
+        "interval": None if runs is None else BETWEEN if runs > 1 else WITHIN,
+        "runs": None if runs is None else int(runs),
     }
 
 
-_JUDGED = {
-    "dtype": "if(a.dtype = b.dtype, a.dtype, NULL)",
-    **{f"ratio_{end}": _number(end) for end in ("low", "high")},
-    "verdict": "verdict::VARCHAR",
-    "p_value": _number("p_value"),
-    "interval": f"if(sampled, if(single, '{WITHIN}', '{BETWEEN}'), {_side('b')['interval']})",
-    "steady": f"{_number('steady')}::BOOLEAN",
-    "options_that_differ": "ways.options_that_differ::JSON",
-    "differ": "ways.differ::JSON",
-}
-_FLOP_PER_S = "(a.flop / nullif(coalesce(pooled.good_s, b.good_s), 0))"
-_ROOF = {  # the speed of a step and its shares of peak and roof, as `results` has them
-    "flop_per_s": _FLOP_PER_S,
-    "peak_fraction": f"{_FLOP_PER_S} / nullif(a.peak, 0)",
-    "roof_fraction": f"{_FLOP_PER_S} / nullif(if(a.peak IS NULL, NULL, least(a.peak, a.roof)), 0)",
-}
+def _of_roof(predicted: Row, step_s: float | None) -> Row:
+    """Return the speed of a step and its shares of peak and roof, as `results` has them."""
+    peak, roof, speed = predicted["peak"], predicted["roof"], over(predicted["flop"], step_s)
+    least = None if peak is None else min(peak, peak if roof is None else roof)
+    shares = {"peak_fraction": over(speed, peak), "roof_fraction": over(speed, least)}
+    return {"flop_per_s": speed, **shares}
 
 
-def held(number: int, texts: Callable[[], Iterator[list[str]]]) -> Sequence[Row]:
-    """Return rows that are JSON: as they are where they are few, else made whenever asked for."""
-    rows = JsonRows(number, texts)
-    return rows if number > MOST_HELD else list(rows) if number else []
-
-
-def _as_json(rows: Sequence[Row]) -> Columns:
-    return {n: np.array([json.dumps(row[n]) for row in rows], object) for n in rows[0]}
+def held(which: Ids, made: Callable[[Ids], list[Row]]) -> Sequence[Row]:
+    """Return rows of these places: made at once where they are few, else whenever asked for."""
+    if len(which) <= MOST_HELD:
+        return made(which) if len(which) else []
+    parts = [which[at : at + AT_ONCE] for at in range(0, len(which), AT_ONCE)]
+    return JsonRows(len(which), lambda: ([*map(json.dumps, made(part))] for part in parts))
 
 
 def _apart(left: Row, right: Row, column: str) -> Row:

@@ -7,6 +7,7 @@ that differ in nothing but the column that is compared. A level is a value of th
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,9 @@ from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, unknown
 from steptime.records import flat
-from steptime.records.cache import RANK
 from steptime.records.data import Data
 from steptime.records.row import ESTIMATE, Row
-from steptime.records.statistics import of_arrays
+from steptime.records.statistics import of_samples
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
 OF_STACK = ("compile", "stack")  # options that say a stack
@@ -28,12 +28,13 @@ APART = {  # options in which the levels of a column may differ
 }
 NAME = "regexp_replace(method, '-compile$', '')"
 OF_SAMPLES = (
-    *("params", "plan", "samples", "run", "runs", "numbers", "others", "sampled", "estimate"),
-    *("env", "method_options", "seq", "line", "filename", "is_plain", "place", "folder_rank"),
+    *("params", "settings", "plan", "samples", "run", "runs", "numbers", "others", "sampled"),
+    *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
 )
 KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
 METHOD = "method, method_version, method_options"
-AT = f"ON line = place_ % {RANK} AND seq = place_"  # the line is what a Parquet is sorted by
+WHOLE_NUMBERS = ("group_", "last", "records", "level", "cell", "kin", "way", "sampled")
+_NUMBERS = count()  # of tables
 Ids = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
@@ -62,124 +63,104 @@ class Sides:
     ) -> None:
         self.data, self.quantity, self._is_by_options = data, quantity, not kin
         self._where, self.same = where, set[str]()
-        records = self._records(level, cell, where, apart, kin)
-        named = data.rows(
-            f"SELECT DISTINCT {level} AS level, {KEY.format('level')} AS key FROM flat"
-        )
-        by_seq = np.argsort(records["seq"], kind="stable")
-        self.levels, records["level"] = _levels(records["level"], by_seq, named)
-        self.groups = self._grouped(records, by_seq)
+        self._members = f"members_{next(_NUMBERS)}"
+        self._take(level, cell, where, apart, kin)
+        self.levels = [
+            row["level_"]
+            for row in data.rows(f"SELECT level_ FROM {self._members} GROUP BY 1 ORDER BY min(seq)")
+        ]
+        with suppress(ValueError):
+            self.levels.sort(key=float)
+        self.groups = self._grouped()
 
-    def _records(
-        self, level: str, cell: str, where: str, apart: Collection[str], kin: str
-    ) -> Columns:
-        """Return columns of the records that take part, in no order."""
-        step, own = self.quantity == "step_s", f"sampled[{flat.text(self.quantity)}]"
+    def _take(self, level: str, cell: str, where: str, apart: Collection[str], kin: str) -> None:
+        """Make the table of the records that take part."""
+        own = "" if self.quantity == "step_s" else f"sampled[{flat.text(self.quantity)}]"
         number, least, runs = (
-            ("samples_n", "step_s_min", "runs")
-            if step
-            else (f"len({own}.samples)", f"list_min({own}.samples)", f"list_unique({own}.run)")
+            (f"len({own}.samples)", f"list_min({own}.samples)", f"list_unique({own}.run)")
+            if own
+            else ("samples_n", "step_s_min", "runs")
         )
         gone = flat.text(json.dumps(dict.fromkeys(apart)))
         how = KEY.format(f"json_merge_patch(method_options, {gone})")
-        whole_numbers = {
-            "seq": "seq",
-            "level": KEY.format("level_"),
-            "cell": KEY.format(cell),
-            "group": KEY.format(f"level_, {cell}, method_"),
-            "kin": f"if({kin} IS NULL, -1, {KEY.format(kin)})" if kin else "how",
-            "way": KEY.format("host, origin, method_"),
-        }
-        numbers = {
-            "value": value_of(self.data, self.quantity),
-            "held": "origin <> 'measured' OR status = 'ok'",
-            "whole": "scope = ''",
-            "sampled": f"status = 'ok' AND {number} > 0",
-            "resting": f"{least} <= 0",
-            "runs": runs,
-            **{f"stated_{end}": f"stated_{end}" if step else "NULL" for end in ("low", "high")},
-            **{f"e_{name}": f"estimate.{name}" if step else "NULL" for name in ESTIMATE},
-        }
-        told = [f"{made} AS {flat.name(name)}" for name, made in whole_numbers.items()]
-        told += [
-            f"coalesce(CAST({made} AS DOUBLE), 'nan') AS {flat.name(name)}"
-            for name, made in numbers.items()
-        ]
         of_options = (
             f"JOIN (SELECT method_options, {how} AS how FROM (SELECT DISTINCT method_options "
             "FROM flat)) USING (method_options) "
         )
-        records = f"SELECT *, {level} AS level_, hash({METHOD}) AS method_ FROM flat WHERE {where}"
-        return self.data.arrays(
-            f"SELECT {', '.join(told)} FROM ({records}) {'' if kin else of_options}"
-            "WHERE level_ IS NOT NULL",
-            exact=whole_numbers,
+        made = {
+            "group_": KEY.format(f"level_, {cell}, method_"),
+            "cell": KEY.format(cell),
+            "kin": f"if({kin} IS NULL, -1, {KEY.format(kin)})" if kin else "how",
+            "way": KEY.format("host, origin, method_"),
+            "whole": "scope = ''",
+            "held": "value_ IS NOT NULL AND (origin <> 'measured' OR status = 'ok')",
+            "sampled": f"value_ IS NOT NULL AND status = 'ok' AND coalesce({number}, 0) > 0",
+            "resting": f"{least} <= 0",
+            "runs": runs,
+            **{
+                f"stated_{end}": "NULL::DOUBLE" if own else f"stated_{end}"
+                for end in ("low", "high")
+            },
+            "estimate": f"NULL::{flat.ESTIMATED}" if own else "estimate",
+        }
+        told = ", ".join(f"{sql} AS {name}" for name, sql in made.items())
+        self.data.rows(
+            f"CREATE TEMP TABLE {self._members} AS SELECT seq, level_, value_, {told} FROM (SELECT "
+            f"*, {level} AS level_, hash({METHOD}) AS method_, "
+            f"CAST({value_of(self.data, self.quantity)} AS DOUBLE) AS value_ FROM flat "
+            f"WHERE {where}) {'' if kin else of_options}WHERE level_ IS NOT NULL"
         )
 
-    def _grouped(self, of: Columns, by_seq: Ids) -> Columns:
+    def _grouped(self) -> Columns:
         """Return the columns of groups, which stand in the order of their first records."""
-        order = np.argsort(of["group"][by_seq], kind="stable")
-        key = of["group"][by_seq[order]]
-        starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: len(order)])
-        first = np.argsort(order[starts])
-        sizes = np.diff(np.r_[starts, len(order)])[first]
-        self._ends = sizes.cumsum()
-        begins = self._ends - sizes
-        order = by_seq[order[np.repeat(starts[first] - begins, sizes) + np.arange(len(order))]]
-        self._seq, last = of["seq"][order], order[self._ends - 1]
-        known = np.isfinite(of["value"])
-        sampled, held = ((known & (of[name] == 1))[order] for name in ("sampled", "held"))
-        self._is_sampled = sampled
-
-        def number(which: NDArray[np.bool_]) -> Ids:
-            return np.asarray(np.add.reduceat(which, begins, dtype=np.int64))
-
-        def latest(which: NDArray[np.bool_]) -> Ids:
-            return np.maximum.reduceat(np.where(which, np.arange(len(order)), -1), begins)
-
-        samples, stated = latest(sampled), latest(held)
-        pooled = (samples >= 0) & (number(sampled & (of["resting"] == 1)[order]) == 0)
-        found = {name: of[name][last] for name in ("level", "kin")}
-        found["cell"] = np.unique(of["cell"][last], return_inverse=True)[1]
-        found |= {"way": np.add.reduceat(of["way"][order], begins), "whole": of["whole"][last] == 1}
-        found |= {"pooled": pooled, "held": (samples >= 0) | (stated >= 0)}
+        levels = ", ".join(map(flat.text, self.levels))
+        estimate = ", ".join(f"one.estimate.{name} AS e_{name}" for name in ESTIMATE)
+        found = self.data.arrays(
+            f"SELECT group_, last, records, list_position([{levels}]::VARCHAR[], level_) - 1 AS "
+            "level, cell, kin, way, whole, coalesce(sampled > 0 AND NOT rests, false) AS pooled, "
+            "sampled > 0 OR stated IS NOT NULL AS held, sampled, one.value AS value, one.runs AS "
+            f"runs, {estimate}, stated.value AS stated, stated.low AS stated_low, "
+            "stated.high AS stated_high FROM (SELECT group_, min(seq) AS first, max(seq) AS last, "
+            "count(*) AS records, any_value(level_) AS level_, any_value(cell) AS cell, "
+            "arg_max(kin, seq) AS kin, (hash(list_sort(list(way))) >> 2)::BIGINT AS way, "
+            "any_value(whole) AS whole, count(*) FILTER (sampled) AS sampled, "
+            "bool_or(resting) FILTER (sampled) AS rests, arg_max({'value': value_, 'runs': runs, "
+            "'estimate': estimate}, seq) FILTER (sampled) AS one, arg_max({'value': value_, 'low': "
+            "stated_low, 'high': stated_high}, seq) FILTER (held) AS stated "
+            f"FROM {self._members} GROUP BY group_) ORDER BY first",
+            exact=WHOLE_NUMBERS,
+        )
+        found["cell"] = np.unique(found["cell"], return_inverse=True)[1]
+        found |= {name: found[name] == 1 for name in ("whole", "pooled", "held")}
+        pooled, stated = found["pooled"], found.pop("stated")
         for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
-            found[name] = np.where(pooled, of[name][order[samples]], np.nan)
-        several = pooled & ((number(sampled) > 1) | np.isnan(found["e_value"]))
+            found[name] = np.where(pooled, found[name], np.nan)
+        several = pooled & ((found.pop("sampled") > 1) | np.isnan(found["e_value"]))
         if several.any():
             self._pool(found, np.flatnonzero(several))
         with np.errstate(invalid="ignore"):
             for end, widest in (("low", np.minimum), ("high", np.maximum)):
-                own = np.where(stated >= 0, of[f"stated_{end}"][order[stated]], np.nan)
+                own = found.pop(f"stated_{end}")
                 found[end] = np.where(pooled, widest(found[f"e_{end}"], found["value"]), own)
-        own = np.where(stated >= 0, of["value"][order[stated]], np.nan)
-        return found | {"value": np.where(pooled, found["value"], own)}
+        return found | {"value": np.where(pooled, found["value"], stated)}
 
     def _pool(self, found: Columns, several: Ids) -> None:
         """Set median, runs and estimate of groups whose samples nobody has looked at together."""
-        ids, places = self._of(several)
-        chosen = self._is_sampled[places]
-        own = "" if self.quantity == "step_s" else f"sampled[{flat.text(self.quantity)}]."
-        self.data.lend("asked", {"id": ids[chosen], "place_": self._seq[places[chosen]]})
+        own = "" if self.quantity == "step_s" else f"flat.sampled[{flat.text(self.quantity)}]."
+        self.data.lend("asked", {"id": several, "group_": found["group_"][several]})
         held = self.data.arrays(
-            "SELECT id, flatten(list(samples ORDER BY place_)) AS samples, "
-            "flatten(list(run ORDER BY place_)) AS run FROM (SELECT id, place_, "
-            f"{own}samples AS samples, [(hash(place_, r) >> 1)::BIGINT for r in {own}run] AS run "
-            f"FROM asked JOIN flat {AT}) GROUP BY id ORDER BY id",
+            "SELECT id, flatten(list(samples ORDER BY seq)) AS samples, "
+            "flatten(list(run ORDER BY seq)) AS run FROM (SELECT id, seq, "
+            f"{own}samples AS samples, [(hash(seq, r) >> 1)::BIGINT for r in {own}run] AS run "
+            f"FROM asked JOIN {self._members} USING (group_) JOIN flat USING (seq) WHERE "
+            f"{self._members}.sampled) GROUP BY id ORDER BY id",
             exact=("id",),
         )
         at = held["id"]
         found["value"][at] = [np.median(one) for one in held["samples"]]
         found["runs"][at] = [len(np.unique(one)) for one in held["run"]]
-        for name, told in of_arrays(held["samples"], held["run"]).items():
+        for name, told in of_samples(list(held["samples"]), list(held["run"])).items():
             found[f"e_{name}"][at] = told
-
-    def _of(self, ids: Ids) -> tuple[Ids, Ids]:
-        """Return the records of groups: the id of each, and its place among all records."""
-        ends = self._ends[ids]
-        sizes = ends - np.r_[0, self._ends][ids]
-        within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
-        return np.repeat(ids, sizes), np.repeat(ends - sizes, sizes) + within
 
     def place(self, level: str) -> int:
         """Return which of the `levels` this is, -1 for none."""
@@ -260,13 +241,13 @@ class Sides:
             f"LEFT JOIN (SELECT workload_key, max({flop}) AS flop FROM flat WHERE scope = '' "
             "GROUP BY 1) counted USING (workload_key) "
         )
-        last = {"place_": self._seq[self._ends - 1], "id": np.arange(len(self._ends))}
-        self.data.lend("asked", last)
+        number = len(self.groups["last"])
+        self.data.lend("asked", {"seq": self.groups["last"], "id": np.arange(number)})
         found = self.data.arrays(
-            f"SELECT id AS id_{''.join(shown)} FROM asked JOIN flat ON seq = place_ "
+            f"SELECT id AS id_{''.join(shown)} FROM asked JOIN flat USING (seq) "
             f"{counted if 'flop_' in names else ''}ORDER BY id"
         )
-        found |= {one: np.full(len(self._ends), held) for one, held in same.items()}
+        found |= {one: np.full(number, held) for one, held in same.items()}
         return {one: found[one] for one in names}
 
     def _alike(self, columns: Mapping[str, str]) -> dict[str, Any]:
@@ -286,45 +267,24 @@ class Sides:
             for name, one in alike.items()
         }
 
-    def last(self, ids: Ids) -> Ids:
-        """Return which record, by its `seq`, is the last one of each of these groups."""
-        return np.asarray(self._seq[self._ends[ids] - 1])
+    def facts(self, ids: Ids, columns: Mapping[str, str]) -> dict[int, Row]:
+        """Return columns of the last record of groups, by id; `host` and `good_s` are of all."""
+        return {row.pop("id"): row for row in self.data.rows(f"FROM {self.lent(ids, columns)}")}
 
-    def pooled(self, ids: Ids) -> str:
-        """Return the SQL of `id`, machines (`host`) and median good step of groups of several."""
-        of, places = self._of(ids[self._ends[ids] - np.r_[0, self._ends][ids] > 1])
-        self.data.lend("every", {"id": of, "place_": self._seq[places]})
-        return (
-            "(SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER (host <> '')), ', ') "
-            "AS host, median(numbers['step_s']) FILTER (status = 'ok') AS good_s "
-            f"FROM every JOIN flat {AT} GROUP BY id) AS pooled"
-        )
-
-    def facts(self, ids: Ids, columns: Mapping[str, str]) -> str:
-        """Return the SQL of columns of the last record of groups, by `id`; `host` is of all."""
+    def lent(self, ids: Ids, columns: Mapping[str, str]) -> str:
+        """Return the SQL of `facts`, which holds until others are asked for."""
         ids = np.flatnonzero(np.bincount(ids))
-        self.data.lend("last", {"id": ids, "place_": self.last(ids)})
+        told_ = {name: self.groups[name][ids] for name in ("group_", "records", "last")}
+        self.data.lend("last", {"id": ids, **told_})
         told = ", ".join(f"{made} AS {flat.name(name)}" for name, made in columns.items())
-        host = "coalesce(pooled.host, flat.host, '') AS host"
         return (
-            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, flat.* REPLACE ({host}) FROM "
-            f"last JOIN flat {AT} LEFT JOIN {self.pooled(ids)} ON pooled.id = last.id))"
+            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, good_s, flat.* REPLACE "
+            "(coalesce(hosts, flat.host, '') AS host) FROM last JOIN flat ON seq = last.last "
+            "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
+            "(host <> '')), ', ') AS hosts, median(numbers['step_s']) FILTER (status = 'ok') "
+            f"AS good_s FROM last JOIN {self._members} USING (group_) JOIN flat USING (seq) "
+            "WHERE records > 1 GROUP BY id) USING (id)))"
         )
-
-
-def _levels(keys: Ids, by_seq: Ids, named: Sequence[Row]) -> tuple[list[str], Ids]:
-    """Return the levels of records in order, and the place of the level of each record."""
-    names = {row["key"]: row["level"] for row in named if row["level"] is not None}
-    known = np.sort(np.array([*names], np.int64))
-    of, first = np.searchsorted(known, keys), np.full(len(known), -1)
-    first[of[by_seq[::-1]]] = np.arange(len(keys))[::-1]  # of several the last, so the first record
-    seen = np.flatnonzero(first >= 0)
-    levels = [names[key] for key in known[seen[np.argsort(first[seen])]].tolist()]
-    with suppress(ValueError):
-        levels.sort(key=float)
-    place = {level: at for at, level in enumerate(levels)}
-    places = np.array([place.get(names[key], -1) for key in known.tolist()], np.int64)
-    return levels, places[of]
 
 
 def value_of(data: Data, quantity: str) -> str:

@@ -4,9 +4,8 @@ A speed-up is above 1 where a level is better: a shorter time, fewer bytes, or a
 them are columns; rows are made of those that are shown.
 """
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.decision_tree import leaves
-from steptime.analysis.pairing import held
-from steptime.analysis.sides import APART, Columns, Sides, cell_of, level_of, value_of
+from steptime.analysis.pairing import held, known
+from steptime.analysis.sides import APART, Ids, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
     MOST_DRAWN,
     OUTCOMES,
-    Cells,
     Ups,
     distribution,
     in_order,
@@ -32,11 +30,11 @@ from steptime.analysis.ups import (
     worst_of,
 )
 from steptime.core.errors import unknown
-from steptime.core.table import JsonRows, Table, columns
+from steptime.core.table import Table, columns
 from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
-from steptime.records.row import HOW, Row, more_is_better
+from steptime.records.row import HOW, Row, said
 from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
@@ -44,7 +42,7 @@ BARS, MOST_POINTS = 24, 3000  # of a picture; beyond, points are thinned out
 OF_END = ("name", "level", "speedup", "verdict", "saturated")
 RATES = ("step_s", "speed_per_s", "published_speed_per_s")  # that say how many examples a second
 ORIGINS = ("measured", "published", "predicted")
-IDENTIFIER = r"[_\pL][_\pL\pN]*"  # a value that says what it is of
+Flags = NDArray[np.bool_]
 
 
 def speedup_table(
@@ -71,9 +69,8 @@ def speedup_table(
     free = (by, "dtype") if any_dtype else (by,)
     where = f"origin = {flat.text(origin)} AND scope = '' AND status = 'ok'"
     sides = Sides(data, quantity, level, cell_of(data, by, free), where, APART.get(by, (by,)))
-    worst_is_least = more_is_better(quantity)
-    first = against or worst_of(sides, worst_is_least)
-    ups = speedups(data, sides, first, by, worst_is_least) if first else None
+    first = against or worst_of(sides)
+    ups = speedups(data, sides, first, by) if first else None
     summary: Row = {"by_column": by, "against": first, "quantity": quantity}
     if not ups:
         return Table(columns("name=network"), [], summary=summary | {"pairs": 0})
@@ -85,7 +82,7 @@ def speedup_table(
     n = min(EXTREMES, len(order))
     hosts = _hosts(ups, np.r_[order[:n], order[::-1][:n], shown_])
     low, high, rows = (
-        held(len(some), partial(_rows, ups, some, by, there, hosts))
+        held(some, partial(_rows, ups, by, there, hosts))
         for some in (order[:n], order[::-1][:n], shown_)
     )
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
@@ -139,18 +136,18 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
     return told
 
 
-def _hosts(ups: Ups, which: NDArray[np.int64]) -> NDArray[Any]:
+def _hosts(ups: Ups, which: Ids) -> NDArray[Any]:
     """Return the machines of groups, those of these pairs, None where unknown."""
     known = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
-    found = ups.sides.data.arrays(f"FROM {known}", exact=("id",))
     hosts = np.full(len(ups.sides.groups["value"]), None, object)
-    hosts[found["id"]] = found["host"]
+    for at, row in known.items():
+        hosts[at] = row["host"]
     return hosts
 
 
 def _apart(
-    ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]
-) -> Iterator[tuple[str, NDArray[np.bool_], NDArray[Any], NDArray[Any]]]:
+    ups: Ups, which: Ids, by: str, hosts: NDArray[Any]
+) -> Iterator[tuple[str, Flags, NDArray[Any], NDArray[Any]]]:
     """Yield in what pairs ran otherwise, beside `by`: its name, which of them, and both sides."""
     for name, of in {"host": hosts, **{n: ups.features.get(n, hosts) for n in HOW}}.items():
         if name == by or name in ups.sides.same:
@@ -162,76 +159,57 @@ def _apart(
             yield name, apart, a[apart], b[apart]
 
 
-def _differ(ups: Ups, which: NDArray[np.int64], by: str, hosts: NDArray[Any]) -> Columns:
-    """Return in words how the two of pairs ran otherwise, beside `by`; None where they did not."""
-    found = {}
+def _differ(ups: Ups, which: Ids, by: str, hosts: NDArray[Any]) -> list[str]:
+    """Return in words how the two of pairs ran otherwise, beside `by`; "" where they did not."""
+    found: list[list[str]] = [[] for _ in which]
     for name, apart, a, b in _apart(ups, which, by, hosts):
-        pairs = list(zip(plain_column(a), plain_column(b), strict=True))
-        words = {x: f"{name} {shown(name, x[0])} | {shown(name, x[1])}" for x in set(pairs)}
-        found[f" differ {name}"] = np.full(len(which), None, object)
-        found[f" differ {name}"][apart] = [*map(words.__getitem__, pairs)]
-    return found
+        pairs = zip(plain_column(a), plain_column(b), strict=True)
+        for at, (left, right) in zip(np.flatnonzero(apart).tolist(), pairs, strict=True):
+            found[at].append(f"{name} {shown(name, left)} | {shown(name, right)}")
+    return [", ".join(one) for one in found]
 
 
-def _rows(
-    ups: Ups,
-    which: NDArray[np.int64],
-    by: str,
-    there: NDArray[np.bool_],
-    hosts: NDArray[Any],
-) -> Iterator[list[str]]:
-    """Yield pairs as JSON: both sides, name, verdict, outcome, and what differs inside them."""
-    of, cells = ups.sides.groups, _points(ups, which, there)
+def _rows(ups: Ups, by: str, there: Flags, hosts: NDArray[Any], which: Ids) -> list[Row]:
+    """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
+    of, columns_ = ups.sides.groups, _points(ups, there, which)
     for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
-        cells |= {f"{side}{end}": (of[end][ids], flat.number) for end in ("low", "high")}
-        cells[f"{side}host"] = (hosts[ids], flat.quoted)
-    cells |= {f"against_{n}": ups.cell(n, ups.a[which]) for n in HOW if n in ups.features}
-    cells |= {n: ups.cell(n, ups.b[which]) for n in ups.features}
-    differ = _differ(ups, which, by, hosts)
-    cells |= {name: (column, flat.name) for name, column in differ.items()}
-    cells["against"] = flat.text(json.dumps(ups.against))
-    cells["differ"] = flat.quoted(
-        f"concat_ws(', ', {', '.join(['NULL', *map(flat.name, differ)])})"
-    )
+        columns_ |= {f"{side}{end}": known(of[end][ids]) for end in ("low", "high")}
+        columns_[f"{side}host"] = hosts[ids].tolist()
+    columns_ |= {f"against_{n}": ups.cells(n, ups.a[which]) for n in HOW if n in ups.features}
+    columns_ |= {n: ups.cells(n, ups.b[which]) for n in ups.features}
+    columns_ |= {"against": [ups.against] * len(which), "differ": _differ(ups, which, by, hosts)}
     for side, ids in (("against_", ups.a[which]), ("", ups.b[which])):
-        cells[f"{side}{ups.sides.quantity}"] = (of["value"][ids], flat.number)
-    outcomes = np.array(OUTCOMES, object)
-    yield from _encoded(ups, cells | {"outcome": (outcomes[ups.outcome[which]], flat.quoted)})
+        columns_[f"{side}{ups.sides.quantity}"] = known(of["value"][ids])
+    columns_["outcome"] = [OUTCOMES[one] for one in ups.outcome[which]]
+    return _as_rows(columns_)
 
 
-def _points(ups: Ups, which: NDArray[np.int64], there: NDArray[np.bool_]) -> Cells:
+def _points(ups: Ups, there: Flags, which: Ids) -> dict[str, list[Any]]:
     """Return of pairs their name, level, speed-up, verdict, and what is in saturation."""
     a, b = ups.a[which], ups.b[which]
-    names = [name for name in ups.varying if name != "family"]
-    parts: Cells = {f" {name}": ups.cell(name, b) for name in ("family", *names)}
-    words = ["NULL"]
-    for name in sorted(names, key=lambda name: name == "batch"):  # last
-        x, told = flat.name(f" {name}"), flat.text(f"{name} ")
-        texts = f"if(regexp_full_match({x}, '{IDENTIFIER}'), {x}, {told} || {x})"
-        numbers = f"if(isnan({x}), NULL, {told} || {flat.whole(x)})"
-        words.append(numbers if ups.features[name].dtype.kind == "f" else texts)
-    saturated = f'[if(" a", {flat.text(ups.against)}, NULL), if(" b", level, NULL)]'
-    return parts | {
-        **{f" {side}": (there[ids], flat.name) for side, ids in (("a", a), ("b", b))},
-        "name": flat.quoted(f"trim(concat(\" family\", ' ', concat_ws(', ', {', '.join(words)})))"),
-        "level": (ups.sides.level_of(b), flat.quoted),
-        "speedup": (ups.up[which], flat.number),
-        "verdict": (ups.verdict[which], flat.quoted),
-        "saturated": flat.quoted(f"list_filter({saturated}, lambda one: one IS NOT NULL)"),
+    told = sorted((one for one in ups.varying if one != "family"), key=lambda one: one == "batch")
+    families, values = ups.cells("family", b), [ups.cells(name, b) for name in told]
+    named = [[*zip(told, cells, strict=True)] for cells in zip(*values, strict=True)]
+    named = named or [[] for _ in which]
+    levels = ups.sides.level_of(b).tolist()
+    sides = zip(there[a].tolist(), there[b].tolist(), levels, strict=True)
+    return {
+        "name": [
+            f"{family} {', '.join(said(n, one) for n, one in cells if one is not None)}".strip()
+            for family, cells in zip(families, named, strict=True)
+        ],
+        "level": levels,
+        "speedup": ups.up[which].tolist(),
+        "verdict": ups.verdict[which].tolist(),
+        "saturated": [[ups.against] * is_a + [level] * is_b for is_a, is_b, level in sides],
     }
 
 
-def _encoded(ups: Ups, cells: Cells) -> Iterator[list[str]]:
-    """Yield JSON of cells; those whose names begin with a blank are there for others."""
-    made = {n: one if isinstance(one, str) else one[1](flat.name(n)) for n, one in cells.items()}
-    row = flat.json_object({name: sql for name, sql in made.items() if name[0] != " "})
-    told = {name: one[0] for name, one in cells.items() if not isinstance(one, str)}
-    number = len(next(iter(told.values())))
-    ups.sides.data.lend("ups", told | {" turn": np.arange(number)})
-    yield from ups.sides.data.texts(f'SELECT " turn", {row} FROM ups')
+def _as_rows(columns_: Mapping[str, Sequence[Any]]) -> list[Row]:
+    return [dict(zip(columns_, row, strict=True)) for row in zip(*columns_.values(), strict=True)]
 
 
-def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_]) -> list[Row]:
+def _drawn(ups: Ups, x: str | None, color: str | None, there: Flags) -> list[Row]:
     """Return the points of a picture, and the bars of the histogram of each level.
 
     Of very many pairs some are points, evenly: as they are spread, not from the ends. What is in
@@ -239,10 +217,9 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
     """
     order = np.argsort(ups.up, kind="stable")
     which = order[:: -(-len(order) // MOST_POINTS)]
-    cells = _points(ups, which, there)
+    columns_ = _points(ups, there, which)
     for axis, name in (("x", x), ("color", color)):
-        cells[axis] = ups.cell(name, ups.b[which]) if name else "'null'"
-    points = JsonRows(len(which), partial(_encoded, ups, cells))
+        columns_[axis] = ups.cells(name, ups.b[which]) if name else [None] * len(which)
     logs, bars = np.log(ups.up), []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
@@ -259,7 +236,7 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: NDArray[np.bool_])
                 for at in np.flatnonzero(counts)
             ]
             below += counts
-    return [*points, *bars]
+    return [*_as_rows(columns_), *bars]
 
 
 def _ends_first(order: NDArray[np.int64]) -> NDArray[np.int64]:

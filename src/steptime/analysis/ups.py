@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.analysis.pairing import Pairing
 from steptime.analysis.saturation import saturation
 from steptime.analysis.sides import Sides
-from steptime.analysis.verdict import MARGIN, compared
-from steptime.records import flat
+from steptime.analysis.verdict import MARGIN
 from steptime.records.data import Data
-from steptime.records.row import HOW, Row
+from steptime.records.row import HOW, Row, more_is_better
 from steptime.records.statistics import SEED
 from steptime.records.warmup import Floats
 
 LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
-Cell = tuple[NDArray[Any], Callable[[str], str]] | str  # a column, what makes SQL of JSON; or SQL
-Cells = dict[str, Cell]
 OUTCOMES = ("won", "lost", "same", "unsure")
 WORK = ("flop_", "examples_")
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
@@ -85,10 +83,9 @@ class Ups:
         """Return a feature of each pair."""
         return np.asarray(self.features[name][self.b])
 
-    def cell(self, name: str, ids: NDArray[np.int64]) -> Cell:
-        """Return a feature of groups with what makes SQL of its JSON."""
-        column = self.features[name]
-        return column[ids], flat.whole if column.dtype.kind == "f" else flat.quoted
+    def cells(self, name: str, ids: NDArray[np.int64]) -> list[Any]:
+        """Return a feature of groups as it stands in rows."""
+        return plain_column(self.features[name][ids])
 
     def only(self, mine: NDArray[np.bool_]) -> Ups:
         """Return some of the pairs."""
@@ -97,7 +94,7 @@ class Ups:
         return found
 
 
-def worst_of(sides: Sides, is_least: bool) -> str | None:
+def worst_of(sides: Sides) -> str | None:
     """Return the level that is worst in the geometric mean of the cells it shares."""
     if len(sides.levels) < 2:
         return None
@@ -111,24 +108,20 @@ def worst_of(sides: Sides, is_least: bool) -> str | None:
     means = {
         one: float(off[level[known] == sides.place(one)].mean()) for one in in_order(sides.levels)
     }
-    return min(means, key=lambda one: means[one] * (1 if is_least else -1))
+    return min(means, key=lambda one: means[one] * (1 if more_is_better(sides.quantity) else -1))
 
 
-def speedups(data: Data, sides: Sides, first: str, by: str, more_is_better: bool) -> Ups | None:
+def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
     """Return the speed-ups against the level `first`, None where no pair has one."""
-    ids, value = sides.pairs(first), sides.groups["value"]
-    whole = (value[ids["a"]] > 0) & (value[ids["b"]] > 0)
-    a, b = ids["a"][whole], ids["b"][whole]
-    if not len(a):
+    pairs = Pairing(sides, first, {})
+    if not len(pairs):
         return None
     told = dict.fromkeys(["batch", *data.hyperparameters, *OF_NETWORK, *HOW])
     of = sides.columns([*(name for name in told if name not in (by, "dtype")), *WORK])
     features = {name: column for name, column in of.items() if name not in WORK}
     work = {name: of[name] for name in WORK}
-    words = np.full(len(a), None, object)
-    sampled = np.isfinite(value[a]) & sides.groups["pooled"][a] & sides.groups["pooled"][b]
-    words[sampled] = compared(sides.estimate(a[sampled]), sides.estimate(b[sampled]))["verdict"]
-    up = value[b] / value[a] if more_is_better else value[a] / value[b]
+    a, b, ratio, words = (pairs.columns[name] for name in ("a", "b", "ratio", "verdict"))
+    up = ratio if more_is_better(sides.quantity) else 1 / ratio
     return Ups(sides, first, a, b, up, words, features, work)
 
 

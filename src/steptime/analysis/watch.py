@@ -10,13 +10,17 @@ from steptime.analysis.pairing import Pairing
 from steptime.analysis.sides import Columns
 from steptime.analysis.verdict import MARGIN, screen_words
 from steptime.core.units import counted, percent
-from steptime.records.row import Row
+from steptime.records.row import Row, grouped
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {
     "slower": ("regressions", "vanished"),
     "faster": ("improvements",),
     "changed": ("regressions", "improvements", "vanished"),
     "vanished": ("vanished",),
+}
+OF_GROUP = {
+    "by": "if(scope = '', 'family', 'op')",
+    "name": "if(scope = '', family, coalesce(nullif(op_kind, ''), scope))",
 }
 TOLD = ("name", "scope", "family", "op_kind", "platform", "ratio", "ratio_low", "ratio_high",
         "p_value", "interval")  # fmt: skip
@@ -66,19 +70,20 @@ def _told(row: Mapping[str, Any]) -> Row:
 
 def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
     """Return how many changed and the mean ratio, by family for steps and by kind for ops."""
-    by = {
-        "by": "if(scope = '', 'family', 'op')",
-        "name": "if(scope = '', family, coalesce(nullif(op_kind, ''), scope))",
-    }
-    facts = found.sides.facts(told["b"], by)
-    changed = {word: words == word for word in ("slower", "faster")}
-    found.sides.data.lend("changes", {"id": told["b"], "ratio": told["ratio"], **changed})
-    counts = ", ".join(f"count(*) FILTER ({word}) AS {word}" for word in changed)
-    return found.sides.data.rows(
-        'SELECT "by", name AS "group", count(*) AS pairs, exp(avg(ln(ratio))) AS '
-        f"geometric_mean_ratio, {counts} FROM changes JOIN {facts} USING (id) "
-        "GROUP BY ALL ORDER BY min(id)"
-    )
+    facts = found.sides.facts(told["b"], OF_GROUP)
+    ids = told["b"].tolist()
+    keys = [tuple(facts[one].values()) for one in ids]
+    groups = grouped(np.argsort(told["b"], kind="stable").tolist(), keys.__getitem__)
+    return [
+        {
+            "by": by,
+            "group": name,
+            "pairs": len(mine),
+            "geometric_mean_ratio": float(np.exp(np.log(told["ratio"][mine]).mean())),
+            **{word: int((words[mine] == word).sum()) for word in ("slower", "faster")},
+        }
+        for (by, name), mine in groups.items()
+    ]
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:

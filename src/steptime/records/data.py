@@ -8,18 +8,18 @@ and rows that it shows, binned where they are more than it can draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import count, repeat, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError
 from steptime.core.units import seconds
-from steptime.records import cache, flat, names, results_sql, store
+from steptime.records import flat, names, results_sql, store
 from steptime.records.record import ORIGINS, Record
 from steptime.records.row import UNKNOWN, Row
+from steptime.records.rows import RANK
 from steptime.records.tables import Tables
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
-AT_ONCE = 1000  # texts: what is written stays near the core
 
 
 class Data:
@@ -147,19 +146,11 @@ class Data:
 
     def whole(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
         """Return records of a folder whole, by their places, as `flat` says them."""
-        wanted: dict[int, set[int]] = {}
-        for place in places:
-            wanted.setdefault(place // cache.RANK, set()).add(place % cache.RANK)
-        held, marks = self._folders[folder][1], self._tables.marks[folder]
-        found: dict[int, Record] = {}
-        for rank, lines in wanted.items():
-            told = (
-                store.records_at(cache.files_of(held)[rank:], lines, marks.get(rank, ()))
-                if isinstance(held, Path)
-                else {line: held[line - 1] for line in lines}
-            )
-            found |= {rank * cache.RANK + line: one for line, one in told.items()}
-        return found
+        held = self._folders[folder][1]
+        if not isinstance(held, Path):
+            return {place: held[place] for place in places}
+        files = store.paths(held)
+        return {one: store.record_at(files[one // RANK], one % RANK) for one in places}
 
     def names_of(
         self, rows: str, wide: Callable[[Sequence[int]], str], free: Collection[str] = ()
@@ -168,24 +159,6 @@ class Data:
         names.add_names(self._tables.connection, "named_rows", rows, wide, free)
         of = self.arrays("FROM named_rows", exact=("id",))
         return of["id"], of["name"]
-
-    def texts(self, sql: str) -> Iterator[list[str]]:
-        """Yield the answer to a statement for turns (0, 1, ...) and texts: texts in their turn.
-
-        Some are yielded at a time: to sort long texts takes a database longer than to make them.
-        """
-        answer, waiting, turn = self._asked(sql, ()), dict[int, str](), 0
-        try:
-            while part := answer.fetchmany(AT_ONCE):
-                waiting.update(part)
-                ready = [*takewhile(bool, map(waiting.pop, count(turn), repeat("")))]
-                turn += len(ready)
-                if ready:
-                    yield ready
-            if waiting:  # a fault of the statement: what follows would be lost without a word
-                raise LookupError(f"a statement left out its row {turn}")
-        finally:  # who asks need not go through all
-            answer.abort()
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""
@@ -243,7 +216,7 @@ class Data:
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
         self._told  # noqa: B018  # asked once, not by each
-        self._tables.named("SELECT 1 FROM results")
+        self._tables.add_results()
         found, tables = copy(self), copy(self._tables)
         tables.connection = tables.connection.cursor()
         vars(found)["_tables"] = tables
@@ -254,8 +227,14 @@ class Data:
         return self.tables()
 
     def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        self._tables.named(sql)
-        return self._tables.connection.execute(sql, list(values))
+        """Return the answer to a statement; the first that lacks the table `results` gets it."""
+        from duckdb import CatalogException
+
+        try:
+            return self._tables.connection.execute(sql, list(values))
+        except CatalogException:
+            self._tables.add_results()
+            return self._tables.connection.execute(sql, list(values))
 
 
 def _line(told: Sequence[Row]) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from steptime.core.workload import Plan
 from steptime.records import flat
 from steptime.records.row import (
     HOW,
-    WAYS,
     Row,
     columns_of,
     exchange_name,
@@ -24,18 +21,13 @@ from steptime.records.row import (
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-OF_NETWORK = (  # what a network is named by
-    *("within", "family", "params", "dtype", "phase", "optimizer", "plan", "batch"),
-    *("strategy", "overlap"),
-)
+OF_NETWORK = ("within", "family", "settings", "batch", "strategy", "overlap")  # tells its name
 OF_WAY = (*HOW, "method_options", "method_version", "host")  # what tells how a row ran
 HASHES = {
     "network": f"(hash({', '.join(OF_NETWORK)}) >> 1)::BIGINT",
     "way": f"(hash({', '.join(OF_WAY)}) >> 1)::BIGINT",
 }
 TOLD = (*OF_NETWORK, *OF_WAY)
-OF_PLAN = {f"{way}-parallel": way for way in WAYS}  # settings by the names that plans have for them
-OTHER_WAYS = {one.name for one in fields(Plan)} - {"data"}
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
 
 
@@ -93,15 +85,14 @@ def _bases(
     connection: DuckDBPyConnection, wide: str, ids: Sequence[int], free: Collection[str]
 ) -> list[str]:
     """Return the names of networks, in the order of their ids, without how they ran."""
-    keys = "to_json([map_keys(params), json_keys(plan)])::VARCHAR"
     connection.execute(
-        f"CREATE OR REPLACE TABLE networks AS SELECT id, {', '.join(OF_NETWORK)}, {keys} AS keys "
-        f"FROM ({wide})"
+        f"CREATE OR REPLACE TABLE networks AS SELECT id, {', '.join(OF_NETWORK)}, "
+        f"to_json(map_keys(settings))::VARCHAR AS keys FROM ({wide})"
     )
     told = connection.execute("SELECT DISTINCT keys FROM networks").fetchall()
-    names = {keys: [n for n in _names(keys) if n not in free] for (keys,) in told}
+    names = {keys: [n for n in loaded(keys) if n not in free] for (keys,) in told}
     every = list(dict.fromkeys(name for some in names.values() for name in some))
-    settings_ = (f", {_setting(name)} AS set_{at}" for at, name in enumerate(every))
+    settings_ = (f", settings[{flat.text(n)}] AS set_{at}" for at, n in enumerate(every))
     of = flat.listed(
         connection.execute(
             f"SELECT id, within, family, keys, {'NULL' if 'batch' in free else 'batch'} AS batch, "
@@ -125,25 +116,6 @@ def _bases(
         for at, name in zip(places, found, strict=True):
             base[at] = name + exchange_name(of["strategy"][at], of["overlap"][at])
     return [base[at] for at in order]
-
-
-def _names(keys: str) -> list[str]:
-    """Return the settings of a network, in order, by the keys of its parameters and its plan."""
-    params, plan = loaded(keys)
-    ways = [f"{one}-parallel" if one in WAYS else one for one in plan if one != "data"]
-    return [*params, "dtype", "phase", "optimizer", "replicas", *ways]
-
-
-def _setting(name: str) -> str:
-    """Return the SQL of a setting as JSON, None where a network has none."""
-    told, of_plan = [f"params[{flat.text(name)}]"], OF_PLAN.get(name, name)
-    if of_plan in OTHER_WAYS:
-        told.insert(0, f"CAST(json_extract(plan, '$.{of_plan}') AS VARCHAR)")
-    if name in ("dtype", "phase", "optimizer"):
-        told.insert(1, f"CAST(to_json({name}) AS VARCHAR)")
-    if name == "replicas":
-        told.insert(1, "coalesce(CAST(json_extract(plan, '$.data') AS VARCHAR), '1')")
-    return f"coalesce({', '.join(told)})"
 
 
 def _how(row: Row, free: Collection[str]) -> Row:

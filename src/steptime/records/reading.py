@@ -5,21 +5,20 @@ It stands apart from the record, so that what only writes records loads no msgsp
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 
 from steptime.core.errors import InputError, one_line, shorten, unknown
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import Plan, Workload, plan_to_json, workload_from_json
+from steptime.core.workload import Plan, Tuning, plan_to_json, workload_from_json
 from steptime.records.record import (
-    AS_IT_STANDS,
     ORIGINS,
     SCHEMA,
     STATUSES,
     Quantity,
     Record,
-    RecordMethod,
 )
 
 MOST_EXAMPLES = 2**53  # of a step
@@ -30,22 +29,7 @@ _OF_SAMPLES = {"run": int, "disturbed": bool}
 # What communication takes may be a difference of two steps, and so below 0 where it is hidden.
 _AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"comm_s"}
 _USUAL_PLAN = plan_to_json(Plan())
-
-_Float = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
-
-
-class _Quantity(msgspec.Struct, omit_defaults=True):
-    value: int | float | None = None
-    low: _Float | None = None
-    high: _Float | None = None
-    samples: list[_Float] = []
-    columns: dict[str, list[Any]] = {}
-
-
-class _Method(msgspec.Struct):
-    name: str
-    version: str
-    options: dict[str, Any] = {}
+_TUNING = vars(Tuning()).keys()
 
 
 class _Workload(msgspec.Struct):
@@ -57,44 +41,39 @@ class _Workload(msgspec.Struct):
     phase: str = "train"
     optimizer: str = "sgd"
     file: str = ""
+    tuning: dict[str, int | float | str] = {}
 
 
-class Line(msgspec.Struct):
+@dataclass(frozen=True)
+class _Line(Record):
     """A record as its line has it, types checked; keys of other names are let be."""
 
-    schema: Annotated[int, msgspec.Meta(ge=1)]
-    origin: str
-    platform: str
-    status: str
-    method: _Method
-    workload: _Workload
-    quantities: dict[str, _Quantity]
-    scope: str = ""
-    cause: str = ""
-    note: str = ""
-    taken_at: str = ""
+    workload: _Workload  # type: ignore[assignment]  # as JSON says it
+    schema: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA
     workload_key: str = ""
-    env: dict[str, Any] = {}
 
 
-_LINES = msgspec.json.Decoder(Line)
+_LINES = msgspec.json.Decoder(_Line)
 _SCHEMAS = msgspec.json.Decoder(dict[str, Any])
 _FIELD = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def line_from_json(table: bytes | Mapping[str, Any]) -> Line:
-    """Return the record of a JSON text, or of JSON values: the one door of records.
+def stored_from_json(table: bytes | Mapping[str, Any]) -> tuple[Record, str]:
+    """Return the record of a JSON text, or of JSON values, and the key of its workload there.
 
-    Raises `ValueError` that names the field and what was expected there, `InputError` for a schema
-    that is newer than this version knows.
+    This is the one door of records. Raises `ValueError` that names the field and what was expected
+    there, `InputError` for a schema that is newer than this version knows.
     """
     try:
         is_text = isinstance(table, bytes)
-        line = _LINES.decode(table) if is_text else msgspec.convert(table, Line)  # type: ignore[arg-type]
+        line = _LINES.decode(table) if is_text else msgspec.convert(table, _Line)  # type: ignore[arg-type]
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         _refuse_newer(table)
         raise ValueError(_reason(error)) from error
+    for name in ("schema", "status"):
+        if name not in vars(line):  # it has no default in a line
+            raise ValueError(f"no '{name}'")
     if line.schema > SCHEMA:
         _refuse_newer({"schema": line.schema})
     for what, value, known in (("origin", line.origin, ORIGINS), ("status", line.status, STATUSES)):
@@ -102,20 +81,50 @@ def line_from_json(table: bytes | Mapping[str, Any]) -> Line:
             raise ValueError(str(unknown(what, value, known)))
     if type(line.env.get("round", 0)) is not int:
         raise ValueError(f"env.round: expected `int`, got {shorten(line.env['round'])}")
-    if any("\0" in name for name in (*line.workload.params, *line.quantities)):
+    if "\0" in "".join((*line.workload.params, *line.quantities)):
         raise ValueError("a name holds a zero byte")
     for name, one in line.quantities.items():
-        if abs(one.value or 0) > LARGEST:
-            raise ValueError(f"quantities.{shorten(name)}.value: {shorten(one.value)} is too large")
-        least = min(filter(None, (one.value, *one.samples)), default=1.0)
-        if name in _AMOUNTS and least < SMALLEST:
-            why = f"{least} is too small" if least > 0 else f"less than 0 {QUANTITIES[name][0]}"
-            raise ValueError(f"quantities.{shorten(name)}: {why}")
-        if one.columns:
-            _check_columns(name, one)
+        stated = one.low is one.high is None and not one.samples and not one.columns
+        if not (stated and SMALLEST <= (one.value or 1) <= LARGEST):  # as most are
+            _check_quantity(name, one)
     if line.workload.plan != _USUAL_PLAN or bool in map(type, line.workload.plan.values()):
         _check_plan(line.workload)
-    return line
+    _check_tuning(line.workload)
+    workload = workload_from_json(msgspec.structs.asdict(line.workload))
+    fields = {**vars(line), "workload": workload}
+    key = fields.pop("workload_key", "")  # a default is not among them
+    return Record(**fields), key or workload.key
+
+
+def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
+    """Return the record of a JSON text, or of JSON values; raises as `stored_from_json`."""
+    return stored_from_json(table)[0]
+
+
+def _check_quantity(name: str, one: Quantity) -> None:
+    """Raise `ValueError` for a number that none can be, and for facts of other samples."""
+    amounts = [*one.samples, *([] if one.value is None else [one.value])]
+    numbers = amounts if one.low is one.high is None else [*amounts, one.low or 0, one.high or 0]
+    if (most := max(map(abs, numbers), default=0)) > LARGEST:
+        raise ValueError(f"quantities.{shorten(name)}: {shorten(most)} is too large")
+    if name in _AMOUNTS and min(amounts, default=1) < SMALLEST:
+        least = min(filter(None, amounts), default=1.0)
+        if least < SMALLEST:
+            why = f"{least} is too small" if least > 0 else f"less than 0 {QUANTITIES[name][0]}"
+            raise ValueError(f"quantities.{shorten(name)}: {why}")
+    if one.columns:
+        _check_columns(name, one)
+
+
+def _check_tuning(workload: _Workload) -> None:
+    """Raise `ValueError` for a fine-tuning that there is not."""
+    if workload.tuning:
+        try:
+            msgspec.convert(workload.tuning, Tuning)
+        except (msgspec.ValidationError, InputError) as error:
+            raise ValueError(f"workload.tuning: {error}") from error
+    for name in workload.tuning.keys() - _TUNING:
+        raise ValueError(str(unknown("key", name, _TUNING, "workload.tuning")))
 
 
 def _check_plan(workload: _Workload) -> None:
@@ -131,18 +140,7 @@ def _check_plan(workload: _Workload) -> None:
         raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
 
 
-def with_key(line: Line) -> Line:
-    """Return a record that has the key of its workload."""
-    if not line.workload_key:
-        line.workload_key = _workload(line).key
-    return line
-
-
-def _workload(line: Line) -> Workload:
-    return workload_from_json(msgspec.structs.asdict(line.workload))
-
-
-def _check_columns(name: str, one: _Quantity) -> None:
+def _check_columns(name: str, one: Quantity) -> None:
     """Raise `ValueError` where facts of samples are of another number or type."""
     for column, held in one.columns.items():
         where = f"quantities.{shorten(name)}.columns.{shorten(column)}"
@@ -173,15 +171,3 @@ def _reason(error: Exception) -> str:
     if missing := _MISSING.fullmatch(said):
         said = f"no '{missing[1]}'"
     return f"{one_line(field_)}: {said}" if field_ else said
-
-
-def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
-    """Return the record of a JSON text, or of JSON values; raises as `line_from_json`."""
-    line = line_from_json(table)
-    quantities = {}
-    for name, one in line.quantities.items():
-        columns = {column: tuple(held) for column, held in one.columns.items()}
-        quantities[name] = Quantity(one.value, tuple(one.samples), one.low, one.high, columns)
-    said = {name: getattr(line, name) for name in (*AS_IT_STANDS, "env")}
-    method = RecordMethod(line.method.name, line.method.version, line.method.options)
-    return Record(method=method, workload=_workload(line), quantities=quantities, **said)

@@ -30,7 +30,7 @@ class Quantity:
     `columns` holds further facts of each sample (its run, disturbances), as long as `samples`.
     """
 
-    value: float | None = None
+    value: int | float | None = None
     samples: tuple[float, ...] = ()
     low: float | None = None
     high: float | None = None

@@ -7,20 +7,17 @@ the peak of the dtype, `roof_fraction` that over the lower of peak and intensity
 `cause` and `note`; `status` is None where nothing was tried, but for a prediction that does not
 fit. What others published stands as measured where nothing was measured (`tried`); `origin` says
 so: measured, published, or predicted where there is a prediction only.
-
-Names are made where a statement asks for them: which settings tell networks apart is known only
-once all networks are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.core.progress import tell
 from steptime.hardware import catalog
 from steptime.records import flat, names, stacks
+from steptime.records.row import ESTIMATE
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -30,7 +27,7 @@ LAST = ("method", "status", "cause", "note", "gpu", "input", "staging", "loaders
 WHY = ("status", "cause", "note")
 OF_CELL = (
     *("folder_rank", "folder", "workload_key", "platform", "exchange", "overlap"),  # say which
-    *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "plan"),
+    *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "settings"),
 )
 PREDICTED = {
     "predicted_s": "numbers['step_s']",
@@ -86,7 +83,8 @@ VIEWS = {
     """,
     "pooled": """
         SELECT cell, t, flatten(list(samples ORDER BY place)) AS every,
-            flatten(list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)) AS every_run
+            flatten(list([(hash(place, r) >> 1)::BIGINT for r in run] ORDER BY place)) AS every_run,
+            list_median(every) AS middle_s
         FROM (SELECT folder_rank, cell, t, unnest(tried) AS place FROM tries WHERE sampled > 1)
             JOIN (SELECT folder_rank, place, samples, run FROM whole WHERE good AND samples_n > 0)
             USING (folder_rank, place)
@@ -104,10 +102,10 @@ VIEWS = {
         SELECT t.t, p, {_TOLD}, {_BOTH}, {_LAST},
             coalesce(t.stack, p.stack) AS stack,
             coalesce(origin, 'predicted') AS origin, predicted_by, first, tried, predicted_at,
-            one, sampled, every, every_run,
+            sampled, if(sampled > 1, shared, one) AS estimate,
             array_to_string(list_filter(hosts, lambda h, i: list_position(hosts, h) = i), ', ')
                 AS host,
-            if(sampled > 1, list_median(every), if(sampled = 1, only_s, stated_s))
+            if(sampled > 1, middle_s, if(sampled = 1, only_s, stated_s))
                 AS measured_s, measured_min_s, examples, mean, runs, samples_n,
             disturbed_share, measured_memory_bytes, {", ".join(PREDICTED)},
             flop / nullif(traffic_bytes, 0) AS intensity
@@ -116,10 +114,11 @@ VIEWS = {
                 OR p.stack = if(t.stack IN $STACKS, t.stack, '{catalog.stack().label}'))
         JOIN (SELECT cell, min(place) AS first FROM whole GROUP BY cell) AS f
             ON f.cell = coalesce(t.cell, p.cell)
-        LEFT JOIN pooled ON pooled.cell = t.cell AND pooled.t = t.t
+        LEFT JOIN pooled_estimates ON pooled_estimates.cell = t.cell AND pooled_estimates.t = t.t
     """,
 }
 """Views over `flat`, each over those before it."""
+HELD = ("tries", "pooled", "pairs")
 
 COLUMNS = {  # of `results`, over `pairs`
     **dict.fromkeys(("model", "family", "batch", "replicas")),
@@ -152,78 +151,65 @@ PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
 ORDER = "ORDER BY folder_rank, first, t, p"
 BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
 ID = "(hash(folder_rank, t, p) >> 1)::BIGINT"
-OF_PARAM = "param "  # what the names of columns of hyperparameters begin with, where stored
-UNNAMED = "NULL::VARCHAR AS name, NULL::VARCHAR AS label"
+AT_ONCE = 50_000  # cells whose samples are in memory
+SQL = f"{VIEWS} {COLUMNS}"  # what results hang on
 
 
-def add(connection: DuckDBPyConnection, params: Mapping[str, str], hold: bool = False) -> None:
-    """Add the view `results`, its names still unknown, with columns of hyperparameters.
+def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
+    """Add the table `results` with columns of hyperparameters, of SQL over `flat`.
 
-    Pairs that are held are made once, in one statement: to plan a statement over all views takes
-    longer than to answer it where records are few.
+    The larger of the views are tables while it is made: they are asked several times.
     """
     known = f"({', '.join(map(flat.text, stacks.known()))})"
-    every = {view: sql.replace("$STACKS", known) for view, sql in VIEWS.items()}
-    if hold:
-        chain = ", ".join(f"{view} AS ({sql})" for view, sql in every.items())
-        connection.execute(f"CREATE TABLE pairs AS WITH {chain} FROM pairs")
-    for view, sql in every.items() if not hold else ():
-        connection.execute(f"CREATE VIEW {view} AS {sql}")
-    _view(connection, params, f"(SELECT *, {UNNAMED} FROM pairs)")
-
-
-def _view(
-    connection: DuckDBPyConnection, params: Mapping[str, str], rows: str, order: str = ORDER
-) -> None:
+    for at, (view, sql) in enumerate(VIEWS.items()):
+        tell("results, steps", at, len(VIEWS) + 1)
+        if view == "pairs":
+            _add_estimates(connection)
+        kind = "TEMP TABLE" if view in HELD else "VIEW"
+        connection.execute(f"CREATE {kind} {view} AS {sql.replace('$STACKS', known)}")
+    tell("results, steps", len(VIEWS), len(VIEWS) + 1)
+    _add_names(connection)
     own = {*COLUMNS, *PLACES, "name", "label"}
     given = {column: made for column, made in params.items() if column.lower() not in own}
     shown: dict[str, str | None] = {**given, "name": None, **COLUMNS, "label": None, **PLACES}
     told = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in shown.items())
     connection.execute(
-        f"CREATE OR REPLACE VIEW results AS SELECT {told} FROM (SELECT *, "
+        f"CREATE TABLE results AS SELECT {told} FROM (SELECT *, "
         "if(estimate.low IS NULL, NULL, least(estimate.low, measured_s)) AS low, "
-        "if(estimate.high IS NULL, NULL, greatest(estimate.high, measured_s)) AS high FROM ("
-        "SELECT *, if(sampled > 1, estimated(every, every_run), one) AS estimate "
-        f"FROM (SELECT * FROM {rows} {order})))"
+        "if(estimate.high IS NULL, NULL, greatest(estimate.high, measured_s)) AS high "
+        f"FROM named) {ORDER}"
     )
+    connection.execute("DROP VIEW named; DROP TABLE names; DROP TABLE pooled_estimates")
+    for view in reversed(VIEWS):
+        connection.execute(f"DROP {'TABLE' if view in HELD else 'VIEW'} {view}")
 
 
-def store(
-    connection: DuckDBPyConnection, params: Mapping[str, str], path: Path, scratch: Path
-) -> None:
-    """Write the rows with their names, without intervals, as Parquet: what needs all records."""
-    tell("results into the cache, steps", 0, 3)
-    connection.execute("CREATE TEMP TABLE held AS FROM tries")
-    connection.execute("CREATE OR REPLACE VIEW tries AS FROM held")
-    pairs = scratch / "pairs.parquet"
-    tell("results into the cache, steps", 1, 3)
-    connection.execute(f"COPY pairs TO {flat.text(str(pairs))}")
+def _add_estimates(connection: DuckDBPyConnection) -> None:
+    """Make the table `pooled_estimates`: what samples of several records say together."""
     connection.execute(
-        f"CREATE OR REPLACE VIEW pairs AS FROM read_parquet({flat.text(str(pairs))})"
+        f"CREATE TEMP TABLE pooled_estimates (cell UBIGINT, t BIGINT, shared {flat.ESTIMATED}, "
+        "middle_s DOUBLE)"
     )
-    connection.execute("DROP VIEW tries; DROP TABLE held")
-    _named(connection)
-    told = "".join(f", {made} AS {flat.name(OF_PARAM + one)}" for one, made in params.items())
-    tell("results into the cache, steps", 2, 3)
-    connection.execute(
-        f"COPY (SELECT * EXCLUDE (params, plan){told} FROM named {ORDER}) TO "
-        f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
-    )
+    ((number,),) = connection.execute("SELECT count(*) FROM pooled").fetchall()
+    if not number:
+        return
+    from steptime.records.statistics import of_samples
+
+    struct = ", ".join(f"{name} := nullif({name}, 'nan')" for name in ESTIMATE)
+    for start in range(0, number, AT_ONCE):
+        held = connection.execute(
+            f"FROM pooled WHERE rowid BETWEEN {start} AND {start + AT_ONCE - 1}"
+        ).fetchnumpy()
+        told = of_samples(*(list(held.pop(name)) for name in ("every", "every_run")))
+        connection.register("found", held | told)
+        connection.execute(
+            "INSERT INTO pooled_estimates SELECT cell, t, "
+            f"if(value = 'nan', NULL, struct_pack({struct})), middle_s FROM found"
+        )
+        connection.unregister("found")
 
 
-def read(connection: DuckDBPyConnection, params: Mapping[str, str], path: str) -> None:
-    """Add the view `results` of what `store` has written."""
-    params = {one: flat.name(OF_PARAM + one) for one in params}
-    _view(connection, params, f"read_parquet({flat.text(path)})", "")
-
-
-def add_names(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
-    """Name the rows of `results`: the shortest that tell them apart (`row.labels`)."""
-    _named(connection)
-    _view(connection, params, "named")
-
-
-def _named(connection: DuckDBPyConnection) -> None:
+def _add_names(connection: DuckDBPyConnection) -> None:
     """Add the view `named`: pairs with their name and label, the shortest that tell them apart."""
     import numpy as np
 
@@ -242,6 +228,6 @@ def _named(connection: DuckDBPyConnection) -> None:
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
     label = f"concat_ws(', ', {', '.join(['name', *telling])})"
     connection.execute(
-        f"CREATE VIEW named AS SELECT * EXCLUDE (id), {label} AS label "
+        f"CREATE TEMP VIEW named AS SELECT * EXCLUDE (id), {label} AS label "
         f"FROM (SELECT *, {ID} AS id FROM pairs) JOIN names USING (id)"
     )

@@ -1,6 +1,6 @@
 """A record as a row: the columns that every table has, and the shortest names of rows.
 
-Tables, pairs, SQL, plots and `run --json` pick from these rows, which `analysis.flat` makes. Keys
+Tables, pairs, SQL, plots and `run --json` pick from these rows, which `rows` makes. Keys
 carry their unit; None is unknown.
 """
 
@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from statistics import median
 from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
@@ -65,14 +64,9 @@ def more_is_better(quantity: str) -> bool:
 
 
 def facts_of(row: Mapping[str, Any]) -> Row:
-    """Return a row of `flat` with its `settings`, of the network and of the step, and `options`."""
-    return {**row, "settings": settings_in(row), "options": json.loads(row["method_options"])}
-
-
-def settings_in(row: Mapping[str, Any]) -> Row:
-    """Return what a row of `flat` is of, as `settings_of` a workload."""
-    params = {name: loaded(value) for name, value in row["params"].items()}
-    return _settings(params, row, loaded(row["plan"]))
+    """Return a row of `flat` with its `settings` and `options` as values."""
+    settings = {name: loaded(value) for name, value in row["settings"].items()}
+    return {**row, "settings": settings, "options": json.loads(row["method_options"])}
 
 
 @lru_cache(1 << 14)
@@ -83,14 +77,12 @@ def loaded(text: str) -> Any:
 
 def settings_of(workload: Workload) -> Row:
     """Return what a workload is of, but its model and batch, in the order in which it is told."""
-    return _settings(workload.settings, vars(workload), plan_to_json(workload.plan))
-
-
-def _settings(params: Mapping[str, Any], step: Mapping[str, Any], plan: Mapping[str, Any]) -> Row:
-    spread = {f"{n}-parallel" if n in WAYS else n: value for n, value in plan.items()}
-    replicas = spread.pop("data", 1)
-    told = {name: step[name] for name in ("dtype", "phase", "optimizer")}
-    return {**params, **told, "replicas": replicas, **spread}
+    step = {name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")}
+    spread = {"replicas": workload.plan.data}
+    for name, value in plan_to_json(workload.plan).items():
+        if name != "data":
+            spread[f"{name}-parallel" if name in WAYS else name] = value
+    return {**workload.settings, **step, **spread}
 
 
 def by_run(samples: Iterable[Item], told: Iterable[int]) -> list[list[Item]]:
@@ -122,7 +114,10 @@ def over(a: float | None, b: float | None) -> float | None:
 
 def headline(quantity: Quantity) -> float | None:
     """Return the one number of a quantity: the median of its samples, or its value."""
-    return median(quantity.samples) if quantity.samples else quantity.value
+    if not quantity.samples:
+        return quantity.value
+    ordered, half = sorted(quantity.samples), len(quantity.samples) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 @lru_cache(64)

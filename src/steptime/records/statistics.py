@@ -46,35 +46,43 @@ def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, 
     return {name: np.concatenate([part[name] for part in parts]) for name in ESTIMATE}
 
 
-def of_arrays(samples: NDArray[Any], runs: NDArray[Any]) -> dict[str, Floats]:
-    """Return `estimates` of as many arrays of samples [s], with the run of each; NaN without any.
+def of_samples(
+    samples: Sequence[Sequence[float] | Floats], runs: Sequence[Sequence[int] | NDArray[Any]]
+) -> dict[str, Floats]:
+    """Return `estimates` of as many lists of samples [s], with the run of each; NaN without any.
 
     An op may rest for a step: where a sample is not above 0, there is no estimate, either.
     """
-    known = np.flatnonzero(~np.ma.getmaskarray(samples))
     every = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
-    if not len(known):
-        return every
-    times, of = (list(np.ma.getdata(column)[known]) for column in (samples, runs))
-    least = _of_each(np.minimum, times)
-    single = _of_each(np.minimum, of) == _of_each(np.maximum, of)
-    above = np.flatnonzero(least > 0)
+    known = [at for at, times in enumerate(samples) if len(times) and min(times) > 0]
     cells = [
-        [times[at]]
-        if single[at] and len(times[at]) == len(of[at])
-        else by_run(times[at], of[at].tolist())
-        for at in above.tolist()
+        [samples[at]] if min(runs[at]) == max(runs[at]) else by_run(samples[at], runs[at])
+        for at in known
     ]
-    known = known[above]
     for name, told in estimates(cells).items():
         every[name][known] = told
     return every
 
 
-def _of_each(function: np.ufunc, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return what a function such as `minimum` gives of each of many arrays, none of them empty."""
-    starts = np.cumsum([0, *map(len, rows[:-1])])
-    return np.asarray(function.reduceat(np.concatenate(rows), starts))
+def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
+    """Return of as many lists of samples [s] their ends, mean, percentiles, and speeds [1/s].
+
+    A speed is one over the mean; its `uncertainty` is the standard error of the speeds of samples,
+    `jitter` their median absolute deviation as that of a normal distribution.
+    """
+    names = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")
+    found = {name: np.full(len(samples), np.nan) for name in names}
+    for places, rows in by_length([np.asarray(one, float) for one in samples]):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            speeds = 1 / rows
+            off = np.abs(speeds - middles(speeds)[:, np.newaxis])
+            told = {"speed": 1 / rows.mean(axis=1), "jitter": 1.4826 * middles(off)}
+            told["uncertainty"] = speeds.std(axis=1) / math.sqrt(rows.shape[1])
+        told |= {"min": rows.min(axis=1), "max": rows.max(axis=1), "mean": rows.mean(axis=1)}
+        told["p5"], told["p95"] = np.quantile(rows, (0.05, 0.95), axis=1)
+        for name, column in told.items():
+            found[name][places] = column
+    return found
 
 
 def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:

@@ -12,24 +12,23 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 
 from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.progress import watched
 from steptime.core.units import counted
-from steptime.records.reading import line_from_json, record_from_json
+from steptime.records.reading import record_from_json, stored_from_json
 from steptime.records.record import DONE, Record, RecordMethod, record_to_json
 
 LOCK = "sweep.lock"
-MARKED = 16  # lines: of every such many a cache knows the place of the first
 MOST_NAMED = 5  # faulty lines of a file
 EMPTY = "holds no records (no line in any *.jsonl file)"
 NONE = "no line of its *.jsonl files is a record"
+Warn = Callable[[str], None]
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 
@@ -152,7 +151,7 @@ def _make(folder: Path) -> bool:
     return True
 
 
-def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) -> list[Record]:
+def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
     """Return all records of `folder`, by file name (which begins with the time) and line.
 
     `warn` gets a line for each torn last line, and one for each file with lines that are no
@@ -163,7 +162,11 @@ def load(folder: Path, warn: Callable[[str], None], *, required: bool = True) ->
     said: list[str] = []
     with readable(folder):
         found = paths(folder, required=required)
-        records = [one for path in watched(found, "files") for one in load_file(path, said.append)]
+        records = [
+            record
+            for path in watched(found, "files")
+            for _, record, _ in lines_of(path, said.append)
+        ]
     if not records and any(b"\n" in path.read_bytes() for path in found):  # more than a torn one
         raise InputError("; ".join([f"{folder}: {NONE}", *said[:1]]))
     for line in said:
@@ -205,12 +208,7 @@ class Faults:
         if len(self.first) < MOST_NAMED:
             self.first.append(f"line {line}: is no record ({reason})")
 
-    def merge(self, later: "Faults") -> None:
-        """Take in the faults of lines further down."""
-        self.number += later.number
-        self.first = [*self.first, *later.first][:MOST_NAMED]
-
-    def tell(self, warn: Callable[[str], None]) -> None:
+    def tell(self, warn: Warn) -> None:
         """Say which lines are left out, if there are any."""
         if self.number == 1:
             warn(f"{self.path}, {self.first[0]}, left out")
@@ -220,62 +218,30 @@ class Faults:
             warn(f"{self.path}: {many}: {'; '.join(self.first)}{more}")
 
 
-def load_file(path: Path, warn: Callable[[str], None]) -> Iterator[Record]:
-    """Yield the records of one file; raises as `load`."""
-    faults = Faults(path)
-    *lines, tail = path.read_bytes().split(b"\n")
-    for number, line in enumerate(watched([*lines, tail] if tail else lines, path.name), start=1):
-        try:
-            yield record_from_json(line)
-        except InputError as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
-        except ValueError as error:
-            if number > len(lines):  # a whole line lacks only its end
-                warn_of_torn(warn, path, number, len(tail))
-            else:
-                faults.add(number, error)
+def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Record, str]]:
+    """Yield where each line of a file begins, its record, its workload's key; raises as `load`."""
+    faults, at = Faults(path), 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield at, *stored_from_json(line)
+            except InputError as error:
+                raise InputError(f"{path}, line {number}: {error}") from error
+            except ValueError as error:
+                if line.endswith(b"\n"):
+                    faults.add(number, error)
+                else:  # a whole line lacks only its end
+                    torn = f"skipped a torn last line ({len(line)} bytes)"
+                    warn(f"{path}, line {number}: {torn}")
+            at += len(line)
     faults.tell(warn)
 
 
-def records_at(
-    paths: Sequence[Path], lines: Collection[int], marks: Sequence[int] = ()
-) -> dict[int, Record]:
-    """Return the records on some lines of files, counted from 1 through all but torn lines.
-
-    With `marks`, the places of every `MARKED`-th line of the first file, these lines are of it.
-    """
-    found, last, wanted = dict[int, Record](), 0, sorted(lines)
-    for at, held in groupby(wanted if marks else (), lambda line: (line - 1) // MARKED):
-        with paths[0].open("rb") as file:
-            file.seek(marks[at])
-            pieces = [file.readline() for _ in range(MARKED)]
-        found |= {line: record_from_json(pieces[line - 1 - at * MARKED]) for line in held}
-    for path in paths:
-        with path.open("rb") as file:
-            for line in file:
-                if len(found) == len(wanted):
-                    return found
-                if line.endswith(b"\n") or is_record(line):
-                    last += 1
-                    if last in lines:
-                        found[last] = record_from_json(line)
-    return found
-
-
-def warn_of_torn(warn: Callable[[str], None], path: Path, number: int, size: int) -> None:
-    """Say that a last line was skipped."""
-    warn(f"{path}, line {number}: skipped a torn last line ({size} bytes)")
-
-
-def is_record(line: bytes) -> bool:
-    """Whether a line is a whole record, be it of a newer schema."""
-    try:
-        line_from_json(line)
-    except InputError:
-        return True  # who reads it says where it is
-    except ValueError:
-        return False
-    return True
+def record_at(path: Path, place: int) -> Record:
+    """Return the record whose line begins at this byte of a file."""
+    with path.open("rb") as file:
+        file.seek(place)
+        return record_from_json(file.readline())
 
 
 @contextmanager

@@ -1,97 +1,104 @@
-"""Folders of records as the tables of a database in memory: what `Data` and `query` ask."""
+"""Folders of records as one table of a database in memory: what `Data` and `query` ask.
+
+The JSON lines are the truth. Rows of a large folder are kept as a Parquet in `.cache` beside them,
+and its results as another. These can be thrown away at any time: they are known by name, size and
+times of the files, by their own size, and by the version that made them, and what does not fit is
+made again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
+from steptime import __version__
+from steptime.core.errors import InputError
+from steptime.core.files import own_caches, replacing
 from steptime.core.scratch import temporary
-from steptime.records import cache, flat, results_sql, store
+from steptime.records import flat, results_sql, store
 from steptime.records.record import Record
+from steptime.records.rows import Kinds, stored_in, write_rows
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
-_ASKED = """
-    SELECT tree->>'$..table_name', tree->>'$..column_names[*]', tree->>'$..class'
-    FROM (SELECT json_serialize_sql(?::VARCHAR) AS tree)
-"""
+FORMAT = f"{__version__} {hashlib.sha256(f'{flat.TYPES} {results_sql.SQL}'.encode()).hexdigest()}"
+FOLDER = ".cache"
+LEAST_BYTES = 1 << 20  # a smaller folder is read as it stands
+MEMORY = "25%"  # of the machine's, for a database
+IN_USE_S = 600.0  # that a command may go on reading what another has replaced
+
+
+class FolderRows(NamedTuple):
+    """Rows of a folder for SQL, the kinds of names, and where its cache is, if it has one."""
+
+    sql: str
+    params: Kinds
+    others: Kinds
+    parquet: Path | None = None
 
 
 class Tables:
     """A database with the view `records` over folders of records; it ends with this object.
 
     `flat` is what lies below: rows with maps of quantities and hyperparameters, samples, and the
-    `place` of each record in its folder. `params` has the kinds of hyperparameters, `others` those
-    of quantities that are no columns of every table, `files` the caches that are read.
+    `place` of each record in its folder. `columns` has the SQL over `flat` of those of `records`,
+    `param_columns` the column of each hyperparameter, `files` the caches that are read.
     """
 
     def __init__(
         self, folders: Sequence[Source], warn: Callable[[str], None], model: str = ""
     ) -> None:
-        scratch = temporary()
-        self.connection = cache.connected(scratch)
-        finalize(self, _end, self.connection, scratch)
+        self._scratch = temporary()
+        self.connection = connected(self._scratch)
+        finalize(self, _end, self.connection, self._scratch)
         rows = [
-            self._rows(f"lines_{number}", held, scratch, warn)
-            for number, (_, held) in enumerate(folders)
+            self._rows(f"lines_{number}", held, warn) for number, (_, held) in enumerate(folders)
         ]
-        self.params = flat.merged([one.params for one in rows])
-        self.others = flat.merged([one.others for one in rows])
-        self.files = [file for one in rows for file in one.files]
-        self.marks = [one.marks for one in rows]
+        params = flat.merged([one.params for one in rows])
+        others = flat.merged([one.others for one in rows])
+        self.files = [str(one.parquet) for one in rows if one.parquet]
         told = " UNION ALL BY NAME ".join(
             f"SELECT *, {flat.text(name)} AS folder, {rank} AS folder_rank, "
-            f"{rank << 52} + place AS seq FROM ({one.sql})"
+            f"{f'{rank << 52} + ' if rank else ''}place AS seq {one.sql}"
             for rank, ((name, _), one) in enumerate(zip(folders, rows, strict=True))
         )
         only = f" WHERE starts_with(model, {flat.text(model)})" if model else ""
         self.connection.execute(f"CREATE VIEW flat AS FROM ({told}){only}")
-        self.param_columns = flat.param_columns(self.params, self.others)
-        self.columns = flat.columns_of(self.params, self.others) | {"folder": "folder"}
+        self.param_columns = flat.param_columns(params, others)
+        self.columns = flat.columns_of(params, others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
-        self._typed = {column: self.columns[column] for column in self.param_columns.values()}
-        self._folders, self._scratch = [name for name, _ in folders], scratch
-        self._state = [one.state for one in rows]
-        self._can_be_stored, self._stored = bool(self.files) and not model, ""
-        self._has_results = self._is_named = False
-        if len(folders) == 1:
-            self._store()
+        self._kept = rows[0].parquet if len(rows) == 1 and not model else None
+        self._name, self._has_results = folders[0][0], False
 
-    def named(self, sql: str) -> None:
-        """See to it that a statement over `results` finds them, and names where it asks for any."""
-        ((tables, columns, kinds),) = self.connection.execute(_ASKED, [sql]).fetchall()
-        if "results" not in tables:
+    def add_results(self) -> None:
+        """Add the table `results`; that of one large folder is kept, too."""
+        if self._has_results:
             return
-        if not self._has_results:
-            self._store()
-            if self._stored:
-                results_sql.read(self.connection, self._typed, self._stored)
-            else:
-                results_sql.add(self.connection, self._typed, hold=True)
-            self._has_results, self._is_named = True, bool(self._stored)
-        if not self._is_named and ("STAR" in kinds or {"name", "label"} & {*columns}):
-            self._is_named = True
-            results_sql.add_names(self.connection, self._typed)
+        typed = {column: self.columns[column] for column in self.param_columns.values()}
+        if not self._kept:
+            results_sql.add(self.connection, typed)
+        else:
 
-    def _store(self) -> None:
-        """See to it that of large files what needs all their records is made once, too."""
-        if not self._can_be_stored or self._stored:
-            return
+            def make(to: Path) -> None:
+                results_sql.add(self.connection, typed)
+                self.connection.execute(f"COPY results TO {_parquet(to)}; DROP TABLE results")
 
-        def make(path: Path) -> None:
-            results_sql.add(self.connection, self._typed)
-            results_sql.store(self.connection, self._typed, path, self._scratch)
-
-        state = f"{(self._folders, self._state)} {results_sql.VIEWS}"  # other views: other results
-        stored = cache.kept(Path(self.files[0]).parent, self._scratch, state, make)
-        self._stored = str(stored)
-        self.files.append(self._stored)
+            name = f"results-{_mark(self._name)[:8]}-{self._kept.stem.removeprefix('rows-')}"
+            path, _ = kept(self._kept.parent, name, make)
+            self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
+            self.files.append(str(path))
+        self._has_results = True
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""
@@ -99,12 +106,138 @@ class Tables:
         return f"SELECT {', '.join(f'{made} AS {flat.name(n)}' for n, made in told)} FROM flat"
 
     def _rows(
-        self, table: str, held: Path | Sequence[Record], scratch: Path, warn: Callable[[str], None]
-    ) -> cache.FlatRows:
-        if isinstance(held, Path):
-            with store.readable(held):
-                return cache.rows_of(self.connection, table, held, scratch, warn)
-        return cache.rows_of_records(self.connection, table, held, scratch)
+        self, table: str, held: Path | Sequence[Record], warn: Callable[[str], None]
+    ) -> FolderRows:
+        """Return the rows of a folder, or of records at hand, in their order.
+
+        `warn` gets a line for each torn last line, and for what is left out. Raises `InputError` as
+        `store.load` does.
+        """
+        source = self._scratch / f"{table}.jsonl"
+        if not isinstance(held, Path):
+            every = ((place, one, one.workload.key) for place, one in enumerate(held))
+            return self._table(table, source, *write_rows(every, source)[1:])
+        with store.readable(held):
+            files = store.paths(held)
+            stamps = {path.name: stamp_of(path) for path in files}
+            size = sum(stamp[0] for stamp in stamps.values())
+
+            def read() -> tuple[int, dict[str, Any]]:
+                said: list[str] = []
+                number, longest, params, others = write_rows(stored_in(files, said.append), source)
+                if not number and size:
+                    raise InputError("; ".join([f"{held}: {store.NONE}", *said[:1]]))
+                return longest, {"params": params, "others": others, "said": said}
+
+            def make(to: Path) -> dict[str, Any]:
+                longest, about = read()
+                rows = flat.read(str(source), longest)
+                self.connection.execute(f"COPY ({rows}) TO {_parquet(to)}")
+                source.unlink()
+                return about
+
+            if size < LEAST_BYTES:
+                longest, about = read()
+                rows = self._table(table, source, longest, about["params"], about["others"])
+            else:
+                path, about = self._kept_rows(held, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
+                sql = f"FROM {flat.text(str(path))}"
+                rows = FolderRows(sql, about["params"], about["others"], path)
+        for line in about["said"]:
+            warn(line)
+        return rows
+
+    def _table(
+        self, table: str, source: Path, longest: int, params: Kinds, others: Kinds
+    ) -> FolderRows:
+        self.connection.execute(f"CREATE TABLE {table} AS {flat.read(str(source), longest)}")
+        source.unlink()
+        return FolderRows(f"FROM {table}", params, others)
+
+    def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
+        """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""
+        mark = _mark(str(folder.resolve()))[:16]
+        for place in (folder / FOLDER, own_caches() / mark, self._scratch):
+            with suppress(OSError):
+                place.mkdir(parents=True, exist_ok=True)
+                return kept(place, name, make)
+        raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
+
+
+def kept(
+    folder: Path, name: str, make: Callable[[Path], dict[str, Any] | None]
+) -> tuple[Path, dict[str, Any]]:
+    """Return a Parquet among caches, and what `make` said of it, made where absent.
+
+    Others of its kind go, but those that a command may still read.
+    """
+    path, known = folder / f"{name}.parquet", folder / f"{name}.json"
+    about = _told(known, path)
+    if about is None:
+        with _alone(folder):
+            if (about := _told(known, path)) is None:
+                with replacing(path) as to:
+                    about = make(to) or {}
+                text = json.dumps({"format": FORMAT, "stamp": stamp_of(path), "about": about})
+                with replacing(known) as to:
+                    to.write_text(json.dumps({"of": _mark(text), "told": text}), encoding="utf-8")
+                for other in {*folder.glob(f"{name.partition('-')[0]}-*")} - {path, known}:
+                    if other.stat().st_mtime < path.stat().st_mtime - IN_USE_S:
+                        other.unlink()
+    return path, about
+
+
+def _told(known: Path, parquet: Path) -> dict[str, Any] | None:
+    """Return what is said of a Parquet that is as it was made, None for what others wrote."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        table = json.loads(known.read_text(encoding="utf-8"))
+        if table["of"] == _mark(str(table["told"])):
+            told = json.loads(table["told"])
+            if (told["format"], told["stamp"]) == (FORMAT, stamp_of(parquet)):
+                return dict(told["about"])
+    return None
+
+
+def stamp_of(path: Path) -> list[int]:
+    """Return what changes with every write to a file: size, times, and which file it is."""
+    told = path.stat()
+    return [told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for other processes that fill this cache; where there are no locks, go ahead."""
+    with (folder / "lock").open("w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            for left in folder.glob(".*"):  # by a command that was killed
+                left.unlink()
+        yield
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parquet(path: Path) -> str:
+    """Return where COPY writes, and how; at most as many rows at once as are read for a few."""
+    return f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
+
+
+def threads() -> int:
+    """Return how many threads may work on records at once: one on each CPU that is allowed."""
+    allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def connected(scratch: Path) -> DuckDBPyConnection:
+    """Return a database that keeps to a part of the memory; what it lacks goes to `scratch`."""
+    import duckdb
+
+    connection = duckdb.connect()
+    connection.execute("SET temp_directory = ?", [str(scratch)])
+    connection.execute("SET memory_limit = ?", [MEMORY])
+    return connection
 
 
 def _end(connection: DuckDBPyConnection, scratch: Path) -> None:

@@ -11,9 +11,9 @@ from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
 from steptime.core.table import Table
-from steptime.records.cache import threads
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
+from steptime.records.tables import threads
 from steptime.reports.charts import Spec, draw
 from steptime.reports.networks import MOST, details, most_telling
 

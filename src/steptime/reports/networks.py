@@ -49,7 +49,8 @@ SORTED_BY = {"interval_95": "measured_low_s"}
 URGENCY = """
     ORDER BY
         status IS NULL OR status = 'ok', abs(ln(ratio::DOUBLE)) DESC NULLS LAST,
-        measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST
+        measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST,
+        folder, coalesce(tried[1], predicted_at)
     LIMIT ?
 """
 
@@ -130,7 +131,7 @@ def _records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record
         asked = [
             one for at in places for one in (*(rows[at]["tried"] or ()), rows[at]["predicted_at"])
         ]
-        held = data.whole(data.names.index(folder), filter(None, asked))
+        held = data.whole(data.names.index(folder), {*asked} - {None})
         for at in places:
             tried = [held[one] for one in rows[at]["tried"] or ()]
             made[at] = tried, held.get(rows[at]["predicted_at"])

@@ -87,9 +87,9 @@ def _arranged(
 
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
-    alike = {**dict.fromkeys(("dtype", "phase", "optimizer"), ""), "plan": "{}"}
     # networks that differ by what they are alone
-    names = network_names([{**facts_of({**bar, **alike}), "batch": None} for bar in bars])
+    alone = [facts_of({**bar, "settings": bar["params"], "batch": None}) for bar in bars]
+    names = network_names(alone)
     by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
     words = "{model}|{how}|{gpu_type}|{had}"

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from steptime.core.units import seconds
-from steptime.records.cache import RANK
 from steptime.records.data import Data
 from steptime.records.names import TOLD, hashed
 from steptime.records.record import Record
@@ -35,10 +34,9 @@ def chart(data: Data) -> style.Spec:
     told = dict.fromkeys(one for one in (*TOLD, *BESIDES) if one != "within")
 
     def chosen(ids: Sequence[int]) -> str:
-        lines = str([one % RANK for one in ids])[1:-1]  # what a large file is sorted by
         return (
             f"SELECT seq AS place, seq AS id, 0 AS within, {', '.join(told)} FROM flat "  # noqa: S608  # ours
-            f"WHERE line IN ({lines}) AND seq IN ({str(ids)[1:-1]})"
+            f"WHERE seq IN ({str(ids)[1:-1]})"
         )
 
     ids, told_ = data.names_of(hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
