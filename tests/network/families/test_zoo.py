@@ -34,6 +34,8 @@ NEW = (
     "squeezenet1_1",
     "mobilenet_v1",
     "mobilenet_v2",
+    "efficientnet_b0",
+    "convnext_tiny",
 )
 
 
@@ -174,6 +176,8 @@ def test_multiply_adds_by_hand(name: str, count: int) -> None:
         ("squeezenet1_1", 0.349e9),  # the same
         ("mobilenet_v1", 569e6),  # Howard et al. 2017, table 4
         ("mobilenet_v2", 300e6),  # Sandler et al. 2018, table 4
+        ("efficientnet_b0", 0.386e9),  # torchvision's table of its models
+        ("convnext_tiny", 4.456e9),  # the same
     ],
 )
 def test_multiply_adds_are_the_published_ones(name: str, published: float) -> None:
@@ -252,6 +256,27 @@ def test_densenet_for_cifar_by_hand() -> None:
                 "Conv2d_5_pointwise/relu": (256, 28, 28),
                 "Conv2d_11_pointwise/relu": (512, 14, 14),
                 "Conv2d_13_pointwise/relu": (1024, 7, 7),
+            },
+        ),
+        (
+            "efficientnet_b0",  # Tan, Le 2019, table 1
+            {
+                "block1/project/conv2d": (16, 112, 112),
+                "block3/add": (24, 56, 56),
+                "block5/add": (40, 28, 28),
+                "block8/add": (80, 14, 14),
+                "block11/add": (112, 14, 14),
+                "block15/add": (192, 7, 7),
+                "head/silu": (1280, 7, 7),
+            },
+        ),
+        (
+            "convnext_tiny",  # Liu et al. 2022, table 9
+            {
+                "stage1/block3/add": (96, 56, 56),
+                "stage2/block3/add": (192, 28, 28),
+                "stage3/block9/add": (384, 14, 14),
+                "stage4/block3/add": (768, 7, 7),
             },
         ),
         (
