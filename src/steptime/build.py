@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.ranges import LARGEST, pairs, whole_number
+from steptime.core.ranges import LARGEST, amount, pairs, whole_number
 from steptime.core.table import picked
-from steptime.core.workload import NO_OPTIMIZER, OPTIMIZERS, PHASES, Plan, Workload
+from steptime.core.workload import (
+    LORA_ON,
+    NO_OPTIMIZER,
+    OPTIMIZERS,
+    PHASES,
+    WHOLE,
+    Plan,
+    Tuning,
+    Workload,
+    tuning_to_json,
+)
 from steptime.formats import (
     ENDINGS,
     format_of,
@@ -34,6 +44,7 @@ from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
+from steptime.network.tuning import tuned
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -224,6 +235,7 @@ def make_workload(
     phase: str = "train",
     optimizer: str = "sgd",
     replicas: object = 1,
+    tuning: Tuning = WHOLE,
 ) -> Workload:
     """Return the checked workload of a chosen network; raises `InputError` for what does not fit.
 
@@ -248,8 +260,31 @@ def make_workload(
         file=choice.file,
         sha256=choice.sha256,
         allow_unknown=choice.allow_unknown,
+        tuning=tuning,
         code=choice.code,
     )
+
+
+def make_tuning(
+    lora: str | None = None, weights: str | None = None, train: str | None = None
+) -> Tuning:
+    """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
+
+    `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
+    `train` a pattern of the names of weights that are trained.
+    """
+    said: dict[str, Any] = {}
+    if lora is not None:
+        text = lora if "=" in lora else f"r={lora}"
+        given = pairs(text.split(","), "--lora")
+        for key in given:
+            one_of("key", key, ("r", "on", "dropout"), "--lora")
+        said = {
+            "rank": whole_number(given.get("r", "16"), "--lora r"),
+            "on": given.get("on", LORA_ON[0]),
+        }
+        said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
+    return Tuning(**said, weights=weights or "", train=train or "")
 
 
 @lru_cache(maxsize=64)
@@ -268,7 +303,7 @@ def _built(text: str) -> Graph:
     for name, spec in builder.tensors.items():
         if spec.size_bytes > LARGEST:
             raise InputError(f"{table['model']}: tensor '{name}' has more than 2^53 bytes")
-    return builder.graph(output)
+    return tuned(builder.graph(output), Tuning(**table["tuning"]))
 
 
 def build(workload: Workload) -> Graph:
@@ -277,7 +312,8 @@ def build(workload: Workload) -> Graph:
     In training its output is the loss. Raises `InputError` where the sizes do not fit together.
     """
     table = picked(workload, "model params dtype phase file sha256 allow_unknown")
-    return _built(json.dumps(table | {"batch": workload.batch_per_replica}))
+    table |= {"batch": workload.batch_per_replica, "tuning": tuning_to_json(workload.tuning)}
+    return _built(json.dumps(table))
 
 
 def build_step(workload: Workload) -> Graph:

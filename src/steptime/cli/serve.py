@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command
-from steptime.cli.options import File, Text, optional, whole
+from steptime.core.question import File, Text, optional, question, whole
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
 from steptime.prediction import DEFAULT
+from steptime.questions import options
 from steptime.questions.plan.answer import held
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
@@ -60,7 +59,7 @@ class LoadOptions:
     accept: Text = optional("W", "Chance of each to be right, such as 0.7.")
 
 
-@command(long="pricing the layers of the network")
+@question(long="pricing the layers of the network")
 def serve(
     model: options.Model,
     device: options.Device,

@@ -72,11 +72,12 @@ class OpCase(NamedTuple):
 class Graph:
     """A network, every shape known.
 
-    `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained
-    (running statistics, position tables), `outputs` are what a step gives. In training the only
-    output is the loss, a scalar. Of a network read from a file `source` is what a method that knows
-    such files needs of it beside the ops, and `unmodelled` names its layers of unknown type, which
-    pass their input on. `remarks` are what else a reader must know of how the network was read.
+    `inputs` are fed by the user, `weights` are trained, `buffers` are kept but not trained (running
+    statistics, position tables, and weights that a fine-tuning has `frozen`), `outputs` are what a
+    step gives. In training the only output is the loss, a scalar. Of a network read from a file
+    `source` is what a method that knows such files needs of it beside the ops, and `unmodelled`
+    names its layers of unknown type, which pass their input on. `remarks` are what else a reader
+    must know of how the network was read.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Graph:
     source: tuple[object, ...] = ()
     unmodelled: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int | None:

@@ -110,6 +110,59 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {key: table[key] for key in table if key in _OF_OLD or table[key] != usual[key]}
 
 
+FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
+LORA_ON = ("attention", "linear", "all")  # or names of products, `q+v`
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What of a network is trained, and how the rest is kept; by default all of it is trained.
+
+    LoRA of `rank` (0: none) stands beside the products `on`, with a share of `dropout` before it;
+    then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
+    Frozen weights of products are kept as `weights`, a name of `FEW_BITS`: 4 bits with a float32
+    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. Raises `InputError` for other values.
+    """
+
+    rank: int = 0
+    on: str = "attention"
+    dropout: float = 0.0
+    weights: str = ""
+    train: str = ""
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or not 0 <= self.dropout < 1:
+            raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
+        if self.weights and self.weights not in FEW_BITS:
+            raise unknown("weights", self.weights, FEW_BITS)
+        if self.weights and not self.freezes:
+            raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
+
+    @property
+    def freezes(self) -> bool:
+        """Whether some weights are frozen."""
+        return bool(self.rank or self.train)
+
+    @property
+    def text(self) -> str:
+        """What people call it: `LoRA r=16 on attention, nf4 weights`, "" where all is trained."""
+        dropped = f", dropout {self.dropout:g}" if self.dropout else ""
+        said = {
+            f"LoRA r={self.rank} on {self.on}{dropped}": self.rank,
+            f"{self.weights} weights": self.weights,
+            f"training {self.train}": self.train,
+        }
+        return ", ".join(text for text, holds in said.items() if holds)
+
+
+WHOLE = Tuning()
+
+
+def tuning_to_json(tuning: Tuning) -> dict[str, Value]:
+    """Return what a fine-tuning says beyond its defaults."""
+    return {key: value for key, value in vars(tuning).items() if value != vars(WHOLE)[key]}
+
+
 @dataclass(frozen=True)
 class Workload:
     """One cell of a sweep. `params` holds the hyperparameters, but for details at their defaults.
@@ -117,8 +170,9 @@ class Workload:
     In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
     has the file's name as `model` and the hash of its content as `sha256`; `file` says where it
     lies, which is not part of the key. `allow_unknown` lets its layers of unknown type pass their
-    input on. `code` is the Python file and the name in it that a person asked for: a backend may
-    run these and no others; no file of data says them, so they are not among the JSON values.
+    input on. `tuning` says what of it is trained. `code` is the Python file and the name in it that
+    a person asked for: a backend may run these and no others; no file of data says them, so they
+    are not among the JSON values.
     """
 
     model: str
@@ -131,6 +185,7 @@ class Workload:
     file: str = ""
     sha256: str = ""
     allow_unknown: bool = False
+    tuning: Tuning = WHOLE
     code: str = field(default="", compare=False)
 
     @property
@@ -174,6 +229,8 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
         "optimizer": workload.optimizer,
         "plan": plan_to_json(workload.plan),
     }
+    if workload.tuning != WHOLE:
+        table["tuning"] = tuning_to_json(workload.tuning)
     return table | ({"file": workload.file} if workload.file else {})
 
 
@@ -184,4 +241,5 @@ def workload_from_json(table: Mapping[str, Any]) -> Workload:
     if table.get("file"):
         of_file = {name: params.pop(name) for name in ("sha256", "allow_unknown") if name in params}
     said = {**table, "params": params, "plan": Plan(**table["plan"]), "code": ""}  # never of data
+    said["tuning"] = Tuning(**(table.get("tuning") or {}))
     return Workload(**said, **of_file)

@@ -21,7 +21,8 @@ class Execution(NamedTuple):
     is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask; one that
     `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
-    kernel), by `kernels` beside these. All of this holds for ops whose attribute `when` is true
+    kernel), by `kernels` beside these. An op `keeps` so many sizes of its first input for its
+    gradient beside what the op table says. All of this holds for ops whose attribute `when` is true
     ("": for all).
     """
 
@@ -35,6 +36,7 @@ class Execution(NamedTuple):
     causal_flop: float = 1.0
     skips_window: bool = False
     scores: float = 0.0
+    keeps: float = 0.0
     when: str = ""
     source: str = ""
 

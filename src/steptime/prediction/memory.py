@@ -8,6 +8,7 @@ from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
+from steptime.network.ops.execution import execution_of
 
 MIB = 2**20
 # c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB
@@ -108,6 +109,18 @@ def _taken(pools: list[int]) -> int:
     return pools[2] + sum(-(-held // segment) * segment for held, segment in few)
 
 
+def kept_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
+    """Return the bytes of what a stack keeps for gradients beyond the op table, by saved tensor."""
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        keeps = execution_of(op, stack).keeps
+        if keeps and len(op.outputs) > 1:
+            *_, saved = op.outputs
+            more = keeps * graph.tensors[op.inputs[0]].size_bytes
+            found[saved] = graph.tensors[saved].size_bytes + round(more)
+    return found
+
+
 class Moment(NamedTuple):
     """The worst moment of a step: when it is, and what its tensors are for, in bytes.
 
@@ -142,7 +155,7 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
             what.setdefault(name, part if op.part == "forward" else "temporaries")
     for names, part in ((graph.inputs, "inputs"), (graph.weights, "weights")):
         what |= dict.fromkeys(names, part)
-    what |= dict.fromkeys(graph.buffers, "state")
+    what |= dict.fromkeys(graph.buffers, "state") | dict.fromkeys(graph.frozen, "weights")
     parts = dict.fromkeys(PARTS, 0)
     for name in lives_now:
         parts[what[name]] += own[name]

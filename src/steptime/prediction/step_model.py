@@ -30,7 +30,14 @@ from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, stack_of
-from steptime.prediction.memory import Moment, Needs, blocks_bytes, needs_of, worst_moment
+from steptime.prediction.memory import (
+    Moment,
+    Needs,
+    blocks_bytes,
+    kept_sizes,
+    needs_of,
+    worst_moment,
+)
 from steptime.prediction.method import Method
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
@@ -242,8 +249,8 @@ class StepModel:
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
-        types = self.workload.dtype, self.stack.master_weights
-        return sizes_of(self.graph(batch), self.said, *types)
+        types, graph = (self.workload.dtype, self.stack.master_weights), self.graph(batch)
+        return kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types)
 
     def living(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""

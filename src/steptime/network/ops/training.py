@@ -19,6 +19,10 @@ class _Tape:
         self.tensors = dict(graph.tensors)
         self.ops: list[Op] = []
         self.grads: dict[str, str] = {}
+        untrained = set(graph.frozen)
+        self.wide = {  # casts of frozen weights, which nothing keeps for the gradient
+            op.outputs[0]: op for op in graph.ops if op.kind == "cast" and op.inputs[0] in untrained
+        }
 
     def append(
         self, name: str, kind: str, inputs: Names, attrs: Mapping[str, Attr], part: Part, of: str
@@ -102,6 +106,8 @@ def _differentiate(
     if rule is None:
         raise ValueError(f"op '{op.name}' of kind '{op.kind}' has no gradient")
 
+    op = _read_again(op, tape)
+
     def emit(kind: str, inputs: tuple[str, ...], suffix: str, **attrs: Attr) -> tuple[str, ...]:
         return tape.append(f"{op.name}/{suffix}", kind, inputs, attrs, "backward", op.name)
 
@@ -115,6 +121,22 @@ def _differentiate(
             if tape.tensors[part].dtype != dtype:  # of a sum of two types, the wider one's
                 (grad,) = emit("cast", (part,), f"grad_cast{i or ''}", dtype=dtype)
             tape.add_grad(name, grad, op.name)
+
+
+def _read_again(op: Op, tape: _Tape) -> Op:
+    """Return a product as its gradient reads it: weights of few bits are made wide once more.
+
+    Its input lives until then: bitsandbytes keeps it whether it is needed or not (`MatMul4Bit` in
+    `autograd/_functions.py`).
+    """
+    cast = tape.wide.get(op.inputs[1]) if len(op.inputs) > 1 else None
+    if cast is None:
+        return op
+    x, *_ = op.inputs
+    how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
+    tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
+    again = f"{cast.name}_again", "cast", cast.inputs, cast.attrs
+    return replace(op, inputs=(x, *tape.append(*again, "backward", op.name), *op.inputs[2:]))
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:

@@ -1,0 +1,181 @@
+"""Fine-tuning as a change of the graph: what is frozen, adapters beside products, few-bit weights.
+
+A frozen weight is a buffer: it has no gradient, no state and no update, and what is read only for
+its gradient is not kept. LoRA (Hu et al. 2021, section 4.1) adds to a product x W^T the small ones
+(x A^T) B^T, scaled; the data gradient of the frozen product stays. Weights of few bits (Dettmers et
+al. 2023, section 3) are made wide before each product that reads them, in either pass, and dropped.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from math import ceil
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.core.workload import FEW_BITS, Tuning
+from steptime.network.ops import OPS
+
+BLOCK = 64  # weights that share a float32 scale
+SCALES = 256  # of these that share another, where they are quantised, too
+SCALE = 2.0  # alpha over rank; its value costs nothing
+_ATTENTION = re.compile(r"(?i)(^|[/._])\w*(attn|attention)\w*([/._]|$)")
+
+
+def tuned(graph: Graph, tuning: Tuning) -> Graph:
+    """Return a forward graph under a fine-tuning: the same output, other weights trained.
+
+    Raises `InputError` where nothing is trained.
+    """
+    if tuning == Tuning():
+        return graph
+    trained = {
+        name
+        for name in graph.weights
+        if not tuning.freezes or (tuning.train and fnmatchcase(name, tuning.train))
+    }
+    if tuning.train and not trained:
+        few = ", ".join(graph.weights[:3])
+        raise InputError(f"--train {shorten(tuning.train)}: no weight is named so; some are {few}")
+    frozen = [name for name in graph.weights if name not in trained]
+    changed = _Changed(graph, tuning, frozen)
+    for op in graph.ops:
+        changed.append(op)
+    if not (trained or changed.adapters):
+        raise InputError(f"--lora on={tuning.on}: {graph.name} has no such product; on=all has all")
+    buffers = (*graph.buffers, *frozen, *changed.scales)
+    return replace(
+        graph,
+        tensors=changed.tensors,
+        ops=tuple(changed.ops),
+        weights=(*(name for name in graph.weights if name in trained), *changed.adapters),
+        outputs=tuple(changed.name_of.get(name, name) for name in graph.outputs),
+        buffers=buffers,
+        frozen=(*frozen, *changed.scales),
+    )
+
+
+def head_of(graph: Graph) -> str:
+    """Return the name of the product that makes the logits, "" where none does."""
+    makers = {name: op for op in graph.ops for name in op.outputs}
+    op = makers.get(graph.outputs[0])
+    while op and op.kind in _BEHIND:
+        op = makers.get(op.inputs[0])
+    return op.name if op and op.kind == "linear" else ""
+
+
+_BEHIND = ("cross_entropy", "cast", "bias", "reshape", "slice", "mean")  # a head
+
+
+def adapts(op: Op, on: str, head: str) -> bool:
+    """Whether LoRA stands beside an op: `attention`, `linear` (but for the head), `all`, or names.
+
+    Names, `q+v`, are parts of the op's path, as they are or with `_proj` behind.
+    """
+    if op.kind != "linear":
+        return False
+    parts = set(re.split(r"[/.]", op.name))
+    known = {
+        "all": True,
+        "linear": op.name != head,
+        "attention": bool(_ATTENTION.search(op.name)),
+    }
+    return known.get(on, any({name, f"{name}_proj"} & parts for name in on.split("+")))
+
+
+class _Changed:
+    """The graph while ops are added to it; `name_of` are results that later ops read instead."""
+
+    def __init__(self, graph: Graph, tuning: Tuning, frozen: Iterable[str]) -> None:
+        self.tuning, self.tensors = tuning, dict(graph.tensors)
+        self.ops: list[Op] = []
+        self.adapters: list[str] = []
+        self.scales: list[str] = []
+        self.name_of: dict[str, str] = {}
+        self.head = head_of(graph)
+        self.source = {
+            op.outputs[0]: op.inputs[0]
+            for op in graph.ops
+            if op.kind == "cast" or OPS[op.kind].storage == "view"
+        }
+        self.few: set[str] = set()  # weights that are kept in few bits
+        if tuning.weights:
+            read = {self._weight(op) for op in graph.ops if op.name != self.head}
+            tied = {self._weight(op) for op in graph.ops if op.name == self.head}
+            self.few = (read & set(frozen)) - tied
+            for weight in sorted(self.few):
+                self._quantise(weight)
+
+    def _weight(self, op: Op) -> str:
+        """Return the weight of a product, "" of another op."""
+        weight = op.inputs[1] if op.kind == "linear" else ""
+        while weight in self.source:
+            weight = self.source[weight]
+        return weight
+
+    def _quantise(self, weight: str) -> None:
+        spec = self.tensors[weight]
+        blocks = ceil(spec.size / BLOCK)
+        scales = {f"{weight}/scale": TensorSpec((blocks,), "float32")}
+        if self.tuning.weights == "nf4-dq":
+            scales = {
+                f"{weight}/scale": TensorSpec((blocks,), "int8"),
+                f"{weight}/scale_of_scales": TensorSpec((ceil(blocks / SCALES),), "float32"),
+            }
+        self.tensors |= {**scales, weight: TensorSpec(spec.shape, FEW_BITS[self.tuning.weights])}
+        self.scales += scales
+
+    def append(self, op: Op) -> None:
+        """Append an op of the network, and what stands before and beside it."""
+        if op.kind == "cast" and op.inputs[0] in self.few:
+            return  # made wide before each product
+        weight = self._weight(op)
+        inputs = [self.name_of.get(name, name) for name in op.inputs]
+        if weight in self.few:
+            x = self.tensors[inputs[0]]
+            wide = TensorSpec(self.tensors[weight].shape, x.dtype)
+            inputs[1] = self._op(f"{op.name}/wide", "cast", (weight,), wide)
+        op = replace(op, inputs=tuple(inputs))
+        self.ops.append(op)
+        if self.tuning.rank and adapts(op, self.tuning.on, self.head):
+            self.name_of[op.outputs[0]] = self._adapted(op, weight)
+
+    def _adapted(self, op: Op, weight: str) -> str:
+        """Append the two small products, their scaling and the sum, and return the sum."""
+        x, y = self.tensors[op.inputs[0]], self.tensors[op.outputs[0]]
+        rank, read = self.tuning.rank, op.inputs[0]
+        if self.tuning.dropout:
+            read = self._op(
+                f"{op.name}/lora_dropout", "dropout", (read,), x, {"p": self.tuning.dropout}
+            )
+        down = self._adapter(f"{op.name}/lora_a", (rank, x.shape[-1]), weight, x.dtype)
+        up = self._adapter(f"{op.name}/lora_b", (y.shape[-1], rank), weight, x.dtype)
+        small = TensorSpec((*x.shape[:-1], rank), x.dtype)
+        made = self._op(f"{op.name}/lora_down", "linear", (read, down), small)
+        made = self._op(f"{op.name}/lora_up", "linear", (made, up), y)
+        how: dict[str, Attr] = {"function": "mul", "scalar": SCALE}
+        made = self._op(f"{op.name}/lora_scaled", "pointwise", (made,), y, how)
+        return self._op(f"{op.name}/lora_sum", "add", (op.outputs[0], made), y)
+
+    def _adapter(self, name: str, shape: tuple[int, int], weight: str, dtype: str) -> str:
+        """Return a new weight as products read it; it is kept in the type of the network's own."""
+        kept = self.tensors[weight].dtype
+        self.tensors[name] = TensorSpec(shape, kept if "float" in kept else dtype)
+        self.adapters.append(name)
+        if self.tensors[name].dtype == dtype:
+            return name
+        return self._op(f"{name}/cast", "cast", (name,), TensorSpec(shape, dtype))
+
+    def _op(
+        self,
+        name: str,
+        kind: str,
+        inputs: tuple[str, ...],
+        made: TensorSpec,
+        attrs: Mapping[str, Attr] | None = None,
+    ) -> str:
+        self.tensors[name] = made
+        how: Mapping[str, Attr] = {"dtype": made.dtype} if kind == "cast" else attrs or {}
+        self.ops.append(Op(name, kind, inputs, (name,), how))
+        return name
