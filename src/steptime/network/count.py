@@ -104,15 +104,14 @@ def live_bytes(
     The peak of `peak_memory_bytes` is the largest of them. `sizes` are the bytes of tensors that
     take others than their shape says, and of what ops drop inside, by the op's name.
     """
-    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
-    live = sum(own[name] for name in always_living(graph))
+    taken = dict(sizes or {})
+    live = sum(taken.get(n, graph.tensors[n].size_bytes) for n in always_living(graph))
     result = [live]
-    scratch = scratch_bytes(graph, stack or catalog.stack()) | dict(sizes or {})
-    _, *both = storages(graph)
-    for op, made, ended in zip(graph.ops, *both, strict=True):
-        live += sum([own[name] for name in made])
+    scratch = scratch_bytes(graph, stack or catalog.stack()) | taken
+    for op, (made, ended) in zip(graph.ops, lives(graph, sizes), strict=True):
+        live += sum(made)
         result.append(live + scratch.get(op.name, 0))
-        live -= sum([own[name] for name in ended])
+        live -= sum(ended)
     return result
 
 

@@ -48,6 +48,11 @@ PUBLISHED = {  # parameters, biases and norms included
     "squeezenet1_1": 1_235_496,  # torchvision
     "mobilenet_v1": 4_231_976,  # Howard et al. 2017: 4.2 million; Keras, trainable ones
     "mobilenet_v2": 3_504_872,  # torchvision; Sandler et al. 2018: 3.4 million
+    "efficientnet_b0": 5_288_548,  # torchvision; Tan, Le 2019: 5.3 million
+    "convnext_tiny": 28_589_128,  # torchvision; Liu et al. 2022: 28.6 million
+    "vit_b_16": 86_567_656,  # torchvision; Dosovitskiy et al. 2020: 86 million
+    "vit_l_16": 304_326_632,  # torchvision; the same: 307 million
+    "bert_large": 335_141_888,  # Devlin et al. 2018, with pooler: 340 million
     "deep_mnist": 3_274_634,  # 5*5*32+32 + 5*5*32*64+64 + 3136*1024+1024 + 1024*10+10
     "bert_base": 109_482_240,  # Devlin et al. 2018, with pooler
     "gpt2": 124_439_808,  # Radford et al. 2019, the output tied to the embedding

@@ -34,6 +34,8 @@ NEW = (
     "squeezenet1_1",
     "mobilenet_v1",
     "mobilenet_v2",
+    "efficientnet_b0",
+    "convnext_tiny",
 )
 
 
@@ -174,6 +176,8 @@ def test_multiply_adds_by_hand(name: str, count: int) -> None:
         ("squeezenet1_1", 0.349e9),  # the same
         ("mobilenet_v1", 569e6),  # Howard et al. 2017, table 4
         ("mobilenet_v2", 300e6),  # Sandler et al. 2018, table 4
+        ("efficientnet_b0", 0.386e9),  # torchvision's table of its models
+        ("convnext_tiny", 4.456e9),  # the same
     ],
 )
 def test_multiply_adds_are_the_published_ones(name: str, published: float) -> None:
@@ -255,6 +259,27 @@ def test_densenet_for_cifar_by_hand() -> None:
             },
         ),
         (
+            "efficientnet_b0",  # Tan, Le 2019, table 1
+            {
+                "block1/project/conv2d": (16, 112, 112),
+                "block3/add": (24, 56, 56),
+                "block5/add": (40, 28, 28),
+                "block8/add": (80, 14, 14),
+                "block11/add": (112, 14, 14),
+                "block15/add": (192, 7, 7),
+                "head/silu": (1280, 7, 7),
+            },
+        ),
+        (
+            "convnext_tiny",  # Liu et al. 2022, table 9
+            {
+                "stage1/block3/add": (96, 56, 56),
+                "stage2/block3/add": (192, 28, 28),
+                "stage3/block9/add": (384, 14, 14),
+                "stage4/block3/add": (768, 7, 7),
+            },
+        ),
+        (
             "mobilenet_v2",  # Sandler et al. 2018, table 2
             {
                 "expanded_conv/project/conv2d": (16, 112, 112),
@@ -307,7 +332,7 @@ def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name: s
             network(f"{name}:image=64")
         return
     assert network(f"{name}:image=160").parameters == network(name).parameters
-    if name not in ("mobilenet_v1", "mobilenet_v2"):  # they keep a map of 1x1
+    if name not in ("mobilenet_v1", "mobilenet_v2", "efficientnet_b0"):  # a map of 1x1 stays
         with pytest.raises(InputError, match=f"{name}: .*does not fit"):
             network(f"{name}:image=4")
 

@@ -4,27 +4,15 @@ import re
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.toml_files import packaged
 from steptime.network.families import language
 from steptime.network.families.family import Family
 
-FAMILIES = {
-    "fc": "steptime.network.families.fc:FAMILY",
-    "cnn": "steptime.network.families.cnn:FAMILY",
-    "rnn": "steptime.network.families.rnn:FAMILY",
-    "transformer": "steptime.network.families.transformer:FAMILY",
-}
-_CONVOLUTIONAL = (
-    *("alexnet", "alexnet_v2", "overfeat", "nin", "vgg16", "resnet18", "resnet34"),
-    *("resnet50", "resnet50_v1", "resnet101", "resnet152"),
-    *("inception_v3", "densenet121", "densenet_cifar", "squeezenet1_0", "squeezenet1_1"),
-    *("mobilenet_v1", "mobilenet_v2", "deep_mnist"),
-)
-ZOO = {name: f"steptime.network.families.convolutional:{name}" for name in _CONVOLUTIONAL} | {
-    **{
-        name: f"steptime.network.families.densenet:{name}"
-        for name in _CONVOLUTIONAL
-        if "dense" in name
-    },
+_HERE = "steptime.network.families"
+FAMILIES = {name: f"{_HERE}.{name}:FAMILY" for name in ("fc", "cnn", "rnn", "transformer")}
+ZOO = {
+    **{name: f"{_HERE}.convolutional:{name}" for name in packaged("convolutional_networks.toml")},
+    **{name: f"{_HERE}.densenet:{name}" for name in ("densenet121", "densenet_cifar")},
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }
 
@@ -32,6 +20,9 @@ SHORT = {  # a name as it is said: the network that it stands for
     "densenet": "densenet_cifar",
     "mobilenet": "mobilenet_v1",
     "squeezenet": "squeezenet1_0",
+    "convnext_t": "convnext_tiny",
+    "vit_b": "vit_b_16",
+    "vit_l": "vit_l_16",
 }
 
 

@@ -1,13 +1,14 @@
 """Named convolutional networks, whose layers `data/convolutional_networks.toml` says as text."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from steptime.core.toml_files import packaged
 from steptime.network.families import cnn
 from steptime.network.families.family import Family, Parameter, setting
+from steptime.network.layers.blocks import norm
 from steptime.network.layers.dense import classify, dropout, linear
 from steptime.network.layers.image import avg_pool, batch_norm, conv2d, max_pool
 from steptime.network.ops.builder import Builder
@@ -18,6 +19,14 @@ _LAYER = re.compile(
 )
 _WINDOW = re.compile(r"(\d+)x(\d+)$")  # that a name ends with
 _POOLS = {"max": max_pool, "avg": avg_pool}
+_CONVOLUTIONS = {  # whether a batch norm stands in place of the bias, and the activation
+    "conv": (False, "relu"),
+    "plain": (False, ""),
+    "norm": (True, "relu"),
+    "narrow": (True, ""),
+    "swish": (True, "silu"),
+}
+_LINEAR = {"linear": "", "dense": "relu", "gelu": "gelu"}  # their activations
 
 
 @lru_cache(maxsize=64)
@@ -73,13 +82,10 @@ def _chain(b: Builder, x: str, said: str) -> str:
 def _layer(b: Builder, x: str, text: str) -> str:
     said: Any = _LAYER.fullmatch(text)
     name, kind, width = said["name"], said["kind"], said["width"]
-    if kind in ("flatten", "global_avg_pool"):
-        return b.op(kind, x, name=name)
-    if kind == "dropout":
-        return dropout(b, x, float(width), name)
-    if kind in ("linear", "dense"):
-        x = linear(b, x, int(width), name)
-        return b.op("relu", x, name=f"{name}/relu") if kind == "dense" else x
+    if kind in _OTHERS:
+        return _OTHERS[kind](b, x, name, float(width or 0))
+    if kind in _LINEAR:
+        return _active(b, linear(b, x, int(width), name), name, _LINEAR[kind])
     sizes: dict[str, Any] = {"stride": int(said["stride"] or 1)}
     sizes["padding"] = "same" if " same" in text else int(said["padding"] or 0)
     if kind in _POOLS:
@@ -90,8 +96,34 @@ def _layer(b: Builder, x: str, text: str) -> str:
     height, wide = window.groups() if window else [said["kernel"] or 1] * 2
     channels = b.shape(x)[1] if width == "all" else int(width)
     sizes["groups"] = channels if width == "all" else 1
-    bias = kind in ("conv", "plain")
-    x = conv2d(b, x, channels, (int(height), int(wide)), name, bias=bias, **sizes)
-    if kind in ("norm", "narrow"):
-        x = batch_norm(b, x, f"{name}/norm")
-    return x if kind in ("plain", "narrow") else b.op("relu", x, name=f"{name}/relu")
+    normed, activation = _CONVOLUTIONS[kind]
+    x = conv2d(b, x, channels, (int(height), int(wide)), name, bias=not normed, **sizes)
+    x = batch_norm(b, x, f"{name}/norm") if normed else x
+    return _active(b, x, name, activation)
+
+
+def _active(b: Builder, x: str, name: str, activation: str) -> str:
+    return b.op(activation, x, name=f"{name}/{activation}") if activation else x
+
+
+def _excited(b: Builder, x: str, name: str, width: float) -> str:
+    """Return channels times a learned share of each, by their means (Hu, Shen, Sun 2017)."""
+    with b.scope(name):
+        y = b.op("reduce", x, name="pooled", function="mean", axes=(2, 3), keep=True)
+        y = b.op("silu", conv2d(b, y, int(width), 1, "down", bias=True), name="silu")
+        y = b.op("sigmoid", conv2d(b, y, b.shape(x)[1], 1, "up", bias=True), name="sigmoid")
+        return b.op("pointwise", x, y, name="gated", function="mul")
+
+
+_OTHERS: Mapping[str, Callable[[Builder, str, str, float], str]] = {
+    "flatten": lambda b, x, name, _: b.op("flatten", x, name=name),
+    "global_avg_pool": lambda b, x, name, _: b.op("global_avg_pool", x, name=name),
+    "rows": lambda b, x, name, _: b.op("transpose", x, name=name, order=(0, 2, 3, 1)),
+    "images": lambda b, x, name, _: b.op("transpose", x, name=name, order=(0, 3, 1, 2)),
+    "dropout": lambda b, x, name, share: dropout(b, x, share, name),
+    "layer": lambda b, x, name, _: norm(b, x, "layer", name),
+    "excite": _excited,
+    "scale": lambda b, x, name, _: b.op(
+        "pointwise", x, b.weight(f"{name}/w", b.shape(x)[-1:]), name=name, function="mul"
+    ),
+}

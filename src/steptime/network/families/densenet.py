@@ -43,13 +43,10 @@ def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
     blocks, layers, growth = 3, 12, 12
     x = b.input("image", (batch, 3, 32, 32))
     x = conv2d(b, x, 16, 3, "Convolution1", padding=1)
-    concats = 0
     for block in range(blocks):
         for i in range(layers):
-            n = block * (layers + 1) + i + 1
-            y = _dropped_convolution(b, x, n, growth, 3)
-            concats += 1
-            x = b.op("concat", x, y, name=f"Concat{concats}", axis=1)
+            y = _dropped_convolution(b, x, block * (layers + 1) + i + 1, growth, 3)
+            x = b.op("concat", x, y, name=f"Concat{block * layers + i + 1}", axis=1)
         if block < blocks - 1:
             n = (block + 1) * (layers + 1)
             x = _dropped_convolution(b, x, n, b.shape(x)[1], 1)

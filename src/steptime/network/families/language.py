@@ -1,4 +1,4 @@
-"""Language models by name: rows of a table of the transformer's hyperparameters."""
+"""Transformers by name, most of them language models: rows of a table of hyperparameters."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -19,9 +19,10 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
 
 @lru_cache(maxsize=64)
 def model(name: str) -> Family:
-    """Return a network of the table; its `length` may be chosen."""
+    """Return a network of the table; its `length`, or the size of its images, may be chosen."""
     from steptime.network.families import transformer
 
     row = dict(rows()[name])
     source = f"{row.pop('source')}: {row.pop('parameters'):,} parameters"
-    return setting(name, transformer.FAMILY, source, row, "length")
+    free = "image" if row.get("stem") == "patches" else "length"
+    return setting(name, transformer.FAMILY, source, row, free)

@@ -1,9 +1,11 @@
 """Normalisation: batch, layer, root-mean-square, local response."""
 
+from collections.abc import Callable
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
+    Example,
     OpKind,
     Specs,
     example,
@@ -55,6 +57,17 @@ def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
     return (x,)
 
 
+def _gradients(x: TensorSpec, _: TensorSpec, weight: TensorSpec, *__: Any, **___: Any) -> Specs:
+    """Return the specs of the gradients of the input, of the weight and of the bias."""
+    return (x, weight, weight)
+
+
+def _centred(kind: str, case: Example, row: Callable[..., int] | None = None) -> OpKind:
+    """Return the row of a norm's gradient by its input, its weight and its bias."""
+    said = f"derivative of {kind}: xhat 2, dw 2, db 1, g 1, sums 3, dx 4"
+    return OpKind(_gradients, per_element(13), case, said, row=row)
+
+
 _LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
 
 KINDS = {
@@ -67,12 +80,7 @@ KINDS = {
         gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=None),
         saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
     ),
-    "batch_norm_grad": OpKind(
-        lambda x, grad, weight, *_: (x, weight, weight),
-        per_element(13),
-        example("4x3x5x5 4x3x5x5 3 3 3"),
-        "derivative of batch_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
-    ),
+    "batch_norm_grad": _centred("batch_norm", example("4x3x5x5 4x3x5x5 3 3 3")),
     "layer_norm": OpKind(
         layer_norm_outputs,
         per_element(8),
@@ -84,13 +92,7 @@ KINDS = {
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
         row=last_axis,
     ),
-    "layer_norm_grad": OpKind(
-        lambda x, grad, weight, *_: (x, weight, weight),
-        per_element(13),
-        example("2x4x6 2x4x6 6 2x4 2x4"),
-        "derivative of layer_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
-        row=last_axis,
-    ),
+    "layer_norm_grad": _centred("layer_norm", example("2x4x6 2x4x6 6 2x4 2x4"), row=last_axis),
     "group_norm": OpKind(
         group_norm_outputs,
         per_element(8),
@@ -101,12 +103,7 @@ KINDS = {
         autocast="wide",
         saved=lambda x, *_, groups: (_statistics(x, x.shape[0], groups),) * 2,
     ),
-    "group_norm_grad": OpKind(
-        lambda x, grad, weight, *_, **__: (x, weight, weight),
-        per_element(13),
-        example("4x3x5x5 4x3x5x5 3 4x3 4x3", groups=3),
-        "derivative of group_norm: xhat 2, dw 2, db 1, g 1, sums 3, dx 4",
-    ),
+    "group_norm_grad": _centred("group_norm", example("4x3x5x5 4x3x5x5 3 4x3 4x3", groups=3)),
     "rms_norm": OpKind(
         rms_norm_outputs,
         per_element(4),
