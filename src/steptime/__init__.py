@@ -30,7 +30,7 @@ _FROM = {
     "plan": "steptime.questions.plan.best:plan",
     "predict": "steptime.api:predict",
     "predict_op": "steptime.api:predict_op",
-    "serve": "steptime.questions.serve.answer:serve",
+    "serve": "steptime.questions.serve.targets:serve",
     "stack_names": "steptime.hardware.catalog:stack_names",
     "whatif": "steptime.api:whatif",
     "why": "steptime.api:why",

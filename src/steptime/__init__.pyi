@@ -19,7 +19,7 @@ from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.plan.best import plan as plan
-from steptime.questions.serve.answer import serve as serve
+from steptime.questions.serve.targets import serve as serve
 from steptime.reports.answered import analyse as analyse
 
 __version__: str

@@ -35,6 +35,7 @@ class Pool(NamedTuple):
     mixed: bool = True  # prompts beside decoding, in one step
     ahead: bool = False  # a step is chosen as the one before it begins
     reserves: bool = False  # a request has blocks for all its tokens from the begin on
+    prefix: float = 0.0  # of each prompt, what the cache has already
 
     def held(self, tokens: int) -> int:
         """Return the blocks that so many tokens take."""
@@ -226,10 +227,15 @@ class Server:
                 self.ready.remove(request)
                 self._decode(request, 1)
             else:
-                self.partial[request] = 0
-                found.append((request, min(length, left), 0))
+                done = self.partial[request] = cached_of(self.inputs[request], pool.prefix)
+                found.append((request, min(length - done, left), done))
                 left -= found[-1][1]
         return found
+
+
+def cached_of(tokens: int, share: float) -> int:
+    """Return how many tokens of a prompt the cache has already: all but one at most."""
+    return min(tokens - 1, int(share * tokens))
 
 
 def _sum(first: float, slope: float, count: int) -> float:
