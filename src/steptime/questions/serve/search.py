@@ -3,17 +3,19 @@
 Each row is a service that one answer gives too: the same phases, pools and event loop.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
-from math import ceil, inf
+from math import inf
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.table import picked
 from steptime.hardware import catalog
+from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.questions.plan.request import Site, shape_of
 from steptime.questions.serve.answer import Service, sent_over
 from steptime.questions.serve.load import ATTAINED, Demand, pool_of, summary
@@ -23,7 +25,7 @@ from steptime.questions.serve.queueing import Load, Pool
 MOST_DEVICES = 64  # of a service, where nobody says
 MOST_SEARCHED = 4096
 STAGES = (1, 2, 4)
-FAR = 2.0  # times the fewest devices: what is expected to take more is not run
+FAR = 1.5  # times the fewest devices: what is expected to take more is not run
 PLAN = "tensor pipeline data expert replicas"
 DOES_NOT_FIT = "does not fit"
 WORDS = {"ttft_s": "first token", "tpot_s": "each token"}
@@ -33,17 +35,17 @@ P90 = f"p{100 * ATTAINED:.0f}"
 class Kind(NamedTuple):
     """A server: its service of one replica, phases and pool, what a request takes of it.
 
-    Alone, a request has its first token after `first_s`, each other one after `each_s`; under load
-    its prompt takes `reads_s` of the server, its other tokens `decodes_s`.
+    Alone, a request has its first token after `first_s`, each other one after `each_s`; a `mean`
+    one's prompt takes `reads_s` of the server.
     """
 
     service: Service
     phases: Phases
     pool: Pool
+    mean: Service
     first_s: float
     each_s: float
     reads_s: float
-    decodes_s: float
 
     @property
     def devices(self) -> int:
@@ -107,9 +109,15 @@ class Search:
         """Requests a second."""
         return self.demand.rate or len(self.load.inputs) / (self.load.arrivals_s[-1] or 1.0)
 
+    @cached_property
+    def offers(self) -> Mapping[str, Offer]:
+        """The cheapest offers by device."""
+        return cheapest(offers(self.service.prices))
+
     def kinds(self, site: Site) -> list[Kind]:
         """Return the servers of a site in which a request fits, of every split that can be."""
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
+        site = site._replace(device=catalog.device(site.device))  # read once
         base = replace(self.service, site=site, input=inputs, output=outputs)
         tensors = [2**k for k in range(site.per_node.bit_length())]
         mixed = shape_of(base.model, trusted=base.trusted).experts
@@ -142,28 +150,38 @@ class Search:
             output=max(1, round(sum(self.load.outputs) / count)),
         )
         least = replace(service, input=min(self.load.inputs))
-        context = mean.input + mean.output / 2
         first_s = least.read(phases, 1).seconds + phases.constant("prompt_s")
         each_s = phases.decode(1, least.input).seconds
-        fit = max(1, min(pool.most, pool.blocks * pool.block // mean.length))
-        decodes_s = inf
-        for batch in (2**k for k in range(fit.bit_length())):
-            took_s = phases.decode(batch, context).seconds
-            if took_s > self.demand.tpot_target:
-                break
-            decodes_s = mean.output * took_s / batch
         known = self.alone.get(name, (inf, inf))
         self.alone[name] = min(known[0], first_s), min(known[1], each_s)
         reads_s = mean.read(phases, ranks).seconds / ranks
-        return Kind(service, phases, pool, first_s, each_s, reads_s, decodes_s)
+        return Kind(service, phases, pool, mean, first_s, each_s, reads_s)
+
+    def expected(self, kind: Kind, reads: bool, decodes: bool) -> int:
+        """Return how many replicas a kind takes if all comes evenly, which a search begins at.
+
+        A server reads prompts, and decodes as many sequences at once as its rate makes of them.
+        """
+        mean, pool = kind.mean, kind.pool
+        room = min(pool.most, pool.blocks * pool.block // mean.length)
+
+        def holds(number: int) -> bool:
+            rate = self.rate / number
+            busy = rate * kind.reads_s if reads else 0.0
+            if decodes:
+                many = max(1, int(min(room, rate * mean.output * self.demand.tpot_target)))
+                tokens = round(many * (mean.input + mean.output / 2))
+                busy += rate * mean.output / many * pool.pace.decode(many, tokens)[0]
+            return busy <= 1
+
+        return 1 + bisect_left(range(1, int(FAR * self.max_devices) + 2), True, key=holds)
 
     def fewest(
-        self, work_s: float, most: int, run: Callable[[int], dict[str, Any]]
+        self, first: int, most: int, run: Callable[[int], dict[str, Any]]
     ) -> tuple[int, dict[str, Any], str] | None:
         """Return the fewest replicas that hold, their run, and what one fewer misses; None of none.
 
-        Of each replica `work_s` of a second are a request's, which is the first guess; more
-        replicas hold what fewer do.
+        More replicas hold what fewer do; tried are `first` ones to begin with.
         """
         runs: dict[int, dict[str, Any]] = {}
 
@@ -172,7 +190,7 @@ class Search:
             runs[number] = run(number)
             return not self.missed(runs[number])
 
-        low, high, step = 0, min(most, max(1, ceil(self.rate * work_s))), 1
+        low, high, step = 0, min(most, first), 1
         while not holds(high):
             if high == most:
                 return None
@@ -195,19 +213,28 @@ class Search:
                 return WORDS[key]
         return "the queue" if run["grows"] else ""
 
+    def ordered(self, kinds: Iterable[Kind], reads: bool, decodes: bool) -> list[tuple[int, Kind]]:
+        """Return the kinds that hold the targets alone, those of least devices first."""
+        found = [
+            (self.expected(kind, reads, decodes), kind)
+            for kind in kinds
+            if not (reads and kind.first_s > self.demand.ttft_target)
+            and not (decodes and kind.each_s > self.demand.tpot_target)
+        ]
+        return sorted(found, key=lambda one: one[0] * one[1].devices)
+
     def together(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         """Yield servers that do both, each kind with the fewest replicas that hold."""
-        best: float = inf
-        for kind in sorted(kinds, key=lambda one: self._expected(one, one.reads_s + one.decodes_s)):
-            work_s, prompt_s = kind.reads_s + kind.decodes_s, kind.phases.constant("prompt_s")
-            if self._slow(kind) or self._expected(kind, work_s) > FAR * min(best, self.max_devices):
+        best = self.max_devices
+        for number, kind in self.ordered(kinds, True, True):
+            if number * kind.devices > FAR * best:
                 continue
 
-            def run(number: int, kind: Kind = kind, prompt_s: float = prompt_s) -> dict[str, Any]:
-                pools = [kind.pool._replace(replicas=number)]
-                return summary(self.demand, self.load, pools, prompt_s)
+            def run(many: int, kind: Kind = kind) -> dict[str, Any]:
+                pools = [kind.pool._replace(replicas=many)]
+                return summary(self.demand, self.load, pools, kind.phases.constant("prompt_s"))
 
-            result = self.fewest(work_s, self.max_devices // kind.devices, run)
+            result = self.fewest(number, self.max_devices // kind.devices, run)
             if result is not None:
                 yield (one := Candidate(kind, *result))
                 best = min(best, one.devices)
@@ -219,29 +246,29 @@ class Search:
         """
         readers: dict[int, tuple[Kind, int]] = {}
         ones = self.load._replace(outputs=[1] * len(self.load.inputs))
-        for kind in sorted(kinds, key=lambda one: self._expected(one, one.reads_s)):
-            stages, prompt_s = kind.service.pipeline, kind.phases.constant("prompt_s")
-            known = readers.get(stages)
+        for number, kind in self.ordered(kinds, True, False):
+            known = readers.get(kind.service.pipeline)
             least = known[0].devices * known[1] if known else self.max_devices
-            if kind.first_s > self.demand.ttft_target or self._expected(kind, kind.reads_s) > least:
+            if number * kind.devices > least:
                 continue
 
-            def reads(number: int, kind: Kind = kind, prompt_s: float = prompt_s) -> dict[str, Any]:
-                return summary(self.demand, ones, [kind.pool._replace(replicas=number)], prompt_s)
+            def reads(many: int, kind: Kind = kind) -> dict[str, Any]:
+                pools = [kind.pool._replace(replicas=many)]
+                return summary(self.demand, ones, pools, kind.phases.constant("prompt_s"))
 
-            result = self.fewest(kind.reads_s, self.max_devices // kind.devices, reads)
+            result = self.fewest(number, self.max_devices // kind.devices, reads)
             if result and (known is None or kind.devices * result[0] < least):
-                readers[stages] = kind, result[0]
-        best: float = inf
-        for kind in sorted(kinds, key=lambda one: self._expected(one, one.decodes_s)):
+                readers[kind.service.pipeline] = kind, result[0]
+        best = self.max_devices
+        for number, kind in self.ordered(kinds, False, True):
             first = readers.get(kind.service.pipeline)
-            if first is None or kind.each_s > self.demand.tpot_target:
+            if first is None:
                 continue
             left = (self.max_devices - first[0].devices * first[1]) // kind.devices
             self.candidates += max(0, left) * first[1]
-            if left < 1 or self._expected(kind, kind.decodes_s) > FAR * min(best, self.max_devices):
+            if left < 1 or number * kind.devices > FAR * best:
                 continue
-            result = self.fewest(kind.decodes_s, left, self._decoding(kind, first))
+            result = self.fewest(number, left, self._decoding(kind, first))
             if result is not None:
                 yield (one := Candidate(kind, *result, first))
                 best = min(best, kind.devices * one.replicas)
@@ -259,12 +286,3 @@ class Search:
             return summary(self.demand, self.load, pools, prompt_s, sent)
 
         return run
-
-    def _slow(self, kind: Kind) -> bool:
-        """Whether a request alone misses a target."""
-        demand = self.demand
-        return kind.first_s > demand.ttft_target or kind.each_s > demand.tpot_target
-
-    def _expected(self, kind: Kind, work_s: float) -> float:
-        """Return the devices that replicas of a kind take whose requests take them so long."""
-        return inf if work_s == inf else kind.devices * max(1, ceil(self.rate * work_s))

@@ -12,7 +12,7 @@ from steptime.core.table import picked
 from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.questions.plan.answer import cost_of, fitted_notes, offer_of
+from steptime.questions.plan.answer import cost_of, fitted_notes
 from steptime.questions.plan.request import sites
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand, summary
@@ -41,11 +41,10 @@ def _row(search: Search, one: Candidate) -> dict[str, Any]:
     """Return a candidate as JSON values."""
     service = replace(one.kind.service, replicas=one.replicas)
     reader = one.first and replace(one.first[0].service, replicas=one.first[1])
-    planner, rate = one.kind.phases.planner, one.run["tokens_per_s"]
+    name, rate = one.kind.phases.planner.device.name, one.run["tokens_per_s"]
     tpot = one.run["tpot_s"] or {"mean": inf}
-    offer = offer_of(planner, service.prices)
     return {
-        "device": planner.device.name,
+        "device": name,
         "devices": one.devices,
         "arrangement": "apart" if reader else "together",
         "plan": picked(service, PLAN),
@@ -56,7 +55,7 @@ def _row(search: Search, one: Candidate) -> dict[str, Any]:
         "tokens_per_s_per_user": 1 / tpot["mean"],
         "bounds": {key: _bounds(one, key) for key in WORDS},
         "bounded_by": one.bounded_by,
-        "cost": cost_of(offer, one.devices, "million_tokens", 1e6 / rate),
+        "cost": cost_of(search.offers.get(name), one.devices, "million_tokens", 1e6 / rate),
         "command": _command(search, service, reader),
     }
 
