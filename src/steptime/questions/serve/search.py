@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
@@ -18,13 +18,14 @@ from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.questions.plan.request import Site, shape_of
 from steptime.questions.serve.answer import Service, sent_over
-from steptime.questions.serve.load import ATTAINED, Demand, pool_of, summary
+from steptime.questions.serve.load import ATTAINED, COUNT, TRIED, Demand, pool_of, summary
 from steptime.questions.serve.phases import Phases
 from steptime.questions.serve.queueing import Load, Pool
 
 MOST_DEVICES = 64  # of a service, where nobody says
 MOST_SEARCHED = 4096
 STAGES = (1, 2, 4)
+STAYS = 8  # times that a request may take, in which requests come
 FAR = 1.5  # times the fewest devices: what is expected to take more is not run
 PLAN = "tensor pipeline data expert replicas"
 DOES_NOT_FIT = "does not fit"
@@ -86,7 +87,10 @@ class Search:
 
     @cached_property
     def demand(self) -> Demand:
-        """What is asked of the servers; raises `InputError` without arrivals and a target."""
+        """What is asked of the servers; raises `InputError` without arrivals and a target.
+
+        Where nobody says how many requests, so many come that servers fill long before the end.
+        """
         demand = self.service.demand or Demand()
         if not (demand.rate or demand.requests):
             raise InputError("serve: a search for targets needs --rate R or --requests FILE")
@@ -97,7 +101,10 @@ class Search:
         if (split := picked(self.service, PLAN)) != dict.fromkeys(split, 1):
             name = next(name for name, number in split.items() if number != 1)
             raise InputError(f"serve: a search chooses the split: leave out --{name}")
-        return demand
+        limits = demand.ttft_target, demand.tpot_target * self.service.output
+        stays_s = sum(limit for limit in limits if limit < inf)
+        enough = 0 if demand.requests else min(TRIED, ceil(STAYS * demand.rate * stays_s))
+        return replace(demand, count=demand.count or (enough if enough > COUNT else 0))
 
     @cached_property
     def load(self) -> Load:

@@ -28,7 +28,7 @@ from steptime.questions.serve.search import (
     Search,
 )
 
-SPLIT = "replicas tensor data expert"  # of servers that read prompts
+SPLIT = "replicas tensor pipeline data expert"  # of servers that read prompts
 TARGETS = ("ttft_target", "tpot_target")
 GOALS = ("ttft", "tpot", "max_devices")  # of a search
 NOT_SAID = ("model", "site", "demand", "trusted")  # by options
@@ -41,7 +41,8 @@ def _row(search: Search, one: Candidate) -> dict[str, Any]:
     """Return a candidate as JSON values."""
     service = replace(one.kind.service, replicas=one.replicas)
     reader = one.first and replace(one.first[0].service, replicas=one.first[1])
-    name, rate = one.kind.phases.planner.device.name, one.run["tokens_per_s"]
+    name = one.kind.phases.planner.device.name
+    rate = search.rate * one.run["output"]  # what holds serves all that comes
     tpot = one.run["tpot_s"] or {"mean": inf}
     return {
         "device": name,
@@ -116,10 +117,14 @@ def _front(search: Search, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
             }
 
 
+def _speeds(row: Mapping[str, Any]) -> tuple[float, float]:
+    return row["tokens_per_s_per_user"], row["tokens_per_s_per_device"]
+
+
 def undominated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the points than which none of their device is better for users and for the owner."""
     found: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda one: -one["tokens_per_s_per_user"]):
+    for row in sorted(rows, key=_speeds, reverse=True):
         most = [one["tokens_per_s_per_device"] for one in found if one["device"] == row["device"]]
         if row["tokens_per_s_per_device"] > max(most, default=0.0):
             found.append(row)
@@ -153,7 +158,7 @@ def searched(search: Search) -> dict[str, Any]:
         "candidates": search.candidates,
         "runs": search.runs,
         "best": rows[0] if rows else None,
-        "fewest": min(rows, key=lambda row: row["devices"], default=None),
+        "fewest": min(rows, key=lambda row: _order(row)[1:], default=None),
         "rows": rows,
         "front": undominated(front),
         "missing": _missing(search, rows),
@@ -162,9 +167,10 @@ def searched(search: Search) -> dict[str, Any]:
     return told | {"answer": sentence(told)}
 
 
-def _order(row: Mapping[str, Any]) -> tuple[float, int]:
-    """Return what rows are sorted by: what a million tokens cost, and devices."""
-    return row["cost"]["million_tokens"] if row["cost"] else inf, row["devices"]
+def _order(row: Mapping[str, Any]) -> tuple[float, int, bool, float]:
+    """Return what rows are sorted by: cost, devices, simple before apart, and a request's time."""
+    cost = row["cost"]["million_tokens"] if row["cost"] else inf
+    return cost, row["devices"], row["prefill"] is not None, row["request_s"]["mean"]
 
 
 def _missing(search: Search, rows: Sequence[Mapping[str, Any]]) -> list[str]:
