@@ -88,10 +88,10 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others() -> None:
 
 
 def test_together_wins_where_prompts_are_short() -> None:
-    """Two devices that hold the weights read 10 prompts of 128 tokens in a fifth of a second."""
+    """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
     ways = ways_of(input=128, ttft=1.0, tpot=0.04)
     assert ways["together"]["devices"] < ways["apart"]["devices"]
-    assert ways["apart"]["busy"][0] < 0.25
+    assert ways["apart"]["busy"][0] < 0.6
 
 
 def test_what_holds_nothing_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
