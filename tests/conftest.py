@@ -61,6 +61,7 @@ def _has_slurm() -> bool:
 GROUPS = {  # marker: (whether this machine can run it, what it needs)
     "framework": (lambda: _has("torch"), "needs PyTorch: pip install 'steptime[torch]'"),
     "jax": (lambda: _has("jax"), "needs JAX: pip install 'steptime[jax]'"),
+    "onnx": (lambda: _has("onnx"), "needs onnx: pip install 'steptime[onnx]'"),
     "onnxruntime": (
         lambda: _has("onnxruntime"),
         "needs ONNX Runtime: pip install 'steptime[onnxruntime]'",

@@ -26,7 +26,7 @@ PINS = {
 
 def _requirements() -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"]
-    own = (extras[name] for name in ("torch", "jax", "onnxruntime", "dev"))
+    own = (extras[name] for name in ("torch", "jax", "onnx", "onnxruntime", "dev"))
     texts = [text for some in (PROJECT["project"]["dependencies"], *own) for text in some]
     return [Requirement(text) for text in texts]
 

@@ -72,6 +72,7 @@ def test_what_code_is_given_is_remembered_when_the_code_changes(
     assert (one["parameters"], two["parameters"]) == (8 * 4 + 4, 8 * 6 + 6)
 
 
+@pytest.mark.onnx
 def test_a_network_is_written_in_other_forms(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -331,6 +331,7 @@ def test_a_file_of_torch_is_not_unpickled(folder: Path, capsys: pytest.CaptureFi
     assert "not a ZIP archive" in _silent(folder, "count whole.pt2", capsys)
 
 
+@pytest.mark.onnx
 def test_operators_of_onnx_load_no_library(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.network.count import count
 
-onnx = pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'steptime[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime")
 helper, FLOAT, INT = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 

@@ -19,6 +19,8 @@ from steptime.formats.export.protobuf import varint
 from steptime.network.count import Count, count
 from steptime.network.ops import OPS
 
+pytestmark = pytest.mark.onnx
+
 # FLOP of products and convolutions at batch 1, float constants
 LIGHT = {
     "bvlc_alexnet": (1_309_120_768, 60_965_224),
@@ -59,6 +61,34 @@ def test_published_networks_are_exact(name: str) -> None:
     assert eight.flop == 8 * one.flop
 
 
+def shipped() -> list[Path]:
+    """Return the models that the onnx package ships as test data; skips without it."""
+    onnx = pytest.importorskip("onnx")
+    return sorted((Path(onnx.__file__).parent / "backend/test/data").rglob("*.onnx"))
+
+
+def test_models_of_the_package_have_the_shapes_that_onnx_infers() -> None:
+    """Each is read, but for those of operators without a kind, of texts and of unknown sizes."""
+    import onnx
+
+    refused, compared = [], 0
+    for path in shipped():
+        try:
+            graph = build(make_workload(read_model(str(path)), None, phase="infer"))
+        except InputError:
+            refused.append(path.parent.name)
+            continue
+        file = onnx.shape_inference.infer_shapes(onnx.load(path), data_prop=True)
+        outputs = [one.type.tensor_type.shape.dim for one in file.graph.output]
+        sizes = [tuple(size.dim_value for size in shape) for shape in outputs]
+        if len(sizes) == len(graph.outputs) and all(map(all, sizes)):
+            compared += 1
+            assert [graph.tensors[name].shape for name in graph.outputs] == sizes, path
+    names = ("sequence", "strnorm", "gradient", "expand_shape", "shrink", "MaxPool")
+    assert not [name for name in refused if not name.startswith(tuple(f"test_{n}" for n in names))]
+    assert compared > 4 * len(refused)  # 124 and 23 of onnx 1.23
+
+
 def test_a_network_of_a_file_can_be_trained() -> None:
     """ResNet-50 ends with a softmax, which is part of the loss; backward is twice forward, less
     the gradient of the image: 2 * 7*7*3*64 * 112*112."""
@@ -70,8 +100,7 @@ def test_a_network_of_a_file_can_be_trained() -> None:
 def test_reading_needs_no_framework() -> None:
     code = (
         "import sys; from steptime.cli.main import run; run(['count', sys.argv[1]]);"
-        "sys.exit([m for m in ('onnx', 'torch', 'jax', 'keras', 'google.protobuf')"
-        " if m in sys.modules] or 0)"
+        "sys.exit([m for m in ('torch', 'jax', 'keras', 'onnxruntime') if m in sys.modules] or 0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, light("squeezenet")],

@@ -17,6 +17,8 @@ from steptime.network.ops.execution import dequantised
 from steptime.prediction.kernel import Settings
 from steptime.prediction.lower import lower
 
+pytestmark = pytest.mark.onnx
+
 X = value("x", "n", 4, 16)
 PAST = value("p", "n", 2, 3, 8)
 IMAGE = value("x", "n", 4, 5, 5)
@@ -312,3 +314,59 @@ def test_a_size_that_is_clipped_stays_whole(tmp_path: Path) -> None:
     most = tensor("most", (), (15).to_bytes(8, "little"), dtype=INT64)
     weights = [whole("sizes", 16), most, whole("two", 2), whole("rest", -2), whole("open", -1)]
     assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2 * 16, 4)
+
+
+def test_a_division_of_whole_numbers_rounds_towards_zero(tmp_path: Path) -> None:
+    """As in ONNX and C: -7 / 2 is -3, so that 19 less three is 16; with -4 it were 15."""
+    nodes = [
+        node("Div", "minus two", "three"),
+        node("Add", "most three", "sixteen"),
+        node("Concat", "sixteen open", "shape", axis=0),
+    ]
+    weights = [whole("minus", -7), whole("two", 2), whole("most", 19), whole("open", -1)]
+    assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2 * 16, 4)
+
+
+def test_shapes_are_inferred_behind_an_operator_that_onnx_does_not_know(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMulNBits", "x w s", "m", MS, K=16, N=32, bits=4, block_size=16),
+        node("Reshape", "m to", "r"),
+        node("Flatten", "r", "y", axis=2),
+    ]
+    weights = [
+        tensor("w", (32, 1, 8), bytes(256), dtype=2),
+        tensor("s", (32,)),
+        whole("to", 0, 8, -1),
+    ]
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model(nodes, weights, [X]))
+    for batch in (2, 5):
+        graph = build(make_workload(read_model(str(path)), batch, phase="infer"))
+        assert graph.tensors[graph.outputs[0]].shape == (batch * 8, 4 * 32 // 8)
+
+
+def test_positions_too_many_to_be_known_are_a_table(tmp_path: Path) -> None:
+    """Their shape is known, 10^6 by 4, and the sum reads it; none is a parameter."""
+    nodes = [
+        node("Range", "zero most one", "places"),
+        node("Unsqueeze", "places axis", "rows"),
+        node("LessOrEqual", "rows four", "seen"),
+        node("Cast", "seen", "table", to=1),
+        node("MatMul", "table x", "y"),
+    ]
+    scalars = [("zero", 0), ("most", 10**6), ("one", 1)]
+    weights = [tensor(name, (), n.to_bytes(8, "little"), dtype=INT64) for name, n in scalars]
+    path = tmp_path / "net.onnx"
+    content = [*weights, whole("axis", 1), whole("four", 0, 1, 2, 3)]
+    path.write_bytes(model(nodes, content, [value("x", "n", 4, 16)]))
+    graph = build(make_workload(read_model(str(path)), 2, phase="infer"))
+    assert graph.tensors[graph.outputs[0]].shape == (2, 10**6, 16)
+    assert graph.parameters == 0
+
+
+def test_a_number_that_a_file_says_is_below_zero_is_the_open_batch(tmp_path: Path) -> None:
+    """Some converters write -1 for a size that is open."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model([node("Relu", "x", "y")], inputs=[value("x", -1, 4)]))
+    for batch, flop in ((None, 4), (3, 12)):
+        assert count(build(make_workload(read_model(str(path)), batch, phase="infer"))).flop == flop

@@ -65,6 +65,9 @@ COMMANDS = (
 )
 
 
+CASES = [pytest.param(name, marks=[pytest.mark.onnx] * (name == "ViT")) for name in NETWORKS]
+
+
 def form_of(name: str, folder: Path) -> str:
     """Return a network as it comes: code, a config.json, or for ViT an ONNX file."""
     shutil.copy(HERE / "own_networks.py", folder)
@@ -79,7 +82,7 @@ def form_of(name: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_network_goes_through_every_command_and_trains(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,7 +95,7 @@ def test_a_network_goes_through_every_command_and_trains(
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_network_trains_in_jax(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

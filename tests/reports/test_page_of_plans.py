@@ -1,27 +1,17 @@
 """The page of plans: one file, nothing fetched, every search on it, whole or not at all."""
 
-import base64
-import gzip
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from page_data import data_of
 from steptime.cli.main import run
 
-SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
-LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"
+SMALL = "transformer:layers=4,width=512,heads=8,vocabulary=8000"
+LARGE = "transformer:layers=8,width=20480,heads=128,vocabulary=51200"
 WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
-
-
-def data_of(page: Path) -> Any:
-    """Return what the page's script reads."""
-    text = page.read_text("utf-8")
-    packed = re.search(r'id="data" class="packed">([^<]+)<', text)
-    assert packed is not None
-    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
 
 
 def test_every_search_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

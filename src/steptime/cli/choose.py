@@ -1,23 +1,32 @@
 """The command `choose`: every device for one training, by time, cost or energy."""
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from steptime.cli import options
 from steptime.cli.command import command, note
-from steptime.cli.grid import names
-from steptime.cli.options import Text, number, option, optional, whole
-from steptime.core.errors import InputError, one_of
+from steptime.cli.grid import names, split_models
+from steptime.cli.options import File, Text, number, option, optional, whole
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.files import check_folder
+from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
+from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
-from steptime.hardware.prices import cheapest, offers
+from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose import SORTS, choices, ordered
 
 SAMPLES = 1_000_000
+BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
+LINKS = "nvlink-4,pcie-4-x16,infiniband-ndr,ethernet-25"
+REPLICAS = "1,2,4,...,64"
 SHOWN = 40  # devices that people see
 NAMED = 5  # of those that a note counts
 
@@ -32,6 +41,13 @@ def choose(
     samples: int = whole("N", "Examples of an epoch.", SAMPLES),
     epochs: float = number("N", "Epochs.", 1.0, most=1e6),
     prices: options.Prices = None,
+    page: File = optional(
+        "FILE",
+        "A page to choose in, an .html file: MODEL and --batch take lists there, and devices are "
+        "shown in each number, over each link.",
+    ),
+    link: Text = optional("LINK,...", f"With --page: between replicas. Default: {LINKS}."),
+    replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
     sort: str = option("NAME", "time, cost or energy.", "time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
     phase: options.Phase = "train",
@@ -43,8 +59,22 @@ def choose(
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
     one_of("--sort", sort, SORTS)
+    if page is None:
+        options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
+    else:
+        make = partial(
+            options.workload_of,
+            dtype=dtype,
+            phase=phase,
+            optimizer=optimizer,
+            allow_unknown=allow_unknown,
+        )
+        paid = Training(samples, epochs), offers(prices)
+        how = method, options.pairs(option_, "option")
+        axes = split_models(model), devices_of(devices), batch, link or LINKS, replicas or REPLICAS
+        return write_page(page, make, axes, paid, how)
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    asked = _devices(devices)
+    asked = devices_of(devices)
     given = options.pairs(option_, "option")
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
@@ -72,7 +102,48 @@ def choose(
     return Answer(document, [_table(document)], [f"note: {said}" for said in document["notes"]])
 
 
-def _devices(text: str) -> list[Device]:
+def write_page(
+    page: Path,
+    make: Callable[[str, int | None], Workload],
+    axes: tuple[Sequence[str], Sequence[Device], str | None, str, str],
+    paid: tuple[Training, Sequence[Offer]],
+    how: tuple[Any, Mapping[str, str]],
+) -> Answer:
+    """Write the page of choices among models, devices, batches, links and numbers of replicas."""
+    from steptime.reports.choices import Choices, write_choices
+
+    if page.suffix.lower() != ".html":
+        raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
+    check_folder(page)
+    models, devices, batch, links, replicas = axes
+    makers = {name: partial(make, name) for name in models}
+    first, *others = (one(None) for one in makers.values())
+    own = [one.batch_per_replica for one in (first, *others)]
+    batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
+    training, priced = paid
+    asked = Choices(
+        makers,
+        devices,
+        batches,
+        [catalog.link(name) for name in names(links, "--link")],
+        numbers(replicas, "--replicas"),
+        training,
+        cheapest(one for one in priced if one.currency == "USD"),
+        *how,
+        _words(first, training, how[0]),
+    )
+    document = write_choices(asked, page)
+    return Answer(document, notes=[f"{counted(document['rows'], 'row')}: {page}"])
+
+
+def _words(workload: Workload, training: Training, method: Any) -> list[str]:
+    """Return the options of `scale` that all rows of a page share."""
+    said = {"dtype": workload.dtype, "optimizer": workload.optimizer, "method": method}
+    said |= {"samples": training.samples, "epochs": training.epochs}
+    return [word for name, value in said.items() for word in (f"--{name}", f"{value}")]
+
+
+def devices_of(text: str) -> list[Device]:
     """Return the devices that a list with commas names, those of a kind, or all."""
     word = text.strip().lower()
     if word == "all" or word in KINDS:

@@ -12,6 +12,7 @@ import typer
 
 from steptime.core import ranges
 from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.python_file import is_code, run_file
 from steptime.core.ranges import amount, whole_number
 from steptime.core.units import size
 from steptime.core.workload import Plan, Workload
@@ -281,18 +282,4 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
 
 def price_of(text: str) -> Any:
     """Return the price that a `FILE.py:NAME` typed as a method defines, None for another text."""
-    file, colon, name = text.rpartition(":")
-    if not (colon and file.endswith(".py")):
-        return None
-    import runpy
-
-    if not Path(file).is_file():
-        raise InputError(f"--method {shorten(text)}: there is no file {shorten(file)}")
-    try:
-        found = runpy.run_path(file).get(name)
-    except Exception as error:  # whatever a user's file raises
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InputError(f"--method {shorten(text)}: {reason}") from error
-    if not callable(found):
-        raise InputError(f"--method {shorten(text)}: {file} defines no function {shorten(name)}")
-    return found
+    return run_file(text, "--method") if is_code(text) else None

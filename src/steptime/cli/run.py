@@ -16,7 +16,7 @@ from steptime.core.table import Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si, size
 from steptime.core.workload import STAGINGS
 from steptime.hardware.device import Device
-from steptime.measure.contract import INPUTS, LEAST_TRAINED
+from steptime.measure.contract import LEAST_TRAINED, check_input
 from steptime.records.record import Record
 
 LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
@@ -41,7 +41,8 @@ def run(
     tf32: bool = flag("Allow TF32 on a GPU."),
     input_: str = option(
         "NAME",
-        "device (synthetic, resident), host (synthetic, copied each step) or dataset.",
+        "device (synthetic, resident), host (synthetic, copied each step), dataset, or "
+        "FILE.py:make_loader, which returns any iterable of batches.",
         "device",
     ),
     data: Text = optional("DIR", "Folder of the data set."),
@@ -153,7 +154,7 @@ def _feeding(input_: str, given: dict[str, Any], phase: str) -> dict[str, Any]:
     from steptime.measure.data.dataset import find
     from steptime.measure.data.sources import place
 
-    one_of("input", input_, INPUTS)
+    check_input(input_, "--input")
     if input_ != "dataset":
         for name in given:
             raise InputError(f"--{name.replace('_', '-')} needs --input dataset")

@@ -6,10 +6,10 @@ import mmap
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
@@ -21,6 +21,7 @@ WRONG = (  # what values of another form than is read end in
     *(TypeError, ValueError, LookupError, ArithmeticError, AttributeError),
     *(MemoryError, RecursionError),
 )
+T = TypeVar("T")
 LARGEST_FILE_BYTES = 4_000_000  # of a file that is read whole
 MOST_VALUES = 4_000_000  # of a JSON text, commas and brackets: they take far more memory than it
 
@@ -49,6 +50,17 @@ class Source:
     def table(self) -> object:
         """The values of a JSON file; raises `InputError` for one that is not JSON."""
         return told(self.text, f"model {shorten(self.path)}:")
+
+    @cached_property
+    def _made(self) -> dict[object, Any]:
+        return {}
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what a reader makes of the file under a key; it is made once."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
 
 Read = Callable[[Source, bool], Family]
@@ -192,20 +204,23 @@ def format_of(source: Source) -> Format | None:
     return next((row for row in rows if row.recognises(table)), None)
 
 
-_REMEMBERED: dict[tuple[str, str], tuple[Source, Format]] = {}
+_SOURCES: dict[tuple[str, str], Source] = {}  # by path and hash; what is made of one lies with it
+_MOST_SOURCES = 64
 
 
 def remembered(source: Source, row: Format) -> str:
     """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
     says = registry.load(row.identity)(source) if row.identity else source.content
     sha256 = hashlib.sha256(says).hexdigest()[:16]
-    _REMEMBERED[source.path, sha256] = source, row
+    while len(_SOURCES) >= _MOST_SOURCES:
+        _SOURCES.pop(next(iter(_SOURCES)), None)
+    _SOURCES[source.path, sha256] = source
     return sha256
 
 
 def located(file: str, sha256: str) -> str:
     """Return where a file of this hash lies: a bare name may be one of the user's kept networks."""
-    if not sha256 or Path(file).name != file or (file, sha256) in _REMEMBERED:
+    if not sha256 or Path(file).name != file:
         return file
     kept = user_folder("networks")
     for path in map(str, (Path(file), kept / file, *sorted(kept.glob(f"*/{escape(file)}")))):
@@ -217,15 +232,14 @@ def located(file: str, sha256: str) -> str:
     return file
 
 
-@lru_cache(maxsize=64)
 def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     """Return the network of a file; raises `InputError` where it has another hash by now."""
-    path = located(path, sha256)
-    if (path, sha256) not in _REMEMBERED:
-        source = opened(path)
-        found = format_of(source)
-        if found is None or remembered(source, found) != sha256:
-            raise InputError(f"model {shorten(path)}: the file has changed since it was read")
-    source, row = _REMEMBERED.pop((path, sha256))
+    source = _SOURCES.get((path, sha256))
+    if source is None:
+        path = located(path, sha256)
+        source = _SOURCES.get((path, sha256)) or opened(path)
+    row = format_of(source)
+    if row is None or ((path, sha256) not in _SOURCES and remembered(source, row) != sha256):
+        raise InputError(f"model {shorten(path)}: the file has changed since it was read")
     read: Read = registry.load(row.read)
-    return read(source, allow_unknown)
+    return source.once((read, allow_unknown), lambda: read(source, allow_unknown))

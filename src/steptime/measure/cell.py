@@ -12,7 +12,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.formats import located
 from steptime.measure import machine, ranks, timing
-from steptime.measure.contract import MissingFileError, Options, Prepared, refuse
+from steptime.measure.contract import INPUTS, Feed, MissingFileError, Options, Prepared, refuse
 from steptime.measure.disturbance import COUNTERS, Watch
 from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
@@ -43,14 +43,22 @@ def measure_cell(
     graph = dequantised(build(workload))
     _refuse(graph, workload, options, request)
     with ExitStack() as held:
-        given = None
+        given: Any = None
+        feed: Feed | None = None
+        facts: Mapping[str, Any] = {}
+        rank = ranks.here().rank
         if options.input == "dataset":
             from steptime.measure.data.sources import open_input  # with numpy
 
-            given = open_input(graph, workload, options, ranks.here().rank, workload.plan.data)
-            held.callback(given.feed.close)
+            given = open_input(graph, workload, options, rank, workload.plan.data)
+            feed, facts = given.feed, given.facts
+        elif options.input not in INPUTS:
+            from steptime.measure.data.iterable import open_loader  # with numpy
+
+            feed, facts = open_loader(graph, workload, options.input, options.seed, rank)
+        if feed:
+            held.callback(feed.close)
         read_resident = machine.resident_memory_meter()
-        feed = given.feed if given else None
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
         pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
@@ -103,7 +111,7 @@ def measure_cell(
         **found.facts,
         **prepared.facts,
         **prepared.afterwards(),
-        **(given.facts if given else {}),
+        **facts,
     }
     return found
 

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
+from steptime.core.python_file import is_code
 from steptime.core.workload import Plan, Workload
 from steptime.records.record import RecordMethod
 
@@ -75,6 +76,7 @@ def meaning(backend: Any, error: Exception) -> Exception:
 
 
 INPUTS = ("device", "host", "dataset")  # resident, copied in each step, read from files meanwhile
+# or `file.py:make_loader`, an iterable of batches of a person's own
 LEAST_TRAINED = 10  # steps of a training: fewer leave nothing to time
 
 
@@ -83,13 +85,13 @@ class Options:
     """Where and how a backend runs: `device` is one of cpu, cuda[:n], mps, tpu[:n].
 
     `seed` fixes the values.
-    `threads` are CPU cores of one process. `input` is one of `INPUTS`; for `dataset`, `data` is the
-    folder, `staging` one of `STAGINGS`, `stage_to` where copies go, `loaders` how many processes
-    read (0: the one that runs the steps), and `prefetch` how many batches each has ready.
-    `train_steps` trains so many steps and then takes the accuracy. `strategy` is one of
-    `STRATEGIES` where a step is spread over replicas, else "", and `overlap` lets it communicate
-    while it computes. `gpu` is the type of GPU that a scheduler was asked for, `allocation` the
-    name of what it was asked for.
+    `threads` are CPU cores of one process. `input` is one of `INPUTS`, or `file.py:make_loader`,
+    which makes an iterable of batches; for `dataset`, `data` is the folder, `staging` one of
+    `STAGINGS`, `stage_to` where copies go, `loaders` how many processes read (0: the one that runs
+    the steps), and `prefetch` how many batches each has ready. `train_steps` trains so many steps
+    and then takes the accuracy. `strategy` is one of `STRATEGIES` where a step is spread over
+    replicas, else "", and `overlap` lets it communicate while it computes. `gpu` is the type of GPU
+    that a scheduler was asked for, `allocation` the name of what it was asked for.
     """
 
     device: str = "cpu"
@@ -165,12 +167,31 @@ def dataset_fingerprint(folder: str) -> str:
     return f"{name}-{digest.hexdigest()[:8]}"
 
 
+def check_input(text: object, where: str) -> None:
+    """Raise `InputError` for what is no input: none of `INPUTS` and no function in a file."""
+    if not (isinstance(text, str) and is_code(text)):
+        one_of("input", text, INPUTS, "" if where == "--input" else where)
+    elif not Path(text.rpartition(":")[0]).is_file():
+        file = shorten(text.rpartition(":")[0])
+        raise MissingFileError(f"{where} {shorten(text)}: there is no file {file}")
+
+
+def _input_fingerprint(text: str) -> str:
+    """Return the name of an input: of code the names of file and function, and the file's hash."""
+    if text in INPUTS:
+        return text
+    path = Path(text.rpartition(":")[0])
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8] if path.is_file() else ""
+    return f"{Path(text).name}-{digest}".removesuffix("-")
+
+
 def method(backend: str, version: str, options: Options, runs: int) -> RecordMethod:
     """Return the method of a measured record: the framework, and the options that change numbers.
 
     An option that came later than the first records is named where it is not the default.
     """
-    options = replace(options, data=dataset_fingerprint(options.data) if options.data else "")
+    data = dataset_fingerprint(options.data) if options.data else ""
+    options = replace(options, data=data, input=_input_fingerprint(options.input))
     chosen = {
         name: value
         for name, value in vars(options).items()

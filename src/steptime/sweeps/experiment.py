@@ -108,7 +108,6 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "phase": PHASES,
     "dtype": (*PRECISIONS, *ALIASES),
     "optimizer": OPTIMIZERS,
-    "input": contract.INPUTS,
     "staging": STAGINGS,
     "strategy": STRATEGIES,
 }
@@ -183,6 +182,8 @@ def _mistakes(experiment: Experiment) -> dict[str, bool]:
 
 
 def _check_axes(experiment: Experiment, where: str) -> None:
+    for value in experiment.input:
+        contract.check_input(value, f"{where}: input")
     for axis in (*_WORDS, "stack", "backend", "device", "predict"):
         for value in getattr(experiment, axis):
             if axis in _WORDS:

@@ -143,6 +143,7 @@ def test_the_search_is_that_of_brute_force(model: str) -> None:
     assert best_of["mfu"]["6N"] is None
 
 
+@pytest.mark.onnx
 def test_a_file_is_as_its_network(tmp_path: Path) -> None:
     told = steptime.plan("resnet18", "v100", 64, 2)
     path = tmp_path / "net.onnx"

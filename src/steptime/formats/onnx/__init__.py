@@ -1,1 +1,1 @@
-"""Reads networks of ONNX files, without the package onnx."""
+"""Reads networks of ONNX files by the package onnx."""

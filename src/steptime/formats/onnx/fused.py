@@ -5,14 +5,15 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
-from steptime.formats.constants import NdArray, scalar
+from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Function, Quantised, Static, Value
 from steptime.formats.patterns import bias_of_scores, turned_by_position
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -114,7 +115,7 @@ def _linear_of_few_bits(r: Visit, x: Value, w: Value, *scales: Value) -> Value:
     require(isinstance(w, Static), "a packed weight that is computed")
     packed: Static = w  # type: ignore[assignment]
     _note(r, packed, f"int{r.attr('bits', 4)}", *scales[:2])
-    weight = Static(packed.name, NdArray((r.attr("N", 0), r.attr("K", 0)), "float32"))
+    weight = Static(packed.name, (r.attr("N", 0), r.attr("K", 0)), "float32")
     return r.do(lowering.linear, x, weight)
 
 
@@ -146,7 +147,7 @@ def _part(r: Visit, value: Value, way: int, shape: tuple[int, ...], half: int | 
     """Return one direction's part of a weight, as a weight of its own."""
     if isinstance(value, Static):
         name = f"{value.name}/{way}" + ("" if half is None else f"/{'wr'[half]}")
-        return r.tensor(Static(name, NdArray(shape, value.array.dtype)))
+        return r.tensor(Static(name, shape, value.dtype))
     own = r.do(elements.select, value, 0, way, at="/way")
     first = (half or 0) * shape[0]
     return r.do(elements.slice_, own, 0, first, first + shape[0], at="/half")
@@ -163,22 +164,21 @@ def _quantized(r: Visit, x: Value, *_: Value) -> Values:
     if isinstance(x, Static):
         return [x, None, None]
     scaled = r.do(elements.pointwise, "mul", x, 0.5)
-    small = r.constant(scalar(0.5, "float32"))
+    small = r.constant(0.5, "float32")
     return [r.do(elements.pointwise, "round", scaled, at="/round"), small, small]
 
 
 def _dequantized(r: Visit, x: Value, *scales: Value) -> Value:
     if isinstance(x, Static):
-        _note(r, x, x.array.dtype, *scales)
-        return Static(x.name, NdArray(x.array.shape, "float32"), x.steps)
+        _note(r, x, x.dtype, *scales)
+        return replace(x, dtype="float32", values=None, derived=False)
     return r.do(elements.pointwise, "mul", _floats(r, x), 0.5)
 
 
 def _floats(r: Visit, x: Value, *scales: Value) -> Value:
     if isinstance(x, Static):
         return _dequantized(r, x, *scales)
-    is_float = r.of(x).is_float
-    return x if is_float else r.do(elements.cast, x, r.b.precision.weights, at="/cast")
+    return x if r.is_float(x) else r.do(elements.cast, x, r.b.precision.weights, at="/cast")
 
 
 def _of_integers(product: Function, *places: int, scales: int = 0) -> Function:

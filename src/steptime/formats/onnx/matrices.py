@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from steptime.core.windows import positions
 from steptime.formats import elements, lowering, windows
-from steptime.formats.constants import axis_of, scalar
+from steptime.formats.onnx.fold import Function, Value, axis_of
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Function, Static, Value
 from steptime.formats.products import einsum
 from steptime.network.ops.table import require
 
@@ -17,12 +16,13 @@ Values = Sequence[Value]
 
 
 def _scaled(r: Visit, y: Value, factor: float) -> Value:
-    return y if factor == 1.0 else r.pointwise("mul", y, r.constant(scalar(factor, "float32")))
+    same = factor == 1.0 or isinstance(y, Static)  # a weight times a number is one
+    return y if same else r.pointwise("mul", y, r.constant(factor, "float32"))
 
 
 def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
-    if isinstance(y, Static) and len(y.array.shape) == 2 and isinstance(x, str):
+    if isinstance(y, Static) and len(y.shape) == 2 and isinstance(x, str):
         return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
     return r.recognised(r.do(lowering.matmul, *r.stretched([r.tensor(x), r.tensor(y)])))
 
@@ -70,13 +70,11 @@ def convolution(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
 
 
 def _transposed(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
-    size, rank = r.shape(x)[2:], len(r.shape(w)) - 2
-    how = _window(r, x, r.shape(w)[2:])
-    how |= {"output_padding": r.attr("output_padding", (0,) * rank), "groups": r.attr("group", 1)}
-    wanted = r.node.attrs.get("output_shape", ())[-rank:]
-    if r.attr("auto_pad", "NOTSET").startswith("SAME") and not wanted:
-        wanted = [n * s for n, s in zip(size, how["stride"], strict=True)]
-    return r.do(lowering.convolution, x, w, bias=bias, transposed=True, size=wanted, **how)
+    how = _window(r, x, r.shape(w)[2:]) | {"groups": r.attr("group", 1)}
+    how["output_padding"] = r.attr("output_padding", (0,) * len(how["stride"]))
+    if "output_shape" in r.node.attrs or r.attr("auto_pad", "NOTSET").startswith("SAME"):
+        how["size"] = r.out()[2:]
+    return r.do(lowering.convolution, x, w, bias=bias, transposed=True, **how)
 
 
 def _pool(kind: Any, r: Visit, x: Value) -> Value:
@@ -84,14 +82,10 @@ def _pool(kind: Any, r: Visit, x: Value) -> Value:
     how = _window(r, x, kernel)
     apart = how.pop("dilation")
     ceil = bool(r.attr("ceil_mode", 0))
-    if any(d != 1 for d in apart):  # as many windows and elements as without gaps
-        own = r.shape(x)[2:]
-        for i, (n, k, d) in enumerate(zip(own, kernel, apart, strict=True)):
-            before, after = how["padding"][2 * i : 2 * i + 2]
-            count = positions(n, k, how["stride"][i], (before, after), d, ceil)
-            alone = positions(n, k, how["stride"][i], (before, after), 1, ceil)
-            require(count == alone, f"pooling with dilations {list(apart)}")
-    return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
+    y = r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
+    if any(gap != 1 for gap in apart):  # as many windows and elements as without gaps
+        require(r.shape(y) == r.out(), f"pooling with dilations {list(apart)}")
+    return y
 
 
 def _pool_of_all(function: str) -> Function:

@@ -1,38 +1,100 @@
-"""The graph of an ONNX file: nodes, constants and inputs; its weights are never read.
+"""An ONNX file as the package `onnx` reads it; its weights are left out before it is parsed.
 
-Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`.
+Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, "Encoding"
+(https://protobuf.dev/programming-guides/encoding).
 """
 
 import math
+import mmap
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
-from steptime.formats import Source
-from steptime.formats.constants import MOST, NdArray, Number
-from steptime.formats.onnx.wire import Schema, Span, Wire, WireError
+from steptime.formats import WRONG, Source, line_of
+from steptime.formats.export.protobuf import Value, message
+from steptime.network.ops.table import require
 
-MOST_NODES = 300_000
+try:
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+except ModuleNotFoundError:
+    raise InputError("an ONNX file is read by onnx: pip install 'steptime[onnx]'") from None
+
+MOST = 16_384  # elements of a constant whose values are known
 MOST_FLOATS = 16  # a float tensor of more is a weight, and not read
-DTYPES: Mapping[int, tuple[str, float, str]] = {
+MOST_NODES, MOST_FIELDS, MOST_BYTES, DEEPEST = 300_000, 4_000_000, 64_000_000, 24
+DTYPES: Mapping[int, tuple[str, float, bool]] = {
     int(number): tuple(row) for number, row in packaged("onnx.toml")["types"].items()
 }
+_INSIDE = {  # the fields of a message in which weights may lie, and what messages they are
+    "model": {7: "graph", 25: "function"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph"},
+}
+_NUMBERS = (4, 5, 7, 9, 10, 11)  # the fields of a tensor that may hold its numbers
+_SHAPES_BETWEEN = ("graph", 13)  # what a file says of them is not read
+_WIDTHS = {1: 8, 5: 4}
 _STANDARD = ("", "ai.onnx")
+Span = tuple[int, int]
+Shape = tuple[int, ...]
+Step = tuple[str, tuple[int, ...], Shape]  # transpose or reshape, to what, the shape before
 
 
-def _schema() -> Schema:
-    """Return the fields of a whole file, each of a message those of that message."""
-    found: dict[str, Schema] = {name: {} for name in packaged("onnx.toml")["messages"]}
-    for message, fields in packaged("onnx.toml")["messages"].items():
-        for number, said in fields.items():
-            name, kind = said.split()
-            found[message][int(number)] = name, found.get(kind, kind)
-    return found["Model"]
+class _NoModelError(ValueError):
+    """Bytes that are no ONNX file, or one beyond what is read; the message says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """What follows from constants alone: a weight of the file, seen through `steps`.
+
+    Its `values` are None where they are many or not read. `derived` is what exporters work out of
+    sizes, positions and truth values: a table, not trained.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    values: NDArray[Any] | None = None
+    steps: tuple[Step, ...] = ()
+    derived: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+        return "float" in self.dtype
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it is a weight, whose numbers are not known."""
+        return self.is_float and not self.derived and self.values is None
+
+    def viewed(self, kind: str, how: Sequence[int]) -> "Static":
+        """Return the same weight, transposed by `how` or seen with the shape `how`."""
+        before, order, steps = self.shape, tuple(how), self.steps
+        if kind == "transpose":
+            require(sorted(order) == list(range(len(before))), f"transpose {before} by {order}")
+            shape = tuple(before[i] for i in order)
+        else:
+            require(math.prod(order) == math.prod(before), f"reshape {before} to {order}")
+            shape = order
+        values = None if self.values is None else getattr(self.values, kind)(order)
+        if steps and steps[-1][0] == kind:
+            *rest, (_, first, before) = steps
+            steps = tuple(rest)
+            order = tuple(first[i] for i in order) if kind == "transpose" else order
+        same = order == (tuple(range(len(order))) if kind == "transpose" else before)
+        seen = steps if same else (*steps, (kind, order, before))
+        return replace(self, shape=shape, values=values, steps=seen)
 
 
 @dataclass(frozen=True)
@@ -45,6 +107,7 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
     opset: int
+    proto: NodeProto
 
 
 @dataclass(frozen=True)
@@ -61,213 +124,266 @@ class Subgraph:
     """Nodes in order, constants by name, inputs and outputs; a branch has them too."""
 
     nodes: tuple[OnnxNode, ...]
-    constants: Mapping[str, NdArray]
+    constants: Mapping[str, Static]
     inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
 
 
+def is_read(tensor: TensorProto) -> bool:
+    """Whether the values of a constant are read: it is small, and in the file itself."""
+    dtype, _, readable = DTYPES.get(tensor.data_type, ("text", 0, False))
+    most = MOST_FLOATS if "float" in dtype else MOST
+    return readable and tensor.data_location == 0 and math.prod(tensor.dims) <= most
+
+
 @dataclass
-class Model:
-    """Reads an ONNX file: `graph` is what it says, `unread` the places of its weights' bytes."""
+class _Weightless:
+    """Copies the bytes of a file without those of its weights, whose places are `unread`."""
 
     source: Source
     unread: list[Span] = field(default_factory=list)
+    fields: int = 0
+    kept: int = 0
 
-    def __post_init__(self) -> None:
-        self.wire = Wire(self.source.content)
-        self._nodes = 0
+    def varint(self, at: int, end: int) -> Span:
+        """Return a whole number of up to 64 bits at `at`, and the place after it."""
+        value = shift = 0
+        data: bytes | mmap.mmap = self.source.content
+        while at < end and shift < 70:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+        raise _NoModelError(f"a number at byte {at} has no end")
+
+    def places(self, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield each field from `at` to `end`: number, wire type, and its places."""
+        while at < end:
+            self.fields += 1
+            if self.fields > MOST_FIELDS:
+                raise _NoModelError(f"more than {MOST_FIELDS} fields")
+            start = at
+            key, at = self.varint(at, end)
+            number, wire = key >> 3, key & 7
+            if wire == 0:
+                first, at = at, self.varint(at, end)[1]
+            else:
+                length, first = self.varint(at, end) if wire == 2 else (_WIDTHS.get(wire, -1), at)
+                at = first + length
+                if length < 0 or number == 0 or at > end:
+                    raise _NoModelError(f"field {number} at byte {first} ends after its message")
+            yield number, wire, start, first, at
+
+    def copy(self, kind: str, at: int, end: int, depth: int = 0) -> bytes:
+        """Return the bytes of the message from `at` to `end`, without those of weights."""
+        if depth > DEEPEST:
+            raise _NoModelError(f"messages nest deeper than {DEEPEST}")
+        inside, made, numbers = _INSIDE.get(kind, {}), bytearray(), []
+        for number, wire, start, first, after in self.places(at, end):
+            if wire == 2 and number in inside:
+                made += message((number, self.copy(inside[number], first, after, depth + 1)))
+            elif wire == 2 and kind == "tensor" and number in _NUMBERS:
+                numbers.append((number, first, after))
+            elif (kind, number) != _SHAPES_BETWEEN:
+                self._count(after - start)
+                made += self.source.content[start:after]
+        return (
+            bytes(made) + self._numbers(bytes(made), numbers) if kind == "tensor" else bytes(made)
+        )
+
+    def _count(self, size: int) -> None:
+        self.kept += size
+        if self.kept > MOST_BYTES:
+            raise _NoModelError(f"more than {MOST_BYTES} bytes that are no weights")
+
+    def _numbers(self, header: bytes, numbers: list[tuple[int, int, int]]) -> bytes:
+        """Return the fields of a constant's numbers; of a weight nothing."""
+        tensor = TensorProto.FromString(header)
+        raw = [end - start for number, start, end in numbers if number == 9]
+        self._check(tensor, raw, sum(end - start for _, start, end in numbers))
+        if not is_read(tensor):
+            if tensor.data_location == 0:
+                self.unread += [(start, end) for _, start, end in numbers]
+            return b""
+        self._count(sum(end - start for _, start, end in numbers))
+        parts: list[tuple[int, Value]] = [
+            (number, self.source.content[start:end]) for number, start, end in numbers
+        ]
+        return message(*parts)
+
+    def _check(self, tensor: TensorProto, raw: Sequence[int], length: int) -> None:
+        """Refuse a tensor whose bytes are not as many as its shape says, or not its folder's."""
+        name, shape = f"tensor {tensor.name[:60]!a}", tuple(tensor.dims)
+        size = math.prod(shape)
+        if len(shape) > 16 or not all(0 <= n < 2**53 for n in shape) or size >= 2**53:
+            raise _NoModelError(f"{name}: of shape {shorten(list(shape))}")
+        _, width, _ = DTYPES.get(tensor.data_type, ("text", 0, False))
+        if tensor.data_location == 1:
+            self._external(tensor, name)
+        elif raw and width:
+            if raw[-1] != math.ceil(size * width):
+                raise _NoModelError(f"{name}: {raw[-1]} bytes for {shorten(list(shape))}")
+        elif width:
+            single = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data)
+            if size > length + sum(map(len, (*single, tensor.uint64_data))):
+                raise _NoModelError(f"{name}: of shape {shorten(list(shape))} without values")
+
+    def _external(self, tensor: TensorProto, name: str) -> None:
+        """Refuse weights that lie outside of the file's folder; they are not opened anyway."""
+        where = {one.key: one.value for one in tensor.external_data}.get("location", "")
+        parts = where.replace("\\", "/").split("/")
+        inside = "\0" not in where and ".." not in parts and not Path(where).is_absolute()
+        if not where or not inside:
+            raise _NoModelError(f"{name}: its data lies outside of the folder, in {shorten(where)}")
+        path = Path(self.source.path)
+        homes = path.absolute().parent, Path(os.path.realpath(path)).parent
+        target = Path(os.path.realpath(homes[0] / where))
+        # a file that is a link itself has its data beside what it leads to
+        if not any(target.is_relative_to(os.path.realpath(home)) for home in homes):
+            raise _NoModelError(f"{name}: its data is a link out of the folder, {shorten(where)}")
+
+
+class Model:
+    """An ONNX file: `graph` is what it says, `identity` its bytes without those of its weights."""
+
+    def __init__(self, source: Source) -> None:
+        self.place = shorten(source.name)[1:-1]
+        content, self._nodes = source.content, 0
+        copied = _Weightless(source)
         try:
-            table = self.wire.message(_schema(), 0, len(self.source.content))
-            _has(table, "graph", "opsets")
-            self._functions = {
-                (f.get("domain", ""), f.get("name", "")): f for f in table["functions"]
-            }
-            self.graph = self._graph(table["graph"], _versions(table))
-        except WireError as error:
-            raise InputError(
-                f"{self.place}: is not an ONNX file that can be read: {error}"
-            ) from None
+            proto = onnx.load_model_from_string(copied.copy("model", 0, len(content)))
+            if not (proto.HasField("graph") and proto.opset_import):
+                absent = "opsets" if proto.HasField("graph") else "graph"
+                raise _NoModelError(f"it has no {absent}")
+            self._functions = {(one.domain, one.name): one for one in proto.functions}
+            self.graph = self._graph(proto.graph, _versions(proto))
+        except (*WRONG, DecodeError) as error:
+            reason = error if isinstance(error, _NoModelError) else line_of(error)
+            lack = f"is not an ONNX file that can be read: {reason}"
+            raise InputError(f"{self.place}: {lack}") from None
+        parts, at = [], 0
+        for start, end in sorted(copied.unread):
+            parts.append(content[at:start])
+            at = max(at, end)
+        self.identity = b"".join([*parts, content[at:]])
 
-    @property
-    def place(self) -> str:
-        """The file's name, as errors say it."""
-        return shorten(self.source.name)[1:-1]
-
-    def _graph(self, table: Mapping[str, Any], opsets: Mapping[str, int]) -> Subgraph:
-        if table["sparse"]:
-            raise WireError("it has sparse weights")
-        constants = {w.get("name", ""): self._tensor(w) for w in table["weights"]}
-        inputs = (_input(value) for value in table["inputs"])
+    def _graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
+        if graph.sparse_initializer:
+            raise _NoModelError("it has sparse weights")
+        constants = {one.name: _constant(one) for one in graph.initializer}
+        inputs = map(_input, graph.input)
         return Subgraph(
-            tuple(self._expanded(table["nodes"], opsets, {}, "", 0)),
+            tuple(self._expanded(graph.node, opsets, {}, "", 0)),
             constants,
             tuple(value for value in inputs if value.name not in constants),
-            tuple(value.get("name", "") for value in table["outputs"]),
+            tuple(value.name for value in graph.output),
         )
 
     def _expanded(
         self,
-        nodes: list[dict[str, Any]],
+        nodes: Sequence[NodeProto],
         opsets: Mapping[str, int],
-        given: Mapping[str, Any],
+        given: Mapping[str, AttributeProto],
         prefix: str,
         depth: int,
         names: Mapping[str, str] | None = None,
     ) -> Iterator[OnnxNode]:
-        """Return nodes, local functions replaced by theirs; `names` renames what they read."""
+        """Return nodes, local functions replaced by theirs; `names` renames what they read.
+
+        `onnx.inliner` does not bound what a file doubles, nor take a function of another opset.
+        """
 
         def named(name: str) -> str:
             return name if names is None or not name else names.get(name, f"{prefix}{name}")
 
         if depth > 16:
-            raise WireError("local functions nest deeper than 16")
-        for table in nodes:
+            raise _NoModelError("local functions nest deeper than 16")
+        opset = next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
+        for node in nodes:
             self._nodes += 1
             if self._nodes > MOST_NODES:
-                raise WireError(f"more than {MOST_NODES} nodes")
-            domain, op = table.get("domain", ""), table.get("op", "")
-            attrs = {
-                name: value
-                for one in table["attributes"]
-                if (value := self._attribute(one, opsets, given)) is not None
-                and (name := one.get("name", ""))
-            }
-            inputs, outputs = map(named, table["inputs"]), tuple(map(named, table["outputs"]))
-            name = f"{prefix}{table.get('name') or (outputs[0] if outputs else op)}"
-            function = self._functions.get((domain, op))
+                raise _NoModelError(f"more than {MOST_NODES} nodes")
+            proto = _resolved(node, given)
+            inputs, outputs = tuple(map(named, node.input)), tuple(map(named, node.output))
+            name = f"{prefix}{node.name or (outputs[0] if outputs else node.op_type)}"
+            function = self._functions.get((node.domain, node.op_type))
             if function is None:
-                full = op if domain in _STANDARD else f"{domain}.{op}"
-                opset = next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
-                yield OnnxNode(name, full, tuple(inputs), outputs, attrs, opset)
+                op = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+                attrs = {one.name: self._value(one, opsets) for one in proto.attribute if one.name}
+                yield OnnxNode(name, op, inputs, outputs, attrs, opset, proto)
                 continue
-            inner = dict(zip(function["inputs"], inputs, strict=False))
-            inner |= dict.fromkeys(function["inputs"][len(inner) :], "")
-            inner |= dict(zip(function["outputs"], outputs, strict=False))
-            defaults = {
-                one.get("name", ""): self._attribute(one, opsets, {})
-                for one in function["defaults"]
-            }
-            own = _versions(function) or opsets
+            inner = dict.fromkeys(function.input, "") | dict(
+                [*zip(function.input, inputs), *zip(function.output, outputs)]  # noqa: B905
+            )
+            attributes = {one.name: one for one in (*function.attribute_proto, *proto.attribute)}
             yield from self._expanded(
-                function["nodes"], own, defaults | attrs, f"{name}/", depth + 1, inner
+                function.node,
+                _versions(function) or opsets,
+                attributes,
+                f"{name}/",
+                depth + 1,
+                inner,
             )
 
-    def _attribute(
-        self, table: Mapping[str, Any], opsets: Mapping[str, int], given: Mapping[str, Any]
-    ) -> Any:
-        """Return an attribute's value, that of the function's where it refers to one."""
-        if "refers" in table:
-            return given.get(table["refers"])
-        if "g" in table:
-            return self._graph(table["g"], opsets)
-        if "t" in table:
-            return self._tensor(table["t"])
-        if "s" in table:
-            return self.wire.text(table["s"])
-        for name, form in (("ints", "varint"), ("floats", "f")):
-            if table[name]:
-                return tuple(self.wire.numbers(table[name], form, MOST))
-        if table["strings"]:
-            return tuple(self.wire.text(one) for one in table["strings"])
-        empty: dict[int, Any] = {1: 0.0, 2: 0, 3: "", 6: (), 7: (), 8: ()}
-        return table.get("f", table.get("i", empty.get(table.get("type", 0), 0)))
-
-    def _tensor(self, table: Mapping[str, Any]) -> NdArray:
-        """Return a constant; its values only if they are few, and lie in the file itself."""
-        shape = tuple(self.wire.numbers(table["dims"], "varint", 16))
-        dtype, width, form = DTYPES.get(table.get("dtype", 0), ("text", 0, ""))
-        name = f"tensor {table.get('name', '')[:60]!a}"
-        if not all(0 <= n < 2**53 for n in shape) or math.prod(shape) >= 2**53:
-            raise WireError(f"{name}: of shape {shorten(list(shape))}")
-        size = math.prod(shape)
-        lists = [key for key in ("floats", "int32s", "int64s", "doubles", "uint64s") if table[key]]
-        held: list[Span] = [table["raw"]] if "raw" in table else []
-        held += [part for key in lists for wire, part in table[key] if wire == 2]
-        if table.get("location", 0) == 1:
-            self._external(table, name)
-            return NdArray(shape, dtype)
-        if "raw" in table and width:
-            length = table["raw"][1] - table["raw"][0]
-            if length != math.ceil(size * width):
-                raise WireError(f"{name}: {length} bytes for {shorten(list(shape))}")
-        elif dtype != "text":
-            singles = sum(wire != 2 for key in lists for wire, _ in table[key])
-            if size > singles + sum(end - start for start, end in held):
-                raise WireError(f"{name}: of shape {shorten(list(shape))} without values")
-        if size > (MOST_FLOATS if "float" in dtype else MOST) or not form:
-            self.unread += held
-            return NdArray(shape, dtype)
-        return NdArray(shape, dtype, self._values(table, lists, dtype, form, size))
-
-    def _values(
-        self, table: Mapping[str, Any], lists: list[str], dtype: str, form: str, size: int
-    ) -> tuple[Number, ...] | None:
-        if "raw" in table:
-            values = self.wire.numbers([(2, table["raw"])], form, size)
-        elif lists in (["floats"], ["doubles"]):
-            values = self.wire.numbers(
-                [(2, part) for _, part in table[lists[0]]], lists[0][0], size
-            )
-        elif len(lists) == 1 and form != "e":
-            values = self.wire.numbers(table[lists[0]], "varint", size)
-        else:
-            return None if size else ()
-        if len(values) != size:
-            raise WireError(f"{len(values)} numbers for {size}")
-        return tuple(bool(v) if dtype == "bool" else v for v in values)
-
-    def _external(self, table: Mapping[str, Any], name: str) -> None:
-        """Refuse weights that lie outside of the file's folder; they are not opened anyway."""
-        entries = {one.get("key", ""): one.get("value", "") for one in table["external"]}
-        where = entries.get("location", "")
-        parts = where.replace("\\", "/").split("/")
-        inside = "\0" not in where and ".." not in parts and not Path(where).is_absolute()
-        if not where or not inside:
-            raise WireError(f"{name}: its data lies outside of the folder, in {shorten(where)}")
-        path = Path(self.source.path)
-        homes = path.absolute().parent, Path(os.path.realpath(path)).parent
-        for home in homes:  # a file that is a link itself has its data beside what it leads to
-            if Path(os.path.realpath(path.absolute().parent / where)).is_relative_to(
-                os.path.realpath(home)
-            ):
-                return
-        raise WireError(f"{name}: its data is a link out of the folder, {shorten(where)}")
+    def _value(self, attribute: AttributeProto, opsets: Mapping[str, int]) -> Any:
+        """Return an attribute's value: a number, a text, a tuple, a graph, a constant."""
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, GraphProto):
+            return self._graph(value, opsets)
+        if isinstance(value, TensorProto):
+            return _constant(value)
+        if isinstance(value, bytes):
+            return value.decode()
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return tuple(one.decode() if isinstance(one, bytes) else one for one in value)
+        return value
 
 
-def _has(table: Mapping[str, Any], *names: str) -> None:
-    for name in names:
-        if not table.get(name):
-            raise WireError(f"it has no {name}")
+def _constant(tensor: TensorProto) -> Static:
+    dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
+    values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
+    return Static(tensor.name, tuple(tensor.dims), dtype, values)
 
 
-def _versions(table: Mapping[str, Any]) -> dict[str, int]:
-    return {one.get("domain", ""): one.get("version", 0) for one in table["opsets"]}
+def _resolved(node: NodeProto, given: Mapping[str, AttributeProto]) -> NodeProto:
+    """Return a node of a function with the attributes that it takes from the function's."""
+    if not any(one.ref_attr_name for one in node.attribute):
+        return node
+    resolved = NodeProto()
+    resolved.CopyFrom(node)
+    del resolved.attribute[:]
+    for one in node.attribute:
+        if not one.ref_attr_name:
+            resolved.attribute.append(one)
+        elif one.ref_attr_name in given:
+            resolved.attribute.append(given[one.ref_attr_name])
+            resolved.attribute[-1].name = one.name
+    return resolved
 
 
-def _input(table: Mapping[str, Any]) -> OnnxInput:
-    tensor = table.get("type", {}).get("tensor")
-    name = table.get("name", "")
-    if tensor is None:
-        raise WireError(f"input {shorten(name)} is not a tensor")
-    sizes = (
-        one.get("size") or one.get("name", "") for one in tensor.get("shape", {}).get("sizes", ())
-    )
-    if tensor.get("dtype", 0) not in DTYPES:
-        raise WireError(f"input {shorten(name)} is not of numbers")
-    return OnnxInput(name, DTYPES[tensor["dtype"]][0], tuple(sizes))
+def _versions(proto: onnx.ModelProto | FunctionProto) -> dict[str, int]:
+    return {one.domain: one.version for one in proto.opset_import}
 
 
-@lru_cache(maxsize=2)
+def _input(value: onnx.ValueInfoProto) -> OnnxInput:
+    if not value.type.HasField("tensor_type"):
+        raise _NoModelError(f"input {shorten(value.name)} is not a tensor")
+    tensor = value.type.tensor_type
+    if tensor.elem_type not in DTYPES:
+        raise _NoModelError(f"input {shorten(value.name)} is not of numbers")
+    sizes = tuple(max(one.dim_value, 0) or one.dim_param for one in tensor.shape.dim)
+    if any(isinstance(text, bytes) for text in (value.name, *sizes)):
+        raise _NoModelError("a text that is not UTF-8")
+    return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
+
+
 def model_of(source: Source) -> Model:
     """Return the model of a file, read once; raises `InputError` for what is not one."""
-    return Model(source)
+    return source.once(Model, lambda: Model(source))
 
 
 def identity(source: Source) -> bytes:
     """Return the bytes of a file without those of its weights."""
-    model = model_of(source)
-    kept, at = [], 0
-    for start, end in sorted(model.unread):
-        kept.append(source.content[at:start])
-        at = max(at, end)
-    return b"".join([*kept, source.content[at:]])
+    return model_of(source).identity

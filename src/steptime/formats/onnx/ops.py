@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from steptime.core.toml_files import packaged
-from steptime.formats import constants, elements, lowering, windows
-from steptime.formats.constants import axis_of
+from steptime.formats import elements, lowering, windows
+from steptime.formats.onnx.fold import Function, Value, axis_of
 from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
-from steptime.formats.onnx.model import MOST_NODES, Subgraph
+from steptime.formats.onnx.model import MOST_NODES, Static, Subgraph
 from steptime.formats.onnx.moves import MOVES
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Function, Static, Value
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
@@ -41,7 +42,7 @@ def _folded(function: str, r: Visit, first: Value, *others: Value) -> Value:
 
 def _mean(r: Visit, *values: Value) -> Value:
     total: Any = _folded("add", r, *values)
-    share = r.constant(constants.scalar(1 / len(values), "float32"))
+    share = r.constant(1 / len(values), "float32")
     return r.pointwise("mul", total, share)
 
 
@@ -62,14 +63,6 @@ def _clip(r: Visit, x: Value, low: Value = None, high: Value = None) -> Value:
         for name, attr, given in (("low", "min", low), ("high", "max", high))
     }
     kept = {name: float(n) for name, n in ends.items() if n is not None}
-    if isinstance(x, Static):
-        made: Value = x
-        number = float if x.array.is_float else int
-        for name, function in (("low", "maximum"), ("high", "minimum")):
-            if name in kept:
-                end = r.constant(constants.scalar(number(kept[name]), x.array.dtype))
-                made = r.pointwise(function, end, made)
-        return made
     return r.pointwise("clamp", x, **kept)
 
 
@@ -77,7 +70,7 @@ def _prelu(r: Visit, x: Value, slope: Value) -> Value:
     shape = r.shape(slope)
     size = math.prod(shape)
     if size not in (1, r.shape(x)[1]):
-        below = r.pointwise("minimum", x, r.constant(constants.scalar(0.0, "float32")))
+        below = r.pointwise("minimum", x, r.constant(0.0, "float32"))
         return r.pointwise("add", r.pointwise("relu", x), r.pointwise("mul", below, slope))
     return r.do(elements.op, "prelu", x, r.view(slope, "reshape", (size,)))
 
@@ -92,8 +85,6 @@ def _reduce(function: str, r: Visit, x: Value, axes: Value = None) -> Value:
         return x
     rank, keep = len(r.shape(x)), bool(r.attr("keepdims", 1))
     every = which or range(rank)
-    if isinstance(x, Static) and function in constants.REDUCTIONS:
-        return r.constant(constants.reduce(function, x.array, every, keep), x)
     return r.do(elements.reduce, function, x, tuple(every), keep=keep)
 
 
@@ -114,32 +105,20 @@ def _softmax(r: Visit, x: Value) -> Value:
 
 
 def _cumulative_sum(r: Visit, x: Value, axis: Value) -> Value:
-    along = axis_of(r.of(axis).whole()[0], len(r.shape(x)))
-    if isinstance(x, Static):
-        return r.constant(constants.cumulative_sum(x.array, along), x)
+    along = axis_of((r.whole(axis) or (0,))[0], len(r.shape(x)))
     return r.do(elements.op, "cumsum", x, axis=along, reverse=bool(r.attr("reverse", 0)))
 
 
-def _topk(r: Visit, x: Value, k: Value = None) -> Values:
-    (number,) = r.whole(k, "k") or (1,)
-    return r.do(lowering.topk, x, number, r.attr("axis", -1), largest=bool(r.attr("largest", 1)))
+def _topk(r: Visit, x: Value, *_: Value) -> Values:
+    axis = axis_of(r.attr("axis", -1), len(r.shape(x)))
+    return r.do(lowering.topk, x, r.out()[axis], axis, largest=bool(r.attr("largest", 1)))
 
 
-def _resize(r: Visit, x: Value, *given: Value) -> Value:
-    """Return an image of another size; `given` is roi, scales, sizes, or in opset 10 scales."""
-    shape, rank = r.shape(x), len(r.shape(x))
-    scales = given[1] if len(given) > 1 else given[0] if given else None
-    axes, wanted = [axis_of(i, rank) for i in r.attr("axes", tuple(range(rank)))], list(shape)
-    numbers = r.whole(given[2]) if len(given) > 2 else None
-    if numbers is None:
-        factors = r.attr("scales", ()) if scales is None else r.of(scales).known("a scale")
-        pairs = zip(axes, factors, strict=True)
-        numbers = tuple(math.floor(shape[axis] * factor + 1e-9) for axis, factor in pairs)
-    for axis, n in zip(axes, numbers, strict=True):
-        wanted[axis] = n if axis > 1 else shape[axis]
+def _resize(r: Visit, x: Value, *_: Value) -> Value:
+    """Return an image of another size."""
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(r.attr("mode", "nearest"), "nearest")
     corners = r.attr("coordinate_transformation_mode", "half_pixel") == "align_corners"
-    return r.do(lowering.resize, x, wanted[2:], mode, align_corners=corners)
+    return r.do(lowering.resize, x, r.out()[2:], mode, align_corners=corners)
 
 
 def _if(r: Visit, condition: Value) -> Values:
@@ -153,8 +132,9 @@ def _if(r: Visit, condition: Value) -> Values:
 
 def _stacked(r: Visit, parts: Values) -> Value:
     seen = [r.view(part, "reshape", (1, *r.shape(part))) for part in parts]
-    if all(isinstance(part, Static) for part in seen):
-        return r.constant(constants.concat([r.of(part) for part in seen], 0), *seen)
+    known = [part.values for part in seen if isinstance(part, Static) and part.values is not None]
+    if len(known) == len(seen):
+        return r.constant(np.concatenate(known), r.spec(seen[0])[0], derived=True)
     return r.do(elements.concat, seen, 0)
 
 
@@ -171,7 +151,7 @@ def _loop(r: Visit, number: Value = None, condition: Value = None, *carried: Val
             require(goes_on is not None, _UNKNOWN)
             if not goes_on:
                 break
-        turn = r.constant(constants.scalar(i), derived=True)
+        turn = r.constant(i, "int64", derived=True)
         made = r.branch(body, (turn, made[0], *made[1 : 1 + len(carried)]))
         kept.append(made[1 + len(carried) :])
     stacks = len(body.outputs) > 1 + len(carried)
@@ -182,8 +162,8 @@ def _loop(r: Visit, number: Value = None, condition: Value = None, *carried: Val
 
 def _spectra(r: Visit, x: Value, step: Value, window: Value = None, length: Value = None) -> Value:
     """Return the spectrum of each window, a product with the table of waves: ONNX says no way."""
-    shape, stride = r.shape(x), r.of(step).whole("frame_step")[0]
-    size = r.of(length).whole("frame_length")[0] if length is not None else r.shape(window)[0]
+    shape, stride = r.shape(x), (r.whole(step) or (1,))[0]
+    size = (r.whole(length) or r.shape(window))[0]
     bins = size // 2 + 1 if r.attr("onesided", 1) else size
     parts = 2 if shape[2:] == (2,) else 1  # a complex signal has two
     y = r.do(windows.windows, x, 1, size, at="/frames", step=stride)

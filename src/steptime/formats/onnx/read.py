@@ -5,15 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
-from steptime.formats.constants import scalar
 from steptime.formats.loss import loss_of
-from steptime.formats.onnx.model import Model, model_of
+from steptime.formats.onnx.fold import cleaned
+from steptime.formats.onnx.model import Model, Static, model_of
 from steptime.formats.onnx.ops import OPS
 from steptime.formats.onnx.run import Visit
 from steptime.formats.onnx.stored import store
-from steptime.formats.onnx.values import Static, cleaned
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
 
@@ -51,8 +52,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
         for one in model.graph.inputs:
             name = cleaned(one.name)
             if name in sizes.numbers and values[_word(name)]:
-                number = scalar(values[_word(name)], one.dtype)
-                run.env[one.name] = Static(one.name, number, derived=True)
+                number = np.asarray(values[_word(name)], one.dtype)
+                run.env[one.name] = Static(one.name, (), one.dtype, number, derived=True)
                 continue
             shape = [
                 n if isinstance(n, int) else values[n] if n else batch

@@ -2,32 +2,40 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.graph import TensorSpec
-from steptime.formats import WRONG, constants, elements, line_of
+from steptime.formats import WRONG, elements, line_of
 from steptime.formats.batches import reseen
-from steptime.formats.constants import NdArray
-from steptime.formats.onnx.model import Model, OnnxNode, Subgraph
-from steptime.formats.onnx.values import (
-    FOR_WEIGHTS,
+from steptime.formats.onnx.fold import (
     REPEATS,
+    WEIGHTS_MOVED,
     Function,
     Quantised,
-    Shape,
-    Static,
-    Step,
+    Spec,
     Value,
     as_weight,
     cleaned,
-    is_weight,
+    folded,
+    inferred,
 )
+from steptime.formats.onnx.model import Model, OnnxNode, Shape, Static, Step, Subgraph
 from steptime.formats.patterns import recognised
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
+MOST_KNOWN = 1 << 24  # numbers of a file that are worked out
 WITH_GRAPHS = ("If", "Loop")
+AS_THEY_ARE = (  # operators whose row knows what becomes of a constant
+    *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Shape", "Size"),
+    *("Cast", "CastLike", "Dropout", "Constant"),
+    *("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear", *WITH_GRAPHS),
+)
 T = TypeVar("T")
 
 
@@ -50,17 +58,15 @@ class Visit:
         self.batch, self.before = batch, before
         self.allow_unknown = allow_unknown
         self.env: dict[str, Value] = {"": None}
-        self.node = OnnxNode("", "", (), (), {}, 0)
+        self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
+        self.values: Sequence[Value] = ()  # what the node reads
+        self.known = 0  # numbers that were worked out
         self.kept: set[str] = set()  # tensors that are outputs
         self.scaled: set[str] = set()  # what grows with the batch
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
         self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
         self.outputs = frozenset(model.graph.outputs)
-        self._name_constants(model.graph)
-
-    def _name_constants(self, graph: Subgraph) -> None:
-        for name, array in graph.constants.items():
-            self.env[name] = Static(name, array)
+        self.env |= model.graph.constants
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
@@ -90,6 +96,7 @@ class Visit:
         values = [self.env[name] for name in node.inputs]
         if node.op in REPEATS:
             values[:1] = map(as_weight, values[:1])
+        self.values = values
         function = self.ops.get(node.op)
         if function is None:
             if not self.allow_unknown:
@@ -98,36 +105,31 @@ class Visit:
             passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
             self.b.unmodelled.append(f"{self.name} ({node.op})")
             return [passed] * len(node.outputs)
-        given = [value for value in values if value is not None]
-        constant = bool(given) and all(isinstance(v, Static) for v in given)
-        moved = node.op in FOR_WEIGHTS and any(map(is_weight, given))
-        if constant and not moved and node.op not in WITH_GRAPHS:
-            return self._worked_out(function, values)
+        constants = [value for value in values if isinstance(value, Static)]
+        alone = 0 < len(constants) == sum(value is not None for value in values)
+        moved = node.op in WEIGHTS_MOVED and any(value.is_weight for value in constants)
+        if alone and not (moved or "." in node.op or node.op in AS_THEY_ARE):
+            return self.folded()
         return _listed(function(self, *values))
 
-    def _worked_out(self, function: Function, values: Sequence[Value]) -> Sequence[Value]:
-        """Return what an op makes of constants alone: shapes, worked out apart, without values."""
-        kept = self.b, self.roots
-        self.b, self.roots = Builder("apart", kept[0].precision, training=False), {}
-        try:
-            made = _listed(function(self, *values))
-            specs = [self.b.tensors[v] if isinstance(v, str) else v for v in made]
-        finally:
-            self.b, self.roots = kept
-        derived = any(isinstance(v, Static) and v.derived for v in values)
-        return [
-            Static(name, NdArray(spec.shape, spec.dtype), derived=derived)
-            if isinstance(spec, TensorSpec)
-            else spec
-            for name, spec in zip(self.node.outputs, specs, strict=False)
-        ]
+    def folded(self) -> list[Static]:
+        """Return what this node makes of constants alone."""
+        made = folded(self.node, self.values, self.spec)
+        self.known += sum(0 if one.values is None else one.values.size for one in made)
+        return made if self.known <= MOST_KNOWN else [replace(one, values=None) for one in made]
+
+    def out(self, place: int = 0) -> Shape:
+        """Return the shape of an output of this node by ONNX; raises `ShapeError` if not known."""
+        shape = inferred(self.node, self.values, self.spec)[place][1]
+        require(shape is not None, "a size follows from numbers that are not known")
+        return shape or ()
 
     def branch(self, graph: Subgraph, given: Sequence[Value] = ()) -> list[Value]:
         """Lower a branch that is taken, or a turn of a loop, and return its outputs."""
         node = self.node
         require(len(given) == len(graph.inputs), f"{len(given)} inputs of {len(graph.inputs)}")
         self.env.update(zip((one.name for one in graph.inputs), given, strict=True))
-        self._name_constants(graph)
+        self.env |= graph.constants
         self.walk(graph)
         self.node = node
         return [self.env[name] for name in graph.outputs]
@@ -150,30 +152,39 @@ class Visit:
             )
         return value
 
-    def of(self, value: Value) -> NdArray:
-        """Return what is known of a value: that of a tensor has no values."""
-        if isinstance(value, Static):
-            return value.array
+    def spec(self, value: Value) -> Spec:
+        """Return type and shape of a value."""
         require(value is not None, "an input is missing")
-        spec = self.b.tensors[str(value)]
-        return NdArray(spec.shape, spec.dtype)
+        known = value if isinstance(value, Static) else self.b.tensors[str(value)]
+        return known.dtype, known.shape
 
     def shape(self, value: Value) -> Shape:
         """Return a value's shape."""
-        return self.of(value).shape
+        return self.spec(value)[1] or ()
+
+    def is_float(self, value: Value) -> bool:
+        """Whether a value is of floating-point numbers."""
+        return "float" in self.spec(value)[0]
+
+    def numbers(self, value: Value) -> list[Any]:
+        """Return the numbers of a constant, in one list; raises `ShapeError` if not known."""
+        known = isinstance(value, Static) and value.values is not None
+        require(known, "a size follows from an array whose values are not known")
+        return value.values.ravel().tolist()  # type: ignore[union-attr]
 
     def whole(self, value: Value, attr: str = "") -> tuple[int, ...] | None:
         """Return whole numbers that an input says, or in old opsets an attribute, None if none."""
         if value is None:
             found = self.node.attrs.get(attr)
             return None if found is None else (found,) if isinstance(found, int) else tuple(found)
-        return self.of(value).whole()
+        values = self.numbers(value)
+        require(all(map(math.isfinite, values)), "a size is not a number")
+        return tuple(map(int, values))
 
     def number(self, value: Value) -> float | None:
         """Return the number that a constant of one element is, None for anything else."""
-        if isinstance(value, Static) and value.array.size == 1 and value.array.values:
-            return value.array.values[0]
-        return None
+        known = isinstance(value, Static) and value.values is not None and value.values.size == 1
+        return self.numbers(value)[0] if known else None
 
     def tensor(self, value: Value) -> str:
         """Return the tensor of a value; a constant is a weight, or a buffer if it is derived."""
@@ -181,14 +192,14 @@ class Visit:
             return value
         require(value is not None, "an input is missing")
         constant: Static = value  # type: ignore[assignment]
-        require(constant.array.dtype != "text", "reads texts")
+        require(constant.dtype != "text", "reads texts")
         if constant.name not in self.roots:
             name = elements.free_name(self.b, cleaned(constant.name) or "constant")
-            if constant.array.is_float and not constant.derived:
-                made = self.b.weight(name, constant.array.shape)
+            if constant.is_float and not constant.derived:
+                made = self.b.weight(name, constant.shape)
             else:
-                dtype = "" if constant.array.is_float else constant.array.dtype
-                made = self.b.buffer(name, constant.array.shape, dtype)
+                dtype = "" if constant.is_float else constant.dtype
+                made = self.b.buffer(name, constant.shape, dtype)
             self.roots[constant.name] = made, constant.steps
             return made
         made, steps = self.roots[constant.name]
@@ -229,22 +240,14 @@ class Visit:
             return value.viewed(kind, how)
         return self._seen(self.tensor(value), kind, how)
 
-    def constant(self, array: NdArray, *of: Value, derived: bool | None = None) -> Static:
-        """Return an array that this node makes of constants."""
-        if derived is None:
-            derived = any(isinstance(v, Static) and v.derived for v in of)
-        return Static(self.node.outputs[0] if self.node.outputs else "", array, derived=derived)
+    def constant(self, numbers: Any, dtype: str, derived: bool = False) -> Static:
+        """Return numbers that this node makes."""
+        values: NDArray[Any] = np.asarray(numbers, dtype)
+        name = self.node.outputs[0] if self.node.outputs else ""
+        return Static(name, values.shape, dtype, values, derived=derived)
 
     def pointwise(self, function: str, *values: Value, **how: Any) -> Value:
-        """Return a function of single elements: of constants worked out, else an op."""
-        arrays = [v.array for v in values if isinstance(v, Static)]
-        if len(arrays) == len(values) and function in (
-            *constants.FUNCTIONS,
-            *constants.COMPARISONS,
-        ):
-            array = constants.pointwise(function, *arrays)
-            positions = array.is_float and any(a.shape and not a.is_float for a in arrays)
-            return self.constant(array, *values, derived=positions or None)
+        """Return a function of single elements."""
         tensors = [v for v in values if isinstance(v, str)]
         if function == "add" and len(tensors) == 1:  # one number is a bias after a product
             product = elements.made_by(self.b, tensors[0], "linear", "matmul", "conv2d")
@@ -290,24 +293,18 @@ class Visit:
             one = elements.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
         return elements.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
 
-    def reshaped(self, x: Value, wanted: Sequence[int], zeros_stand: bool = False) -> Value:
-        """Return `x` with another shape: 0 keeps a size, one -1 is what remains."""
-        own = self.shape(x)
-        copied = [
-            own[i] if n == 0 and not zeros_stand and i < len(own) else n
-            for i, n in enumerate(wanted)
-        ]
-        require(
-            copied.count(-1) <= 1 and all(n >= -1 for n in copied), f"reshape to {list(wanted)}"
-        )
-        known, size = math.prod(n for n in copied if n != -1), math.prod(own)
-        fits = size % known == 0 if known and -1 in copied else known == size
-        shape = tuple(size // known if n == -1 and known else n for n in copied)
-        if self.before and isinstance(x, str) and self.node.outputs:
-            old_in, old = self.old(self.node.inputs[0]), self.old(self.node.outputs[0])
-            seen = reseen(old_in, own, old, self.before.batch) if old_in and old else None
-            shape, fits = (seen, True) if seen else (shape, fits)
-        require(fits, f"reshape {list(own)} to {list(wanted)}: written for another batch or size")
+    def reshaped(self, x: Value, wanted: Callable[[], Shape]) -> Value:
+        """Return `x` seen as the file has it for its own batch, else with the shape `wanted`."""
+        old, shape = [self.old(names[0]) for names in (self.node.inputs, self.node.outputs)], None
+        if self.before and isinstance(x, str) and all(side is not None for side in old):
+            shape = reseen(old[0] or (), self.shape(x), old[1] or (), self.before.batch)
+        try:
+            shape = wanted() if shape is None else shape
+        except ShapeError as error:
+            raise ShapeError(f"{error}: written for another batch or size") from None
+        own, new = list(self.shape(x)), list(shape)
+        fits = math.prod(own) == math.prod(new)
+        require(fits, f"reshape {own} to {new}: written for another batch or size")
         return self.view(x, "reshape", shape)
 
     def old(self, name: str) -> Shape | None:

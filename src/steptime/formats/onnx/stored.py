@@ -11,8 +11,9 @@ from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
 from steptime.core.units import counted
 from steptime.formats.elements import PRODUCTS, free_name
+from steptime.formats.onnx.fold import cleaned
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
-from steptime.formats.onnx.values import Static, cleaned
 from steptime.network.ops import OPS
 
 _NARROW = [name for name, size in SIZE_BYTES.items() if name.startswith("int") and size <= 1]
@@ -68,8 +69,7 @@ def _readers(readers: Mapping[str, list[Op]], weight: str) -> tuple[list[str], l
 def _scale(run: Visit, constant: Static, made: dict[str, str]) -> str:
     """Return the buffer of a weight's scales or zero points."""
     if constant.name not in made:
-        array = constant.array
         name = free_name(run.b, cleaned(constant.name) or "scales")
-        dtype = "" if array.is_float else array.dtype
-        made[constant.name] = run.b.buffer(name, array.shape, dtype)
+        dtype = "" if constant.is_float else constant.dtype
+        made[constant.name] = run.b.buffer(name, constant.shape, dtype)
     return made[constant.name]

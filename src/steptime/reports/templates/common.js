@@ -1,6 +1,36 @@
 "use strict";
-// What the pages to explore and of plans share: words for numbers, tiles, tables, a line to copy.
+// What the pages of choices and of plans share: the choice, words for numbers, tiles, tables, a line
+// to copy. The choice lives in the form and in the address; what is shown of it was computed by Python.
 const byId = (id) => document.getElementById(id);
+const data = JSON.parse(byId("data").textContent);
+const form = byId("choice");
+const AXES = Object.keys(data.axes);
+const field = (name) => form.elements.namedItem(name);
+const chosen = () => Object.fromEntries(AXES.map((name) => [name, field(name).value]));
+const fragment = (at) => `#${new URLSearchParams(at)}`;
+const keep = (values) => {
+  if (location.hash !== fragment(values)) history.replaceState(null, "", fragment(values));
+};
+
+// Show the first choice, and again after each; what an address names that is not here is said.
+function begin(update) {
+  const fromFragment = () => {
+    const faults = [];
+    for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+      if (data.axes[name]?.includes(value)) field(name).value = value;
+      else faults.push(`the address asks for ${cut(name)} '${cut(value)}', which this page has not`);
+    }
+    update();
+    byId("errors").hidden = !faults.length;
+    byId("errors").replaceChildren(...faults.map((text) => element("p", text)));
+  };
+  for (const name of AXES) field(name).value = data.start[name];
+  fromFragment();
+  form.addEventListener("input", () => { byId("errors").hidden = true; update(); });
+  form.addEventListener("submit", (event) => event.preventDefault());
+  window.addEventListener("hashchange", fromFragment);
+  byId("copy").addEventListener("click", copy);
+}
 
 // Words for numbers, as units.py writes them.
 const digits = (value, count = 4) => String(Number(value.toPrecision(count)));

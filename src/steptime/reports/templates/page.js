@@ -3,9 +3,7 @@
 async function unpack(place) {
   const bytes = Uint8Array.from(atob(place.textContent), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const content = new Response(stream);
-  if (place.type === "application/octet-stream") place.bytes = await content.arrayBuffer();
-  else place.textContent = await content.text();
+  place.textContent = await new Response(stream).text();
 }
 
 function run(place) {

@@ -1,14 +1,7 @@
 "use strict";
-// The choice lives in the form and in the address; what is shown of it was computed by Python.
-const data = JSON.parse(byId("data").textContent);
-const form = byId("choice");
-const AXES = Object.keys(data.axes);
 const SPLIT = ["tensor", "context", "pipeline", "virtual", "data", "expert"];
 const keyOf = (at) => AXES.map((name) => at[name]).join("\n");
 const cells = new Map(data.cells.map((cell) => [keyOf(cell.at), cell]));
-const field = (name) => form.elements.namedItem(name);
-const chosen = () => Object.fromEntries(AXES.map((name) => [name, field(name).value]));
-const fragment = (at) => `#${new URLSearchParams(at)}`;
 const span = ({ low, high }) => `${seconds(Number(low.toPrecision(3)))} to `
   + seconds(Number(high.toPrecision(3)));
 const percent = (share) => `${digits(100 * share, 3)} %`;
@@ -114,7 +107,7 @@ function beside(values) {
 
 function update() {
   const values = chosen(), cell = cells.get(keyOf(values));
-  if (location.hash !== fragment(values)) history.replaceState(null, "", fragment(values));
+  keep(values);
   byId("shown").hidden = !cell.best;
   byId("headline").classList.toggle("bad", !cell.best);
   if (cell.best) show(cell);
@@ -126,22 +119,5 @@ function update() {
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
-// The address; what it names that is not here is said, and the rest of it is taken.
-function fromFragment() {
-  const faults = [];
-  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
-    if (data.axes[name]?.includes(value)) field(name).value = value;
-    else faults.push(`the address asks for ${cut(name)} '${cut(value)}', which this page has not`);
-  }
-  byId("errors").hidden = !faults.length;
-  byId("errors").replaceChildren(...faults.map((text) => element("p", text)));
-  update();
-}
-
 data.charts.why.layer[0].encoding.color.legend = null; // no bar is shorter
-for (const name of AXES) field(name).value = data.start[name];
-fromFragment();
-form.addEventListener("input", () => { byId("errors").hidden = true; update(); });
-form.addEventListener("submit", (event) => event.preventDefault());
-window.addEventListener("hashchange", fromFragment);
-byId("copy").addEventListener("click", copy);
+begin(update);

@@ -177,7 +177,7 @@ def prepare(
             and workload.dtype == "float16-mixed",
             "XLA says what overlaps: leave out --no-overlap": replicas > 1 and not options.overlap,
             "replicas of jax have no data set: --input device or host": replicas > 1
-            and options.input == "dataset",
+            and options.input not in ("device", "host"),
         }
     )
     on_cpu = devices[0].platform == "cpu"

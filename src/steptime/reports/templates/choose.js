@@ -1,0 +1,93 @@
+"use strict";
+// Rows are filtered by the choice, and shown; all of their numbers are Python's.
+const NAMES_OF = Object.keys(data.rows);
+const rows = data.rows.step_s.map((_, place) => Object.fromEntries(NAMES_OF.map((name) =>
+  [name, data.axes[name]?.[data.rows[name][place]] ?? data.rows[name][place]])));
+// The rows of a choice, whatever its value of one axis is.
+const across = (values, free) => rows.filter((row) =>
+  AXES.every((name) => name === free || row[name] === values[name]));
+const span = (row) => (row.high_s === null ? ""
+  : `${short(row.low_s)} to ${short(row.high_s)}`);
+const short = (value) => seconds(Number(value.toPrecision(3)));
+const found = (name, write) => (row) => (row[name] === null ? "" : write(row[name]));
+const FAILED = { oom: "out of memory", unsupported: "no known peak of this type" };
+const COLUMNS = [
+  ["step", found("step_s", seconds)], ["80 % of steps", span],
+  ["communication", found("comm_s", seconds)],
+  ["examples/s", found("samples_per_s", (value) => grouped(Number(value.toPrecision(4)), 2))],
+  ["speed-up", found("speedup", (value) => digits(value))],
+  ["hours", found("train_h", hoursText)], ["cost", found("cost", money)],
+  ["memory", found("peak_memory_bytes", (value) => prefixed(value, "B"))],
+  ["", (row) => FAILED[row.status] ?? ""],
+];
+
+function draw(name, shown) {
+  const place = byId(`chart-${name}`), spec = data.charts[name];
+  const known = shown.filter((row) => row.step_s !== null && row[name] !== null);
+  place.parentElement.hidden = known.length < (name === "parts" ? 1 : 2);
+  if (place.parentElement.hidden) return;
+  spec.data.values = known.map((row) => ({
+    ...row, replicas: Number(row.replicas), forward: row.forward_s, backward: row.backward_s,
+    update: row.update_s, communication: row.comm_s,
+  }));
+  if (place.redraw) place.redraw();
+  else {
+    place.parentElement.append(...downloads(name, spec));
+    chart(place, spec);
+  }
+}
+
+function show(values, row) {
+  const bad = FAILED[row.status], epochs = data.training.epochs;
+  byId("headline").textContent = `${row.model} on ${grouped(Number(row.replicas))} × ${row.device}: `
+    + (bad ?? `${digits(epochs, 6)} epoch${epochs === 1 ? " takes" : "s take"} `
+      + `${hoursText(row.train_h)} hours${row.cost === null ? "" : ` and cost ${money(row.cost)}`}`);
+  byId("headline").classList.toggle("bad", Boolean(bad));
+  byId("shown").hidden = row.step_s === null;
+  if (row.step_s !== null) {
+    tiles([
+      ["step", seconds(row.step_s), span(row)],
+      ["examples/s", grouped(Number(row.samples_per_s.toPrecision(4)), 2)],
+      ["speed-up", `${digits(row.speedup)}×`], ["hours", hoursText(row.train_h)],
+      ["cost", money(row.cost), data.offers[row.device]],
+      ["memory of a replica", prefixed(row.peak_memory_bytes, "B"), bad ?? ""],
+    ]);
+    const shown = across(values, "replicas");
+    for (const name of Object.keys(data.charts)) draw(name, shown);
+    fill(byId("rows"), [["replicas", (one) => one.replicas], ...COLUMNS], shown, (made, one) => {
+      made.classList.toggle("chosen", one === row);
+      made.classList.toggle("bad", one.status !== "ok");
+    });
+  }
+}
+
+function update() {
+  const values = chosen(), [row] = across(values);
+  keep(values);
+  if (row) show(values, row);
+  else {
+    byId("shown").hidden = true;
+    byId("headline").textContent = `${values.device}: no listed batch fits, or no peak is known`;
+    byId("headline").classList.add("bad");
+  }
+  const by = byId("sort").value, end = (one) => [one.status !== "ok", one[by] ?? Infinity];
+  const beside = across(values, "device").sort((one, other) => {
+    const [a, b] = [end(one), end(other)];
+    return a[0] - b[0] || a[1] - b[1];
+  });
+  fill(byId("devices"), [["device", (one) => one.device],
+    ["batch", (one) => grouped(one.examples)], ...COLUMNS], beside, (made, one) => {
+    const link = element("a", one.device);
+    link.href = fragment({ ...values, device: one.device });
+    made.cells[0].replaceChildren(link);
+    made.classList.toggle("chosen", one === row);
+    made.classList.toggle("bad", one.status !== "ok");
+  });
+  byId("command").textContent = quoted(["steptime", "scale", values.model, "--device",
+    values.device, "--link", values.link, "--batch", row?.examples ?? 1, "--replicas", values.replicas,
+    ...data.words]);
+  byId("result").textContent = JSON.stringify({ at: values, row: row ?? null });
+}
+
+byId("sort").addEventListener("input", update);
+begin(update);

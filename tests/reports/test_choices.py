@@ -1,0 +1,101 @@
+"""The page of `choose`: one file, nothing fetched, its rows are what `scale` answers."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from page_data import data_of
+from steptime.cli.main import run
+
+NETWORKS = "fc:layers=2,nodes=256,resnet50"
+WORDS = f"choose {NETWORKS} --devices a100,t4 --batch 4,64 --link nvlink-3,ethernet-10"
+HOW = "--replicas 1,8 --samples 1000 --epochs 2 --dtype float16 --optimizer adam"
+
+
+def rows_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a page with the values of their axes."""
+    columns, axes = data["rows"], data["axes"]
+    return [
+        {
+            name: axes[name][one] if name in axes else one
+            for name, one in zip(columns, row, strict=True)
+        }
+        for row in zip(*columns.values(), strict=True)
+    ]
+
+
+def test_a_row_is_what_scale_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert run([*WORDS.split(), *HOW.split(), "--page", str(page), "--json"]) == 0
+    told, data = json.loads(capsys.readouterr().out), data_of(page)
+    assert told["model"] == data["axes"]["model"] == ["fc:layers=2,nodes=256", "resnet50"]
+    rows = rows_of(data)
+    assert told["rows"] == len(rows) == 2 * 2 * 2 * 2 * (2 + 1)  # and the best of both batches
+    wanted = {
+        "model": "resnet50", "device": "t4", "batch": "64", "link": "ethernet-10", "replicas": "8",
+    }  # fmt: skip
+    (row,) = [one for one in rows if wanted.items() <= one.items()]
+    command = "scale resnet50 --device t4 --batch 64 --link ethernet-10 --replicas 8"
+    assert run([*command.split(), *data["words"], "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["rows"]
+    for name in ("step_s", "low_s", "high_s", "forward_s", "speedup", "samples_per_s"):
+        assert row[name] == pytest.approx(answer[name], rel=1e-5)
+    assert row["train_h"] == pytest.approx(answer["train_s"] / 3600, rel=1e-5)
+    assert row["comm_s"] == pytest.approx(answer["exposed_comm_s"], rel=1e-5)
+    text = page.read_text("utf-8")
+    assert not re.search(r"""(src|href)=["']?https?:""", text)
+    assert page.stat().st_size < 700_000  # most of it Vega
+
+
+def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = "choose resnet50 --devices a100,t4,v100 --batch 1,2,4,8,16,32 --link nvlink-3"
+    assert run([*words.split(), "--replicas", "1", "--page", str(page)]) == 0
+    rows = rows_of(data_of(page))
+    for device in {row["device"] for row in rows}:
+        own = [row for row in rows if row["device"] == device and row["status"] == "ok"]
+        most = max(row["samples_per_s"] for row in own)
+        near = [row["examples"] for row in own if row["samples_per_s"] >= 0.9 * most]
+        (best,) = [row for row in own if row["batch"] == "best"]
+        assert best["examples"] == min(near)
+
+
+def test_what_does_not_fit_has_no_best_batch(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = "choose resnet50 --devices t4,a100 --batch 512 --link nvlink-3 --replicas 1,2"
+    assert run([*words.split(), "--page", str(page)]) == 0
+    rows = rows_of(data_of(page))
+    assert {row["status"] for row in rows if row["device"] == "t4"} == {"oom"}
+    assert {row["device"] for row in rows if row["batch"] == "best"} == {"a100-sxm4-80gb"}
+
+
+def test_the_old_name_writes_the_same_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "old.html"
+    assert run(["explore", "--models", "fc,nin", "--devices", "K80", "-o", str(page)]) == 0
+    assert data_of(page)["axes"]["model"] == ["fc", "nin"]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("choose fc --devices t4 --page page.txt", "the page is one .html file"),
+        ("choose fc --devices t4 --link nvlink-3", "--link goes with --page FILE"),
+        ("choose fc --page x.html --replicas 1..9999", "a page of"),
+        ("choose gpt2_xl --devices t4 --batch 512 --page x.html --replicas 1", "fits"),
+        ("choose fc --devices t4 --link nvlnk-3 --page x.html", "did you mean"),
+    ],
+)
+def test_what_makes_no_page_is_said(
+    words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert run(words.split()) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.html"))
