@@ -1,6 +1,6 @@
 """What serving a language model takes, as rows of named quantities that commands print."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -11,7 +11,6 @@ from steptime.core.table import picked
 from steptime.core.units import seconds
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
-from steptime.hardware.device import Link
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.power import drawn_of
 from steptime.prediction.kernel import Interval
@@ -30,7 +29,7 @@ from steptime.questions.plan.request import (
 from steptime.questions.serve.kernels import FORMATS
 from steptime.questions.serve.load import PREFILL, Demand, pool_of, under_load
 from steptime.questions.serve.phases import Phases, Spent
-from steptime.questions.serve.queueing import Load, cached_of
+from steptime.questions.serve.queueing import Load, at_once, cached_of
 
 BLOCK = 16  # tokens of a page of the cache
 STACK = "vllm-2025"  # where nobody says
@@ -282,33 +281,31 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
         raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
     draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
     pools = [pool_of(phases, demand, load, asked.replicas, draft, asked.prefix)]
-    devices, joins, token_bytes = asked.devices * asked.replicas, None, 0.0
+    devices = asked.devices * asked.replicas
+    sent_s: Callable[[int], float] = at_once
     if demand.prefill_replicas:
         split = {name: getattr(demand, word) for word, name in PREFILL.items()}
         other = replace(asked, **{name: n for name, n in split.items() if n})
         first, many = other.phases(), demand.prefill_replicas
         pools.insert(0, pool_of(first, demand, load, many, prefix=asked.prefix))
         devices += other.devices * many
-        joins = first.planner.method.joins(sent_over(asked.site))
-        token_bytes = first.kv_token_bytes
-
-    def sent_s(tokens: int) -> float:
-        return joins.message_s(tokens * token_bytes) if joins else 0.0
-
+        sent_s = sent_by(first, asked.site)
     told = under_load(demand, load, pools, phases.constant("prompt_s"), sent_s)
     return told | {"devices": devices}
 
 
-def sent_over(site: Site) -> Link:
-    """Return the link that a cache is sent over between servers; raises `InputError` without one.
+def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
+    """Return what gives the seconds that the cache of so many tokens is under way to a server.
 
-    Where nobody says one it is that which the device's file names for a node.
+    Where nobody says a link it is that which the device's file names for a node; raises
+    `InputError` without one.
     """
     name = site.link or site.inside
-    link = own_link(catalog.device(site.device)) if name is None else catalog.link(name)
+    link = own_link(phases.planner.device) if name is None else catalog.link(name)
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
-    return link
+    joins = phases.planner.method.joins(link)
+    return lambda tokens: joins.message_s(tokens * phases.kv_token_bytes)
 
 
 def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from steptime.core.table_files import table_rows
 from steptime.core.toml_files import shown
 from steptime.questions.serve.pace import Paced
 from steptime.questions.serve.phases import Phases
-from steptime.questions.serve.queueing import Load, Pool, cached_of, simulate
+from steptime.questions.serve.queueing import Load, Pool, at_once, cached_of, simulate
 
 ATTAINED = 0.9  # of requests in time, at a rate that a service stands (Zhong et al., OSDI 2024)
 EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of what is between
@@ -58,7 +58,7 @@ def pool_of(
 
 def under_load(
     demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
-    sent_s: Callable[[int], float] = lambda tokens: 0.0,
+    sent_s: Callable[[int], float] = at_once,
 ) -> dict[str, Any]:  # fmt: skip
     """Return times and rates of requests; with targets the highest rate that meets them.
 
@@ -81,7 +81,7 @@ def under_load(
 
 def summary(
     demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
-    sent_s: Callable[[int], float] = lambda tokens: 0.0,
+    sent_s: Callable[[int], float] = at_once,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a run says of its requests; of open arrivals without filling and draining."""
     run, count = simulate(load, pools, sent_s), len(load.inputs)

@@ -233,6 +233,11 @@ class Server:
         return found
 
 
+def at_once(_tokens: int) -> float:
+    """Return the seconds until a cache is there that is sent nowhere."""
+    return 0.0
+
+
 def cached_of(tokens: int, share: float) -> int:
     """Return how many tokens of a prompt the cache has already: all but one at most."""
     return min(tokens - 1, int(share * tokens))
@@ -244,7 +249,7 @@ def _sum(first: float, slope: float, count: int) -> float:
 
 
 def simulate(
-    load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = lambda tokens: 0.0
+    load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
 ) -> QueueRun:
     """Run all requests through one pool of servers, or through one of prompts and one of decoding.
 

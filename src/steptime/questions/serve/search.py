@@ -17,10 +17,10 @@ from steptime.core.table import picked
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.questions.plan.request import Site, shape_of
-from steptime.questions.serve.answer import Service, sent_over
+from steptime.questions.serve.answer import Service, sent_by
 from steptime.questions.serve.load import ATTAINED, COUNT, TRIED, Demand, pool_of, summary
 from steptime.questions.serve.phases import Phases
-from steptime.questions.serve.queueing import Load, Pool
+from steptime.questions.serve.queueing import Load, Pool, at_once
 
 MOST_DEVICES = 64  # of a service, where nobody says
 MOST_SEARCHED = 4096
@@ -236,12 +236,9 @@ class Search:
         for number, kind in self.ordered(kinds, True, True):
             if number * kind.devices > FAR * best:
                 continue
-
-            def run(many: int, kind: Kind = kind) -> dict[str, Any]:
-                pools = [kind.pool._replace(replicas=many)]
-                return summary(self.demand, self.load, pools, kind.phases.constant("prompt_s"))
-
-            result = self.fewest(number, self.max_devices // kind.devices, run)
+            result = self.fewest(
+                number, self.max_devices // kind.devices, self._run(kind, self.load)
+            )
             if result is not None:
                 yield (one := Candidate(kind, *result))
                 best = min(best, one.devices)
@@ -258,12 +255,7 @@ class Search:
             least = known[0].devices * known[1] if known else self.max_devices
             if number * kind.devices > least:
                 continue
-
-            def reads(many: int, kind: Kind = kind) -> dict[str, Any]:
-                pools = [kind.pool._replace(replicas=many)]
-                return summary(self.demand, ones, pools, kind.phases.constant("prompt_s"))
-
-            result = self.fewest(number, self.max_devices // kind.devices, reads)
+            result = self.fewest(number, self.max_devices // kind.devices, self._run(kind, ones))
             if result and (known is None or kind.devices * result[0] < least):
                 readers[kind.service.pipeline] = kind, result[0]
         best = self.max_devices
@@ -275,21 +267,25 @@ class Search:
             self.candidates += max(0, left) * first[1]
             if left < 1 or number * kind.devices > FAR * best:
                 continue
-            result = self.fewest(number, left, self._decoding(kind, first))
+            result = self.fewest(number, left, self._run(kind, self.load, first))
             if result is not None:
                 yield (one := Candidate(kind, *result, first))
                 best = min(best, kind.devices * one.replicas)
 
-    def _decoding(self, kind: Kind, first: tuple[Kind, int]) -> Callable[[int], dict[str, Any]]:
-        """Return what runs so many replicas of a kind behind the `first` that read prompts."""
-        reader, many = first
-        joins = reader.phases.planner.method.joins(sent_over(reader.service.site))
-        token_bytes = reader.phases.kv_token_bytes
+    def _run(
+        self, kind: Kind, load: Load, first: tuple[Kind, int] | None = None
+    ) -> Callable[[int], dict[str, Any]]:
+        """Return what runs so many replicas of a kind, behind the `first` that read prompts."""
+        ahead: list[Pool] = []
+        sent_s: Callable[[int], float] = at_once
+        if first is not None:
+            reader, many = first
+            ahead = [reader.pool._replace(replicas=many)]
+            sent_s = cache(sent_by(reader.phases, reader.service.site))
+        prompt_s = kind.phases.constant("prompt_s")
 
         def run(number: int) -> dict[str, Any]:
-            pools = [reader.pool._replace(replicas=many), kind.pool._replace(replicas=number)]
-            prompt_s = kind.phases.constant("prompt_s")
-            sent = cache(lambda tokens: joins.message_s(tokens * token_bytes))
-            return summary(self.demand, self.load, pools, prompt_s, sent)
+            pools = [*ahead, kind.pool._replace(replicas=number)]
+            return summary(self.demand, load, pools, prompt_s, sent_s)
 
         return run
