@@ -16,7 +16,7 @@ from steptime.questions.serve.answer import Service
 from steptime.questions.serve.targets import undominated
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
-ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 300}
+ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
 
 
 def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
@@ -45,18 +45,18 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
 
 @pytest.mark.parametrize(("ttft", "tpot"), [(0.2, 0.02), (0.06, 0.011), (0.5, 0.1)])
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: float) -> None:
-    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=6)
+    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=5)
     fewest: dict[str, int] = {}
     for row in told["rows"]:
         way = row["arrangement"]
-        fewest[way] = min(row["devices"], fewest.get(way, 6))
-    assert fewest == cards(6, ttft, tpot)
+        fewest[way] = min(row["devices"], fewest.get(way, 5))
+    assert fewest == cards(5, ttft, tpot)
     assert told["fewest"]["devices"] == min(fewest.values())
 
 
 def test_a_row_is_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
     """The command of a row prints its times and its tokens a second."""
-    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=0.2, tpot=0.02, max_devices=6)
+    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=0.2, tpot=0.02, max_devices=5)
     ways = {row["arrangement"]: row for row in reversed(told["rows"])}
     assert set(ways) == {"together", "apart"}
     for row in ways.values():
