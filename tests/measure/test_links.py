@@ -136,6 +136,7 @@ def fc(replicas: int = 2) -> Workload:
     return make_workload(model, 8, replicas=replicas)
 
 
+START_S = 4e-5  # of an exchange under torch-eager, beside its messages
 WEIGHTS = 4 * (51 * 100 + 101 * 100 + 101 * 10)  # bytes of the gradients, and of the weights
 
 
@@ -177,8 +178,9 @@ def test_overlap_waits_less_and_shards_send_as_much() -> None:
 
     adding = 3 * WEIGHTS / 2 / 1e11
     one_bucket = ring_s(WEIGHTS, 2, 20e-6, 1e9)  # which is full only at the end
-    assert comm("allreduce", True) == pytest.approx(one_bucket + adding)
-    assert comm("sharded", True) == pytest.approx(one_bucket + adding)  # gathered, scattered
+    assert comm("allreduce", True) == pytest.approx(START_S + one_bucket + adding)
+    gathered_scattered = 2 * START_S + one_bucket + adding
+    assert comm("sharded", True) == pytest.approx(gathered_scattered)
 
 
 def test_shards_share_memory_and_update() -> None:
@@ -210,7 +212,7 @@ def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -
     assert slow.method.options.items() >= half.items()
     said = [head.quantities["comm_s"].value for head in (usual, slow, paleo)]
     adding = 3 * WEIGHTS / 2 / 1e11  # at the whole rate of the memory
-    assert said[0] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 1e9) + adding)
+    assert said[0] == pytest.approx(START_S + ring_s(WEIGHTS, 2, 20e-6, 1e9) + adding)
     assert said[1] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 0.5e9) + adding)
     assert said[2] == pytest.approx(WEIGHTS / 1e9)  # neither latency nor adding up
 
@@ -221,7 +223,7 @@ def test_replicas_on_nodes_cross_the_slow_link_only_between_them() -> None:
     head, *_ = predict_replicas(fc(4), cluster, "allreduce", False)
     assert head.method.options["network"] == "link"
     adding = 3 * WEIGHTS * 3 / 4 / 1e11
-    comm = 4 * 1e-6 + 2 * 20e-6 + 6 * WEIGHTS / 4 / 1e9 + adding  # 2 of 6 messages cross
+    comm = START_S + 4 * 1e-6 + 2 * 20e-6 + 6 * WEIGHTS / 4 / 1e9 + adding  # 2 of 6 messages cross
     assert head.quantities["comm_s"].value == pytest.approx(comm)
     inside, *_ = predict_replicas(fc(2), cluster, "allreduce", False)
     assert inside.method.options["network"] == "near"

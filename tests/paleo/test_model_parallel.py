@@ -336,14 +336,14 @@ def test_hybrid_by_hand(tmp_path: Path) -> None:
         assert parts["data"][f"{key}_s"] == pytest.approx(expected)
     parameters = sum(node.layer.parameters for node in whole)
     added = 4 * parameters * (splits - 1) / splits
-    ring = 2 * (splits - 1) * (1e-5 + 4 * parameters / splits / 1e9)
+    ring = 4e-5 + 2 * (splits - 1) * (1e-5 + 4 * parameters / splits / 1e9)
     ring += 3 * added / TOY.memory_bytes_per_s
     assert parts["data"]["sync_s"] == row.exposed_comm_s == pytest.approx(ring)
     assert row.step_s == pytest.approx(row.compute_s + ring)
     assert row.samples_per_s == pytest.approx(splits * batch / row.step_s)
     small = hybrid(model, batch, splits, exchange=Sync("tree", compression=2.0))
     half = 4 * parameters / 2
-    tree = 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.memory_bytes_per_s
+    tree = 4e-5 + 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.memory_bytes_per_s
     assert small.exposed_comm_s == pytest.approx(tree)
     shared = hybrid(model, splits * batch, splits, "strong")
     assert shared.global_batch == splits * batch

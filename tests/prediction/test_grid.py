@@ -89,17 +89,6 @@ def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]
             assert some == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", NETWORKS)
-@pytest.mark.parametrize(("name", "given"), METHODS)
-def test_another_optimizer_is_told_by_one_batch_more(
-    text: str, name: str, given: dict[str, str]
-) -> None:
-    by_sgd, by_adam = (
-        StepModel(text, K80, method=name, options=given, optimizer=one) for one in ("sgd", "adam")
-    )
-    check(by_adam, Steps(by_adam, (1, 2, 37, 100), Steps(by_sgd, (1, 2, 37, 100))))
-
-
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from(METHODS),
@@ -219,7 +208,7 @@ def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
         if cell["workers"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
             size = 4 * build_step(workload).parameters
             adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).memory_bytes_per_s
-            exchange = 6 * size / 4 / 1.25e9 + adding
+            exchange = 4e-5 + 6 * size / 4 / 1.25e9 + adding  # the first: what starts it
         assert cell["comm_s"] == pytest.approx(exchange, rel=1e-12)
         assert cell["step_s"] == pytest.approx(one.times.step_s + exchange, rel=1e-12)
         speed = cell["workers"] * cell["batch"] / cell["step_s"]

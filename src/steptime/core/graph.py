@@ -17,7 +17,7 @@ PLACE = {name: i for i, name in enumerate(PASSES)}
 
 def frozen(attrs: Mapping[str, Attr]) -> Attrs:
     """Return attributes in a form that can be a key: identical ops are evaluated once."""
-    return tuple(sorted(attrs.items()))
+    return tuple(sorted(attrs.items())) if attrs else ()
 
 
 class TensorSpec(NamedTuple):
@@ -53,7 +53,7 @@ class Op:
     part: Part = "forward"
     of: str = ""
 
-    @cached_property
+    @property
     def settings(self) -> Attrs:
         """The attributes in a form that can be a key."""
         return frozen(self.attrs)

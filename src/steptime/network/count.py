@@ -138,11 +138,8 @@ def lives(
     """
     own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | dict(sizes or {})
     _, *both = storages(graph)
-
-    def of(names: list[str]) -> list[int]:
-        return [own[name] for name in names]
-
-    return [(of(made), of(ended)) for made, ended in zip(*both, strict=True)]
+    made, ended = ([[own[name] for name in names] for names in some] for some in both)
+    return [*zip(made, ended, strict=True)]
 
 
 def storages(graph: Graph) -> Storages:

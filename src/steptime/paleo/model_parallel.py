@@ -36,7 +36,14 @@ from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel, no_link
-from steptime.questions.scaling import ScalingRow, Sync, batch_share, scaling_row, throughput
+from steptime.questions.scaling import (
+    ScalingRow,
+    Sync,
+    batch_share,
+    exchange_s,
+    scaling_row,
+    throughput,
+)  # fmt: skip
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (
@@ -131,7 +138,7 @@ def hybrid(
         update = max(_update_s(model, own) for own in devices)
     of_split = _slowest(model, devices, (forward, backward, update), count)
 
-    comm_s = model.exchange_s(_gradient_bytes(model, every) / how.compression, count)
+    comm_s = exchange_s(model, _gradient_bytes(model, every) / how.compression, count)
     sync = comm_s[model.collective(how.collective)]
     parts = (data[0] + of_split[0], data[1] + of_split[1], data[2] + of_split[2])
     shown = {

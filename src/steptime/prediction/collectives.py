@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
+from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.exchange import BUCKET_BYTES, ring_messages
@@ -321,6 +322,27 @@ def overlapped(
             done_s = max(done_s, ready_s) + one(filled)
             filled = 0.0
     return max(0.0, done_s - backward_s)
+
+
+class Startup(NamedTuple):
+    """What software adds to the messages of an exchange: `s` seconds, at a rate `slow` times less.
+
+    Where it has another protocol, that starts `large_s` later, the messages keep the link's rate.
+    """
+
+    s: float = 0.0
+    slow: float = 1.0
+    large_s: float = 0.0
+
+    def after(self, moved_s: float, fabric: Fabric) -> float:
+        """Return the seconds of an exchange whose messages take `moved_s`; 0 s is none.
+
+        The times of a link that was measured hold what starts them.
+        """
+        if not moved_s or fabric.between.measured.keys() - {"bus"}:
+            return moved_s
+        seconds = moved_s * max(1.0, self.slow) + self.s
+        return min(seconds, moved_s + self.large_s) if self.large_s else seconds
 
 
 def as_reached(fabric: Fabric) -> Fabric:

@@ -15,7 +15,6 @@ import numpy as np
 
 from steptime.core.graph import PLACE
 from steptime.core.progress import tell
-from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import finish
 from steptime.prediction.kernels import Floats, Kernels, Numbers, numbers_of, sums_of
 from steptime.prediction.lower import Lowered
@@ -25,16 +24,14 @@ CHUNK = 1 << 17  # numbers of a column at once
 
 
 class Span(NamedTuple):
-    """The seconds of each of a step's passes, between which the step lies, and its kernels' joules.
+    """The seconds of each of a step's passes, and between which the step lies, batch by batch.
 
-    Batch by batch; None for what the method does not say. Joules are those beyond what a device
-    draws that waits (`calibrated/power.py`), 0 where that is not known.
+    None for what the method does not say.
     """
 
     times: Sequence[Sequence[float]]
     low_s: Sequence[float] | None = None
     high_s: Sequence[float] | None = None
-    dynamic_j: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,25 +47,6 @@ class Lines:
     last: Lowered
     memory: Sequence[tuple[float, float]]
     blocks: tuple[float, float]
-
-    def with_update_of(self, model: StepModel) -> Lines | None:
-        """Return the lines of the network under another optimizer, None if its ops are others."""
-        lives = model.living(self.low)
-        low, high = self.blocks
-        first = model.blocks(max(lives), self.low)
-        if len(lives) != len(self.memory) or model.settings.pipelined:
-            return None
-        kernels = _without_pages(model.lowered(self.low)).kernels
-        update = tuple(one for one in kernels if one.pass_ == "update")
-        begin, end = (
-            Lowered((), (*(one for one in step.kernels if one.pass_ != "update"), *update))
-            for step in (self.first, self.last)
-        )
-        memory = [
-            (float(live), last + live - first)
-            for live, (first, last) in zip(lives, self.memory, strict=True)
-        ]
-        return Lines(self.low, self.high, begin, end, memory, (first, high + first - low))
 
     def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
         """Return the highest of lines at each batch."""
@@ -106,69 +84,45 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     return Lines(points[0], points[2], steps[0], steps[2], lives, (blocks[0], blocks[2]))
 
 
-def spans(
-    lines: Sequence[Lines], places: Sequence[Sequence[StepModel]], batches: Sequence[int]
-) -> list[list[Span]]:
-    """Return the times of networks at each batch, place by place: each has a model of each network.
+def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
+    """Return the times of a network at each batch on each device.
 
-    Kernels of all networks are priced side by side, once where they are the same. All models are of
-    one method and type, those of a place of one device; all lines have the same ends.
+    Kernels that are alike are priced once. All models are of one method and type.
     """
-    beside = _Beside(lines, places[0][0])
-    step = max(1, CHUNK // len(beside.kernels.distinct))
+    kernels = Kernels(lines.first.kernels, lines.last.kernels)
+    often = _often(lines, kernels, models[0].settings.pipelined)
+    step = max(1, CHUNK // len(kernels.distinct))
     pieces = []
     for i in range(0, len(batches), step):
-        kernels = beside.kernels.between(lines[0].share(batches[i : i + step]))
-        pieces.append([beside.rows(kernels, models) for models in places])
+        some = kernels.between(lines.share(batches[i : i + step]))
+        pieces.append([_rows(lines, some, often, on) for on in models])
         if step < len(batches):  # of one piece somebody else says how far it is
             tell("batches", i, len(batches))
-    return [
-        [
-            Span(whole[:3], *whole[3:])
-            for whole in (np.concatenate(some, axis=1).tolist() for some in zip(*same, strict=True))
-        ]
-        for same in zip(*pieces, strict=True)
-    ]
+    of_models = (np.concatenate(same, axis=1).tolist() for same in zip(*pieces, strict=True))
+    return [Span(whole[:3], *whole[3:]) for whole in of_models]
 
 
-class _Beside:
-    """The kernels of networks at some batches, and how often each comes in what is summed."""
+def _often(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
+    """Return how often each kernel comes in each pass, of each row where arithmetic overlaps."""
+    cells = np.array([PLACE[one.pass_] for one in lines.first.kernels])
+    cells = lines.first.cells if pipelined else cells
+    found: Floats = np.zeros((int(cells.max()) // 3 * 3 + 3, len(kernels.distinct)))
+    np.add.at(found, (cells, kernels.which), 1.0)
+    return found
 
-    def __init__(self, lines: Sequence[Lines], model: StepModel) -> None:
-        self.lines = lines
-        first = [kernel for one in lines for kernel in one.first.kernels]
-        last = [kernel for one in lines for kernel in one.last.kernels]
-        self.kernels = Kernels(first, last)
-        jobs = [i for i, one in enumerate(lines) for _ in one.first.kernels]
-        cells = [3 * job + PLACE[one.pass_] for job, one in zip(jobs, first, strict=True)]
-        if model.settings.pipelined:  # of one network: arithmetic and traffic of a row overlap
-            (alone,) = lines
-            cells = alone.first.cells.tolist()
-        self.often: Floats = np.zeros((max(cells) // 3 * 3 + 3, len(self.kernels.distinct)))
-        np.add.at(self.often, (np.array(cells), self.kernels.which), 1.0)
 
-    def rows(self, kernels: Kernels, models: Sequence[StepModel]) -> list[Floats]:
-        """Return rows of numbers of each network: passes, then ends and joules where known."""
-        on, size = models[0], (len(models), -1, 3)
-        ask = on.method.ask(on.seen)
-        parts = kernels.weighted(ask, self.often)
-        if on.settings.pipelined:
-            parts[0] = parts[1] = np.maximum(parts[4], parts[5])
-        # of each network pass by pass, then whole
-        by_pass = parts[0].reshape(*size, parts[0].shape[-1]).sum(axis=1)
-        whole = sums_of([one.reshape(len(models), -1, one.shape[-1]).sum(axis=1) for one in parts])
-        often = self.often.reshape(len(models), -1, self.often.shape[-1]).sum(axis=1)
-        joules = spent_j(kernels, on.seen, often)
-        found = []
-        for i, (model, one) in enumerate(zip(models, self.lines, strict=True)):
-            low, high = (
-                None if np.isnan(end).any() else end[i] / whole.value[i]
-                for end in (whole.low, whole.high)
-            )
-            shown, *ends = finish(by_pass[i], (low, high), model.host(one.first))
-            rows = [*shown, *(end for end in ends if end is not None)]
-            found.append(np.array([*rows, joules[i]] if len(rows) > 4 else rows))
-        return found
+def _rows(lines: Lines, kernels: Kernels, often: Floats, on: StepModel) -> Floats:
+    """Return rows of numbers: passes, then the ends of the step where they are known."""
+    parts = kernels.weighted(on.method.ask(on.seen), often)
+    if on.settings.pipelined:  # arithmetic and traffic of a row overlap
+        parts[0] = parts[1] = np.maximum(parts[4], parts[5])
+    by_pass = parts[0].reshape(-1, 3, parts[0].shape[-1]).sum(axis=0)
+    whole = sums_of([one.sum(axis=0) for one in parts])
+    low, high = (
+        None if np.isnan(end).any() else end / whole.value for end in (whole.low, whole.high)
+    )
+    shown, *ends = finish(by_pass, (low, high), on.host(lines.first))
+    return np.array([*shown, *(end for end in ends if end is not None)])
 
 
 def _without_pages(step: Lowered) -> Lowered:

@@ -59,7 +59,7 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
     if "power.flop_j" in device.constants and (idle_w or 0) <= (peak_w or 0):
         whole = times.step_s
         bounds = whole, times.low_s or whole, times.high_s or whole
-        drawn = drawn_of(float(spent_j(kernels, device)) if kernels else 0.0, bounds, device)
+        drawn = drawn_of(spent_j(kernels, device) if kernels else 0.0, bounds, device)
         if drawn is not None:
             doubt = f"{device.name}: tdp_W unverified" if "tdp_W" in device.unverified else ""
             return StepEnergy(share, drawn[0], at_most_j, doubt, drawn[1], drawn[2])

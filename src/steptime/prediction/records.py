@@ -20,29 +20,31 @@ def records(model: StepModel) -> Sequence[Record]:
     def record(values: Mapping[str, float], told: Mapping[str, Any], scope: str = "") -> Record:
         step = Quantity(told["step_s"], low=told["low_s"], high=told["high_s"])
         times = {f"{name}_s": Quantity(told[f"{name}_s"]) for name in PASSES}
-        more = {name: Quantity(value) for name, value in values.items()}
-        how = made.fits, made.remarks, taken_at
-        every = {**times, "step_s": step, **more}
-        return step_record(model, model.workload, named, every, *how, scope)
+        times |= {"step_s": step, **{name: Quantity(value) for name, value in values.items()}}
+        how = times, made.fits, made.remarks, taken_at
+        return step_record(model, model.workload, named, *how, scope)
 
     moved = dict.fromkeys((row.name for row in made.lowered.rows), 0.0)
     for kernel in made.lowered.kernels:
         if kernel.exchange is None and kernel.op in moved:
             moved[kernel.op] += kernel.bytes
-    whole = {
-        "flop": made.flop,
-        "forward_flop": sum(parts["forward"] for parts in made.counted.values()),
-        "traffic_bytes": made.lowered.traffic_bytes,
-        "peak_memory_bytes": made.peak_memory_bytes,
-    }
-    seconds = picked(made.times, "step_s low_s high_s forward_s backward_s update_s")
-    found = [record(whole, seconds)]
+    whole = {**costs(model), "peak_memory_bytes": made.peak_memory_bytes}
+    seconds = "step_s low_s high_s forward_s backward_s update_s"
+    found = [record(whole, picked(made.times, seconds))]
     for one in made.times.rows:
         name, flop = one.row.name, made.counted[one.row.name]
         values = {"flop": sum(flop.values()), "forward_flop": flop["forward"]}
         own = record({**values, "traffic_bytes": moved[name]}, one.told, name)
         found.append(replace(own, env={**own.env, "op_kind": one.row.kind}))
     return found
+
+
+def costs(model: StepModel, batch: int | None = None) -> dict[str, float]:
+    """Return the FLOP of a step, those of its forward pass, and the bytes that it moves."""
+    every, moved = model.counted(batch).values(), model.lowered(batch).traffic_bytes
+    by_pass = {name: sum(parts[name] for parts in every) for name in PASSES}
+    forward = by_pass["forward"]
+    return {"flop": sum(by_pass.values()), "forward_flop": forward, "traffic_bytes": moved}
 
 
 def step_record(

@@ -5,6 +5,7 @@ From the parts of a step users compose simulations of their own; `parallel` does
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.interval import of_host
-from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group
+from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
@@ -99,13 +100,10 @@ class StepModel:
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.method = chosen.under(self.options)
         self.settings = self.method.settings
-        self.workload = (
-            network
-            if isinstance(network, Workload)
-            else make_workload(
-                read_model(str(network), trusted=True), None, dtype, phase, optimizer
-            )
-        )
+        if not isinstance(network, Workload):
+            choice = read_model(str(network), trusted=True)
+            network = make_workload(choice, None, dtype, phase, optimizer)
+        self.workload = network
         self.device = catalog.device(device)
         self.overlap, self.low = overlap, low
         self._link = link
@@ -126,13 +124,12 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        rate = self.device.memory_bytes_per_s
-        return self.method.joins(found, rate)
+        return self.method.joins(found, self.device.memory_bytes_per_s)
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
-        other = StepModel(self.workload, device, self._link, self.method, overlap=self.overlap)
-        other.low = self.low
+        how = self.workload, device, self._link, self.method
+        other = StepModel(*how, overlap=self.overlap, low=self.low)
         other.options = self.options
         other._latest, other._lowered = self._latest, self._lowered
         other._counted, other._memory = self._counted, self._memory
@@ -143,6 +140,7 @@ class StepModel:
         other = copy(self)
         other.workload = replace(self.workload, batch_per_replica=batch)
         vars(other).update({name: {} for name in _KEPT}, _latest=(batch, graph))
+        vars(other).pop("gradients", None)
         return other
 
     @cached_property
@@ -180,6 +178,12 @@ class StepModel:
         """The host's time to issue one launch ahead of the device, None where it plays no part."""
         return issue_s(self.device, self.settings)
 
+    @cached_property
+    def start(self) -> Startup:
+        """What the stack adds to the messages of an exchange."""
+        use, said = "training" if self.workload.phase == "train" else "serving", self.seen.constants
+        return Startup(*(value_of(f"{use}.exchange_{name}", said) for name in Startup._fields))
+
     def host(self, lowered: Lowered) -> Host | None:
         """Return when the host has issued each pass, None where it plays no part.
 
@@ -207,11 +211,11 @@ class StepModel:
     @cached_property
     def gradients(self) -> Mapping[str, int]:
         """Bytes of the gradients by the forward op that first computes with a weight."""
-        graph = self.graph()
-        found: dict[str, int] = {}
+        graph, held = self.graph(), self.sizes()
+        found: Counter[str] = Counter()
         for op in graph.ops:
             if op.part == "update":
-                found[op.of] = found.get(op.of, 0) + graph.tensors[op.inputs[-1]].size_bytes
+                found[op.of] += held.get(op.inputs[-1], graph.tensors[op.inputs[-1]].size_bytes)
         return found
 
     def graph(self, batch: int | None = None) -> Graph:
@@ -267,26 +271,19 @@ class StepModel:
             if lowered.by_layer
             else ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
         )
-        found: dict[str, dict[Part, float]] = {
-            name: dict.fromkeys(PASSES, 0) for name in ("", *(row.name for row in lowered.rows))
-        }
+        names = ("", *(row.name for row in lowered.rows))
+        found: dict[str, dict[Part, float]] = {name: dict.fromkeys(PASSES, 0) for name in names}
         for name, pass_, flop in every:
             found[name if name in found else ""][pass_] += flop
-        self._counted[wanted] = found
-        return found
+        return self._counted.setdefault(wanted, found)
 
     def timeline(self, batch: int | None = None) -> Timeline:
         """Return the times of a step on `batch` examples, row by row and in all."""
         wanted = self.workload.batch_per_replica if batch is None else batch
         if wanted not in self._timelines:
-            lowered = self.lowered(wanted)
-            self._timelines[wanted] = schedule(
-                lowered,
-                self.prices(wanted),
-                self.host(lowered),
-                self.settings.pipelined,
-                self.overlap,
-            )
+            lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
+            prices, host = self.prices(wanted), self.host(lowered)
+            self._timelines[wanted] = schedule(lowered, prices, host, *overlaps)
         return self._timelines[wanted]
 
     def prices(self, batch: int | None = None) -> Prices:
@@ -304,13 +301,11 @@ class StepModel:
             return 0.0
         fabric = self.fabric
         if isinstance(self._link, Cluster):
-            members = range(0, group.ranks * group.stride, group.stride)
-            fabric = self._fabric(self._link, members)
+            fabric = self._fabric(self._link, range(0, group.ranks * group.stride, group.stride))
         if fabric is None:
             raise no_link(group.ranks)
-        reduces = kind == "all_reduce"
-        one = self.collectives[self.collective()] if reduces else EXCHANGES[kind]
-        return one(size_bytes, group.ranks, fabric)
+        one = EXCHANGES.get(kind) or self.collectives[self.collective()]
+        return self.start.after(one(size_bytes, group.ranks, fabric), fabric)
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
@@ -338,8 +333,7 @@ class StepModel:
         graph = self.graph(batch)
         found = self.method.notes(graph, self.workload.dtype, self.device, self.settings)
         if graph.unmodelled:
-            names = ", ".join(graph.unmodelled)
-            found = (*found, f"layers of unknown type count nothing: {names}")
+            found = (*found, f"layers of unknown type count nothing: {', '.join(graph.unmodelled)}")
         if self.device.kind == "cpu" and self.stack.on_cpu:
             kinds = {op.kind for op in graph.ops}
             found = (*found, *(said for kind, said in self.stack.on_cpu.items() if kind in kinds))
@@ -377,13 +371,11 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if self.fabric is None and workers > 1:
-            raise no_link(workers)
-        return self.collectives[name](size_bytes, workers, self.fabric) if self.fabric else 0.0
-
-    def exchange_s(self, size_bytes: float, workers: int) -> dict[str, float]:
-        """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
-        return {name: self.collective_s(name, size_bytes, workers) for name in self.collectives}
+        if (fabric := self.fabric) is None:
+            if workers > 1:
+                raise no_link(workers)
+            return 0.0
+        return self.start.after(self.collectives[name](size_bytes, workers, fabric), fabric)
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch

@@ -104,10 +104,10 @@ def as_trained(
             continue
         kernels += [_typed(kernel, kinds, master, low), *added.pop((kernel.op, kernel.pass_), ())]
     kernels += [one for some in added.values() for one in some]
-    if fused:
-        count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-        updates = [fused_update(update_bytes * count, count)]
-    return replace(step, kernels=(*kernels, *updates))
+    count = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
+    updates = [fused_update(update_bytes * count, count)] if fused else updates
+    gradients = round(constants["gradient_bytes"] * count)
+    return replace(step, kernels=(*kernels, *updates), gradient_bytes=gradients)
 
 
 def fused_update(moved: float, parameters: float) -> Kernel:

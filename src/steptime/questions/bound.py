@@ -14,7 +14,7 @@ from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.price import at_peak
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Sync, data_parallel
+from steptime.questions.scaling import Sync, exposed_s
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
 
@@ -129,7 +129,7 @@ def path(
     told = sum(seconds.values())
     if told and whole:  # rows whose arithmetic overlaps with their traffic take less than their sum
         seconds = {name: value * whole / told for name, value in seconds.items()}
-    between = exposed_s(model, batch, replicas)  # replicas; the bounds know those of ops
+    between = _exchanged_s(model, batch, replicas)  # replicas; the bounds know those of ops
     seconds["communication"] = made.exposed_s + between
     waits = 0.0 if feed is None else feed.wait_s(whole + seconds["communication"])
     seconds["input"] = waits
@@ -138,14 +138,12 @@ def path(
     return Path(seconds, found, sum(busy), low, high)
 
 
-def exposed_s(model: StepModel, batch: int | None, replicas: int) -> float:
+def _exchanged_s(model: StepModel, batch: int | None, replicas: int) -> float:
     """Return for how long a step of replicas waits for their exchange of gradients."""
     if replicas == 1 or model.workload.phase != "train":
         return 0.0
     size = model.workload.batch_per_replica if batch is None else batch
-    how = Sync(overlap=not model.lowered(batch).by_layer)
-    (row,) = data_parallel(model, [replicas], size, exchange=how)
-    return row.exposed_comm_s
+    return exposed_s(model, size, replicas, Sync(overlap=not model.lowered(batch).by_layer))
 
 
 def _host_path(busy: Sequence[float], host: Host | None) -> tuple[float, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -49,20 +49,16 @@ def choices(
     are of the whole training; `low_s` and `high_s` of a step. `offers` are the prices by device.
     """
     whole = model.workload.batch_per_replica if batch is None else batch
-    steps, held = Steps(model, TRIED), partial(_accumulating, model, {})
-    training, known = Training(samples, epochs), offers or {}
+    steps, training, known = Steps(model, TRIED), Training(samples, epochs), offers or {}
+
+    @cache
+    def held(micro: int) -> int:  # of a micro-batch beside the gradients of those before it
+        how: Any = {"accumulates": True, "own": model.sizes(micro)}
+        return memory_of(model.graph(micro), model.stack, **how)
+
     return [
         _choice(model.on(one), whole, held, steps, training, known.get(one.name)) for one in devices
     ]
-
-
-def _accumulating(model: StepModel, known: dict[int, int], batch: int) -> int:
-    """Return the bytes of tensors of a micro-batch beside the gradients of those before it."""
-    if batch not in known:
-        known[batch] = memory_of(
-            model.graph(batch), model.stack, accumulates=True, own=model.sizes(batch)
-        )
-    return known[batch]
 
 
 def _micro_batch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:

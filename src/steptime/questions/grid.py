@@ -21,11 +21,10 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction.assumed import assumed_of, assumed_text
-from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.lines import Lines, Span, lines_of, spans
 from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
-from steptime.prediction.records import record_method, step_record
+from steptime.prediction.records import costs, record_method, step_record
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record, now
 
@@ -134,16 +133,13 @@ class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
     `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each, and
-    `blocks_bytes` what an allocator takes beyond that, by a line where there is one. `like` are the
-    steps of the same network under another optimizer, which one batch more tells.
+    `blocks_bytes` what an allocator takes beyond that, by a line where there is one.
     """
 
-    def __init__(self, model: StepModel, batches: Sequence[int], like: Steps | None = None) -> None:
-        self.batches = batches
-        wanted = sorted(set(batches))
-        self.lines: Lines | None = like.lines.with_update_of(model) if like and like.lines else None
-        if self.lines is None and model.method.arrays and len(wanted) > FEW:
-            self.lines = lines_of(model, wanted)
+    def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
+        self.batches, wanted = batches, sorted(set(batches))
+        on_lines = model.method.arrays and len(wanted) > FEW
+        self.lines: Lines | None = lines_of(model, wanted) if on_lines else None
         self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
 
     def _memory(self, model: StepModel) -> tuple[list[int], list[float]]:
@@ -174,14 +170,10 @@ class Steps:
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""
-        if self.lines is not None and not any(map(priced_singly, models)):
-            return [one for (one,) in spans([self.lines], [[on] for on in models], self.batches)]
+        singly = any(on.device.is_own_host and on.seen.constants for on in models)
+        if self.lines is not None and not singly:  # new pages of a CPU lie on no line
+            return spans(self.lines, models, self.batches)
         return [_span(on, self.batches) for on in models]
-
-
-def priced_singly(on: StepModel) -> bool:
-    """Whether a step's batches are priced one by one: new pages of a CPU lie on no line."""
-    return on.device.is_own_host and bool(on.seen.constants)
 
 
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
@@ -189,10 +181,11 @@ def _span(on: StepModel, batches: Sequence[int]) -> Span:
     times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
     low = [one.low_s for one in found if one.low_s is not None]
     high = [one.high_s for one in found if one.high_s is not None]
-    if len(high) < len(found):
-        return Span(times, low if len(low) == len(found) else None)
-    joules = [float(spent_j(on.lowered(batch).columns, on.seen)) for batch in batches]
-    return Span(times, low, high, joules)
+    return Span(
+        times,
+        low if len(low) == len(found) else None,
+        high if len(high) == len(found) else None,
+    )
 
 
 Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload
@@ -225,41 +218,32 @@ def predicted(
             network = replace(first, dtype=dtype_named(dtype or first.dtype))
             model = StepModel(network, places[0][0], None, method, options)
             steps = Steps(model, sizes)
-            costs = _costs(model, steps)
+            counted = _costs(model, steps)
             for device in (device for device, wanted in places if wanted == dtype):
                 try:
-                    yield from _of_device(model.on(device), steps, costs)
+                    yield from _of_device(model.on(device), steps, counted)
                 except InputError as error:
                     refused[str(error)] = refused.get(str(error), 0) + len(steps.batches)
 
 
 def _costs(model: StepModel, steps: Steps) -> list[dict[str, float]]:
     """Return FLOP and traffic at each batch, between the ends of lines where it lies on these."""
-
-    def at(batch: int) -> dict[str, float]:
-        counted = model.counted(batch).values()
-        return {
-            "flop": sum(sum(parts.values()) for parts in counted),
-            "forward_flop": sum(parts["forward"] for parts in counted),
-            "traffic_bytes": model.lowered(batch).traffic_bytes,
-        }
-
     if steps.lines is None:
-        return [at(batch) for batch in steps.batches]
-    high, low = at(steps.lines.high), at(steps.lines.low)
+        return [costs(model, batch) for batch in steps.batches]
+    high, low = costs(model, steps.lines.high), costs(model, steps.lines.low)
     shares = steps.lines.share(steps.batches).tolist()
     return [{k: round(low[k] + (high[k] - low[k]) * share) for k in low} for share in shares]
 
 
 def _of_device(
-    on: StepModel, steps: Steps, costs: Sequence[Mapping[str, float]]
+    on: StepModel, steps: Steps, counted: Sequence[Mapping[str, float]]
 ) -> Iterator[Record]:
     """Yield the records of a network on a device; raises `InputError` as a prediction does."""
     (span,), named, taken_at = steps.spans([on]), record_method(on), now()
     remarks = on.remarks(steps.lines.low if steps.lines else None)
-    ends = (end or repeat(None, len(costs)) for end in (span.low_s, span.high_s))
+    ends = (end or repeat(None, len(counted)) for end in (span.low_s, span.high_s))
     rows = zip(steps.batches, zip(*span.times, strict=True), *ends, steps.needs(on), strict=True)
-    for (batch, times, low, high, needs), cost in zip(rows, costs, strict=True):
+    for (batch, times, low, high, needs), cost in zip(rows, counted, strict=True):
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}
         quantities["step_s"] = Quantity(sum(times), low=low, high=high)

@@ -95,30 +95,25 @@ def data_parallel(
     chosen = model.collective(how.collective)
 
     def row(n: int, whole: int, share: int, alone_per_s: float | None, note: str) -> ScalingRow:
-        times = model.timeline(share)
-        comm_s = model.exchange_s(model.gradient_bytes / how.compression, n)
-        exposed = comm_s[chosen]
-        if how.overlap:
-            one = partial(model.collective_s, chosen, workers=n)
-            exposed = min(exposed, waits(model, share, one, how.compression))
-        parts, sizes = (times.forward_s, times.backward_s, times.update_s), (n, whole, share)
-        told = (parts, comm_s, comm_s[chosen], exposed, alone_per_s, note)
-        low, high = (end if end is None else end + exposed for end in (times.low_s, times.high_s))
-        needs = model.needs(share)
+        times, needs = model.timeline(share), model.needs(share)
+        comm_s = exchange_s(model, model.gradient_bytes / how.compression, n)
+        waited = exposed_s(model, share, n, how)
+        parts = (times.forward_s, times.backward_s, times.update_s)
+        told = comm_s, comm_s[chosen], waited, alone_per_s, note
         return replace(
-            scaling_row(model, sizes, *told),
-            low_s=low,
-            high_s=high,
+            scaling_row(model, (n, whole, share), parts, *told),
+            low_s=None if times.low_s is None else times.low_s + waited,
+            high_s=None if times.high_s is None else times.high_s + waited,
             peak_memory_bytes=needs.peak_bytes,
             needed_bytes=needs.total_bytes,
         )
 
     alone = row(1, batch, batch, None, "").samples_per_s
-    rows = []
-    for n in workers:
-        share, note = batch_share(model, n, batch, scaling)
-        rows.append(row(n, share * n if scaling == "weak" else batch, share, alone, note))
-    return tuple(rows)
+    shares = [(n, *batch_share(model, n, batch, scaling)) for n in workers]
+    return tuple(
+        row(n, share * n if scaling == "weak" else batch, share, alone, note)
+        for n, share, note in shares
+    )
 
 
 def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
@@ -176,15 +171,25 @@ def scaling_row(
     `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
     `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
     """
-    workers, whole, _ = sizes
     step_s = sum(parts) + exposed_s
-    per_s = throughput(model, whole, step_s)
+    per_s = throughput(model, sizes[1], step_s)
     speedup = per_s / (alone_per_s or per_s)
-    hidden_s = chosen_s - exposed_s
     return ScalingRow(
-        *sizes, *parts, sum(parts), comm_s, hidden_s, exposed_s, step_s,
-        speedup, speedup / workers, per_s, note, more or {},
+        *sizes, *parts, sum(parts), comm_s, chosen_s - exposed_s, exposed_s, step_s,
+        speedup, speedup / sizes[0], per_s, note, more or {},
     )  # fmt: skip
+
+
+def exposed_s(model: StepModel, batch: int, workers: int, how: Sync) -> float:
+    """Return for how long a step of workers waits for the exchange of their gradients."""
+    one = partial(model.collective_s, model.collective(how.collective), workers=workers)
+    whole_s = one(model.gradient_bytes / how.compression)
+    return min(whole_s, waits(model, batch, one, how.compression)) if how.overlap else whole_s
+
+
+def exchange_s(model: StepModel, size_bytes: float, workers: int) -> dict[str, float]:
+    """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
+    return {name: model.collective_s(name, size_bytes, workers) for name in model.collectives}
 
 
 def waits(
@@ -199,10 +204,8 @@ def waits(
     Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
     where that waits for the host, all are later in proportion.
     """
-    times = model.timeline(share)
-    _, slower, _ = times.slower
-    sizes = model.gradients
-    ready, at = [], 0.0
+    times, sizes = model.timeline(share), model.gradients
+    slower, ready, at = times.slower[1], [], 0.0
     for row in reversed(times.rows):
         if of is None or row.row.name in of:
             at += row.backward.value * slower
@@ -279,8 +282,7 @@ def predict_replicas(
     comm_s = model.timeline().exposed_s
     if how.collective and not how.shards:
         exchange = Sync(how.collective, overlap=beside)
-        (row,) = data_parallel(model, [replicas], workload.batch_per_replica, exchange=exchange)
-        comm_s = row.exposed_comm_s
+        comm_s = exposed_s(model, workload.batch_per_replica, replicas, exchange)
     said: dict[str, object] = {**head.method.options, "strategy": strategy}
     notes = [head.note] if head.note else []
     if how.collective:

@@ -14,7 +14,7 @@ from steptime.core.units import percent
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import Path, path
+from steptime.questions.bound import Binding, Path, path
 from steptime.questions.changes import Change, changed
 from steptime.questions.grid import Steps
 from steptime.records.row import grouped
@@ -143,25 +143,25 @@ def _ops(before: Path, after: Path, growth: float, batch: str) -> list[dict[str,
     Traffic that grows by less than half of what the batch does is that of each step: weights. None
     where another batch runs as other kernels.
     """
-    found: list[dict[str, Any]] = []
     if len(before.parts) != len(after.parts):
-        return found
-    for old, new in zip(before.parts, after.parts, strict=True):
-        traffic = None
-        if batch == "larger" and old.bound == "memory":
-            fixed = new.kernel.bytes < (1 + growth) / 2 * old.kernel.bytes
-            traffic = EACH_STEP if fixed else EACH_EXAMPLE
-        found.append(
-            {
-                **picked(old.kernel, "kind unit"),
-                "bound": old.bound,
-                "batch": batch,
-                "traffic": traffic,
-                "before": old.time.value,
-                "after": new.time.value / growth,
-            }
-        )
-    return found
+        return []
+
+    def traffic(old: Binding, new: Binding) -> str | None:
+        if batch == "same" or old.bound != "memory":
+            return None
+        return EACH_STEP if new.kernel.bytes < (1 + growth) / 2 * old.kernel.bytes else EACH_EXAMPLE
+
+    return [
+        {
+            **picked(old.kernel, "kind unit"),
+            "bound": old.bound,
+            "batch": batch,
+            "traffic": traffic(old, new),
+            "before": old.time.value,
+            "after": new.time.value / growth,
+        }
+        for old, new in zip(before.parts, after.parts, strict=True)
+    ]
 
 
 def _classes(ops: Sequence[Row], names: Sequence[str]) -> list[dict[str, Any]]:

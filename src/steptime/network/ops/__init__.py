@@ -59,7 +59,7 @@ exchanged_of: Callable[..., int | None] = _reader("exchanged", None)
 
 def output_names(op: str, count: int) -> tuple[str, ...]:
     """Return the names of an op's `count` outputs: its own, then `op:1`, `op:2`, ..."""
-    return tuple(op if i == 0 else f"{op}:{i}" for i in range(count))
+    return (op, *[f"{op}:{i}" for i in range(1, count)]) if count else ()
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,12 +1,15 @@
 """The training graph: a network's forward ops, the ops of its gradient, and the updates."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from steptime.core.errors import one_of
-from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
 from steptime.network.ops import OPS, output_names, outputs_of, saved_of
 from steptime.network.ops.loss import STATES
 from steptime.network.ops.table import Backward, no_flop
+
+Names = tuple[str, ...]
 
 
 class _Tape:
@@ -17,20 +20,23 @@ class _Tape:
         self.ops: list[Op] = []
         self.grads: dict[str, str] = {}
 
-    def append(self, op: Op) -> tuple[str, ...]:
-        specs = tuple(self.tensors[name] for name in op.inputs)
-        new = outputs_of(op.kind, specs, op.settings)
-        outputs = output_names(op.name, len(new))
+    def append(
+        self, name: str, kind: str, inputs: Names, attrs: Mapping[str, Attr], part: Part, of: str
+    ) -> Names:
+        new = outputs_of(kind, tuple([self.tensors[name] for name in inputs]), frozen(attrs))
+        outputs = output_names(name, len(new))
         self.tensors.update(zip(outputs, new, strict=True))
-        self.ops.append(_with_outputs(op, outputs))
+        self.ops.append(Op(name, kind, inputs, outputs, attrs, part, of))
         return outputs
 
     def append_saving(self, op: Op) -> tuple[str, ...]:
         """Append a forward op that keeps tensors for its gradient; return their names."""
-        saved = saved_of(op.kind, tuple(self.tensors[name] for name in op.inputs), op.settings)
-        names = tuple(f"{op.name}/saved{i}" for i in range(len(saved)))
+        saved = saved_of(op.kind, tuple([self.tensors[name] for name in op.inputs]), op.settings)
+        names = tuple([f"{op.name}/saved{i}" for i in range(len(saved))])
         self.tensors.update(zip(names, saved, strict=True))
-        self.ops.append(_with_outputs(op, (*op.outputs, *names)) if names else op)
+        if names:  # `dataclasses.replace` takes ten times as long
+            op = Op(op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.of)
+        self.ops.append(op)
         return names
 
     def add_grad(self, tensor: str, grad: str, of: str) -> None:
@@ -39,14 +45,8 @@ class _Tape:
             name = f"{tensor}/grad_sum"
             while name in self.tensors:
                 name += "_"
-            op = Op(name, "add", (self.grads[tensor], grad), (), {}, "backward", of)
-            (grad,) = self.append(op)
+            (grad,) = self.append(name, "add", (self.grads[tensor], grad), {}, "backward", of)
         self.grads[tensor] = grad
-
-
-def _with_outputs(op: Op, outputs: tuple[str, ...]) -> Op:
-    """Return an op that makes other tensors (`dataclasses.replace` takes ten times as long)."""
-    return Op(op.name, op.kind, op.inputs, outputs, op.attrs, op.part, op.of)
 
 
 def training_graph(graph: Graph, optimizer: str) -> Graph:
@@ -88,7 +88,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
         tape.tensors.update(dict.fromkeys(names, tape.tensors[weight]))
         states.extend(names)
         inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
-        tape.append(Op(f"{weight}/update", optimizer, inputs, (), {}, "update", of))
+        tape.append(f"{weight}/update", optimizer, inputs, {}, "update", of)
     buffers = (*graph.buffers, *states)
     return replace(
         graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
@@ -103,8 +103,7 @@ def _differentiate(
         raise ValueError(f"op '{op.name}' of kind '{op.kind}' has no gradient")
 
     def emit(kind: str, inputs: tuple[str, ...], suffix: str, **attrs: Attr) -> tuple[str, ...]:
-        new = Op(f"{op.name}/{suffix}", kind, inputs, (), attrs, "backward", op.name)
-        return tape.append(new)
+        return tape.append(f"{op.name}/{suffix}", kind, inputs, attrs, "backward", op.name)
 
     needs = tuple(name in wanted for name in op.inputs)
     specs = tuple(tape.tensors[name] for name in op.inputs)

@@ -131,16 +131,9 @@ def joules_of(kernels: Kernels, device: Device) -> Floats:
     return found
 
 
-def spent_j(kernels: Kernels, device: Device, often: Floats | None = None) -> Any:
-    """Return the joules of all kernels beyond those of a device that waits, 0 where not known.
-
-    Each row of `often` says how often they come, if that is not as often as there are.
-    """
-    found: Any = 0.0
-    for rows, places in kernels.groups if "power.flop_j" in device.constants else ():
-        joules = dynamic_j(rows, rows.flop, device, device.constants)
-        found = found + (kernels.often if often is None else often)[..., places] @ joules
-    return found
+def spent_j(kernels: Kernels, device: Device) -> float:
+    """Return the joules of all kernels beyond those of a device that waits, 0 where not known."""
+    return float(joules_of(kernels, device) @ kernels.often)
 
 
 def drawn_of(

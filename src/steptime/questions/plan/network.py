@@ -4,7 +4,7 @@ Their step is `StepModel`'s, cut where one tensor alone crosses. What is between
 piece, and a stage is consecutive pieces, shared out by their seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -26,10 +26,10 @@ from steptime.questions.plan.alone import between, update_s
 from steptime.questions.plan.pieces import Kept, Piece, held_of
 from steptime.questions.plan.planner import Flops, Planner, Shape
 from steptime.questions.plan.stages import Layout, Load
-from steptime.questions.scaling import waits
 
 CONSTANTS = (  # of a stack's training
     "context_bytes", "buffer_bytes", "fragmented", "send_hidden", "step_s",
+    "exchange_s", "exchange_slow", "exchange_large_s",
 )  # fmt: skip
 NO_PIECE = Piece(
     NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
@@ -105,11 +105,11 @@ class NetworkPlanner(Planner):
         workload = shape.workload
         self.step = StepModel(workload, cluster.device, method=method)
         super().__init__(shape, cluster, method, workload.dtype)
-        self.weight_bytes = self.step.gradient_bytes / max(1, self.step.parameters)
         states = STATES[workload.optimizer] * self.weight_bytes
         said = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
         self._constants, self._flags = typed(self.use, said)
-        self._constants |= {"gradient_bytes": self.weight_bytes, "state_bytes": states}
+        each = self.step.gradient_bytes / max(1, self.step.parameters)
+        self._constants |= {"gradient_bytes": each, "state_bytes": states}
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}
 
@@ -153,7 +153,7 @@ class NetworkPlanner(Planner):
                 parameters=int(parameters),
                 held=held.get(name, Kept()),
                 kernels=tuple(kernels[name]),
-                joules=float(spent_j(Kernels(kernels[name]), self.seen)),
+                joules=spent_j(Kernels(kernels[name]), self.seen),
             )
             for name, (fore, back, parameters) in sums.items()
         }
@@ -179,20 +179,14 @@ class NetworkPlanner(Planner):
         """Return the seconds in which a device applies so many gradients."""
         return update_s(self.step, batch) * parameters / max(1, self.parameters)
 
-    def open_s(
-        self, kind: str, size: float, group: Sequence[int], load: Load, micro_batch: int
-    ) -> float:
-        """Return the seconds of an exchange of a device that are waited for.
+    def in_buckets(self, _: Plan) -> bool:
+        """Whether gradients are exchanged in buckets while the last backward pass still runs."""
+        return True
 
-        Gradients go in buckets while the last backward pass still runs; weights wait.
-        """
-        whole_s = self.exchange(kind, size, group).seconds
-        if kind == "all_gather":
-            return whole_s
+    def rows_of(self, load: Load) -> Container[str]:
+        """Return the rows of the pieces that a device has."""
         stage = {part.name for part, _ in load}
-        rows = [row for row, name in self.piece.items() if name in stage]
-        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # a name that the next line reads
-        return min(whole_s, waits(self.step, micro_batch, one, of=rows))
+        return [row for row, name in self.piece.items() if name in stage]
 
     def within(self, _: Plan, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
         """Return between which seconds a step lies: its kernels do, exchanges have no interval."""

@@ -174,7 +174,7 @@ class Step:
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
         layer_s = 0.0  # what calls of many devices take a layer
-        if self.plan.devices > 1:
+        if self.plan.devices > 1 and not planner.is_whole(self.plan):
             layer_s = 0.0 if part.is_end else planner.constant("layer_s")
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
         host = [one + layer_s for one in piece.host_s]

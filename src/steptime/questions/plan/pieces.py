@@ -133,10 +133,15 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
             held[name],
             params[name],
             joules[place[name] // 2],
-            model.priced(Kernels(updates.get(name, ()))).total().value,
+            _seconds(model, updates.get(name, ())),
         )
         for name, some in by.items()
     }
+
+
+def _seconds(model: StepModel, kernels: Sequence[Kernel]) -> float:
+    columns = Kernels(kernels)  # which prices kernels that are alike once
+    return float(model.priced(columns).value[columns.which].sum())
 
 
 def _piece(

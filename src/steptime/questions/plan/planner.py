@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -24,7 +24,7 @@ from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import draws
-from steptime.prediction.collectives import EXCHANGES, Fabric, fabric_of_group, ring
+from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group, ring
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import stack_of
@@ -42,6 +42,7 @@ from steptime.prediction.training import (
 from steptime.questions.plan.alone import as_timed, between, held_alone, update_s
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
+from steptime.questions.scaling import waits
 
 _HOST = catalog.constants_of("host")
 HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
@@ -188,7 +189,7 @@ class Planner:
 
         A stack that says no bytes of an update has kernels of its own for each weight.
         """
-        if plan.devices == 1:
+        if self.is_whole(plan):
             return update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
@@ -203,23 +204,44 @@ class Planner:
         """How often each piece comes in the network."""
         return {**Counter(self.shape.kinds), FIRST: 1, LAST: 1}
 
-    def open_s(
-        self, _kind: str, _size: float, _group: Sequence[int], _load: Load, _b: int
-    ) -> float | None:
-        """Return the seconds of an exchange that are waited for, None for the stack's share."""
+    def is_whole(self, plan: Plan) -> bool:
+        """Whether each device runs the step of the whole network, and shares nothing of it."""
+        trains = self.use == "training" and plan.tensor == plan.pipeline == plan.context == 1
+        shares = plan.zero or plan.expert > 1 or plan.offload != "none"
+        return trains and (plan.data == 1 or not shares)
+
+    def in_buckets(self, plan: Plan) -> bool:
+        """Whether gradients are exchanged in buckets while the last backward pass still runs."""
+        return self.is_whole(plan) and self.constant("data_hidden") > 0
+
+    def rows_of(self, _load: Load) -> Container[str] | None:
+        """Return the rows that a device has, None for all."""
         return None
 
+    def open_s(
+        self, plan: Plan, kind: str, size: float, group: Sequence[int], load: Load, batch: int
+    ) -> float | None:
+        """Return the seconds that are waited for an exchange, None for the stack's share."""
+        if not self.in_buckets(plan):
+            return None
+        whole_s = self.exchange(kind, size, group).seconds
+        if kind == "all_gather" or not whole_s:
+            return whole_s
+        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # read once
+        return min(whole_s, waits(self.alone(batch), batch, one, of=self.rows_of(load)))
+
     def within(
-        self, plan: Plan, batch: int, step_s: float, _exposed_s: float
+        self, plan: Plan, batch: int, step_s: float, exposed_s: float
     ) -> tuple[float, float]:
         """Return between which seconds a step lies, of which so many are waited for exchanges.
 
-        On one device its kernels and its host say it, on several the published steps of others.
+        Of the whole network its kernels and its host say it, else the published steps of others.
         """
-        if plan.devices > 1:
+        if not self.is_whole(plan):
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        return between(self.alone(batch), batch, step_s)
+        low, high = between(self.alone(batch), batch, step_s - exposed_s)
+        return low + exposed_s, high + exposed_s
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -259,10 +281,10 @@ class Planner:
     def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for micro-batches of so many sequences.
 
-        On one device their seconds are those of the step of the whole network.
+        Of the whole network their seconds are those of its step.
         """
-        alone = plan.devices == 1 and self.use == "training"
-        return self.of_all(micro_batch) if alone else self.of_rank(plan, micro_batch)
+        whole = self.is_whole(plan)
+        return self.of_all(micro_batch) if whole else self.of_rank(plan, micro_batch)
 
     def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
@@ -293,11 +315,8 @@ class Planner:
             fabric, link = self.once(("fabric", group), partial(self._fabric, group))
             one = ring if kind == "all_reduce" else EXCHANGES[kind]
             moved_s = one(size_bytes, len(group), fabric)
-            large_s, slow = (self.constant(f"exchange_{name}") for name in ("large_s", "slow"))
-            seconds = moved_s * max(1.0, slow) + self.constant("exchange_s")
-            if large_s:  # by a protocol that starts later and reaches the link's rate
-                seconds = min(seconds, moved_s + large_s)
-            self._exchanged[key] = Exchanged(seconds, link)
+            start = Startup(*(self.constant(f"exchange_{name}") for name in Startup._fields))
+            self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
         return self._exchanged[key]
 
     def neighbours(self, group: Sequence[int]) -> Sequence[int]:

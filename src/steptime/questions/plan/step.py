@@ -277,7 +277,7 @@ def _tail(one: Step, load: Load) -> _Tail:
 
     def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
         found = planner.exchange(kind, size, ranks)
-        exposed = planner.open_s(kind, size, ranks, load, one.micro_batch)
+        exposed = planner.open_s(plan, kind, size, ranks, load, one.micro_batch)
         if exposed is None:
             hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
             exposed = max(found.seconds - hides, found.seconds / max(2, pieces))
@@ -288,7 +288,9 @@ def _tail(one: Step, load: Load) -> _Tail:
             moves.append(Wait(to, kind, found.link, size, found.seconds, exposed))
         return found.seconds
 
-    for count, of in zip(parameters_of(one, load), ("", "expert_"), strict=True):
+    counts = parameters_of(one, load)
+    counts = (sum(counts), 0) if planner.is_whole(plan) else counts  # of the same replicas
+    for count, of in zip(counts, ("", "expert_"), strict=True):
         size = planner.constant("gradient_bytes") * count
         if not plan.zero:
             exchange("data", "all_reduce", size, groups[f"{of}replicas"], last_s)

@@ -197,7 +197,7 @@ class Phases:
             took = sum(self.planner.seconds(kernels, self.device))
             newer = (self.planner.device.architecture or "").startswith(NEWER)
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
-            joules = float(spent_j(Kernels(kernels[:1]), self.device))
+            joules = spent_j(Kernels(kernels[:1]), self.device)
             self._attended[key] = Spent(attention_s=took, joules=joules)
         return self._attended[key]
 
@@ -263,7 +263,7 @@ class Phases:
             else:
                 other += took * slower + gap_s * kernel.launches
         issue_s = self._issued_s(kernels) - self._issued_s([])
-        joules = float(spent_j(Kernels(mine), self.device))
+        joules = spent_j(Kernels(mine), self.device)
         return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)
 
     def _stored(self, graph: Graph, kernel: Kernel) -> Kernel:
