@@ -144,7 +144,6 @@ def searched(search: Search) -> dict[str, Any]:
         few = sorted(kinds, key=lambda one: one.devices)
         front += _front(search, [*fast.values(), *few][:MOST_KINDS])
         notes += fitted_notes(kinds[0].phases.planner) if kinds else []
-    demand = search.demand
     rows.sort(
         key=lambda row: (row["cost"]["million_tokens"] if row["cost"] else inf, row["devices"])
     )
@@ -153,7 +152,7 @@ def searched(search: Search) -> dict[str, Any]:
         "model": search.service.model,
         "requests_per_s": search.rate,
         **picked(search.service, "input output"),
-        **{name: None if (t := getattr(demand, name)) == inf else t for name in TARGETS},
+        **{name: None if (t := getattr(search.demand, name)) == inf else t for name in TARGETS},
         "max_devices": search.max_devices,
         "candidates": search.candidates,
         "runs": search.runs,
