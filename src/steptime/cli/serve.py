@@ -14,7 +14,7 @@ from steptime.prediction import DEFAULT
 from steptime.questions.plan.answer import held
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
-from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, Search
+from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
 from steptime.questions.serve.targets import searched, split_of, targets_of
 from steptime.reports.charts.files import save
 
@@ -123,7 +123,7 @@ def serve(
         options=options.pairs(option_, "option"), trusted=True,
     )  # fmt: skip
     if goals or len(every) > 1:
-        told = searched(Search(service, every, search.max_devices or MOST_DEVICES))
+        told = searched(ServerSearch(service, every, search.max_devices or MOST_DEVICES))
         notes = [f"note: {said}" for said in told["notes"]]
         if search.out is not None:
             from steptime.reports.charts.serving import front

@@ -74,7 +74,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass
-class Search:
+class ServerSearch:
     """A search for servers: `service` with its demand, on sites, of at most so many devices."""
 
     service: Service

@@ -25,7 +25,7 @@ from steptime.questions.serve.search import (
     WORDS,
     Candidate,
     Kind,
-    Search,
+    ServerSearch,
 )
 
 SPLIT = "replicas tensor pipeline data expert"  # of servers that read prompts
@@ -37,7 +37,7 @@ FRONT = 1000  # requests of a point
 MOST_KINDS = 8  # of a device, on the front
 
 
-def _row(search: Search, one: Candidate) -> dict[str, Any]:
+def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
     """Return a candidate as JSON values."""
     service = replace(one.kind.service, replicas=one.replicas)
     reader = one.first and replace(one.first[0].service, replicas=one.first[1])
@@ -69,7 +69,7 @@ def _bounds(one: Candidate, key: str) -> list[float | None]:
     return [*one.kind.phases.within(one.run[key][P90], form)[1:3]]
 
 
-def _command(search: Search, service: Service, reader: Service | None) -> str:
+def _command(search: ServerSearch, service: Service, reader: Service | None) -> str:
     """Return the command line whose one answer a row is."""
     names = f"{PLAN} dtype weights kv stack prefix"
     every: list[tuple[Any, dict[str, Any]]] = [
@@ -94,7 +94,7 @@ def _command(search: Search, service: Service, reader: Service | None) -> str:
     return f"steptime serve {search.service.model} {' '.join(texts)}"
 
 
-def _front(search: Search, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
+def _front(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
     """Yield tokens a second of a device and of a user, of servers with so many users at once."""
     for kind, users in product(kinds, USERS):
         many = max(2 * users, 16)
@@ -131,7 +131,7 @@ def undominated(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def searched(search: Search) -> dict[str, Any]:
+def searched(search: ServerSearch) -> dict[str, Any]:
     """Return the answer to a search for servers, as JSON values; raises `InputError`."""
     rows: list[dict[str, Any]] = []
     front: list[dict[str, Any]] = []
@@ -172,7 +172,7 @@ def _order(row: Mapping[str, Any]) -> tuple[float, int, bool, float]:
     return cost, row["devices"], row["prefill"] is not None, row["request_s"]["mean"]
 
 
-def _missing(search: Search, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _missing(search: ServerSearch, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each device that no server holds the targets on, and why."""
     found, held = [], {row["device"] for row in rows}
     most = f"at most {counted(search.max_devices, 'device')}"
@@ -267,5 +267,5 @@ def serve(
     how["demand"] = Demand.of(under | targets_of(goals))
     service = Service(str(model), places[0], batch, input, output, trusted=True, **how)
     if goals or len(places) > 1:
-        return searched(Search(service, places, goals.get("max_devices") or MOST_DEVICES))
+        return searched(ServerSearch(service, places, goals.get("max_devices") or MOST_DEVICES))
     return answered(service)
