@@ -11,9 +11,10 @@ import steptime
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
+from steptime.network.count import op_work
 from steptime.questions.plan.faults import Asked, checked
 from steptime.questions.plan.passes import Step, Wait
-from steptime.questions.plan.pieces import Piece
+from steptime.questions.plan.pieces import Piece, rank_of_one
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Further, Site, cluster_of, planner_of, shape_of
 from steptime.questions.plan.stages import Part, groups, layout_of
@@ -245,7 +246,7 @@ def test_rings_and_all_to_alls_of_context() -> None:
     assert [one.bytes for one in forward] == [3 * each]
     assert [one.bytes for one in backward] == [2 * 3 * each]
     send_s = each / NVLINK + EXCHANGE_S + NVLINK_S
-    attention_s = how.found["block1"].core_s[0] / 4
+    attention_s = how.pieces["block1"].core_s[0] / 4
     assert forward[0].total_s == pytest.approx(3 * send_s, rel=2e-2)
     expected = max(0.0, forward[0].total_s - 3 * attention_s)
     assert forward[0].exposed_s == pytest.approx(expected)
@@ -257,7 +258,9 @@ def test_rings_and_all_to_alls_of_context() -> None:
     assert [one.bytes for one in turned] == [24 * 2 * (2 * queries + each)]
     kept = [on.pieces(plan, 1)["block1"].held.kept for plan in (rings, gathers, turns)]
     assert kept[1] - kept[0] == 3 * each  # a ring keeps its own part
-    flop = [on.pieces(plan, 1)["block1"].flop for plan in (rings, gathers, turns)]
+    shape, every = on.shape, (rings, gathers, turns)
+    graphs = [rank_of_one(shape.family, shape.one, plan, "bfloat16", 1) for plan in every]
+    flop = [sum(op_work(graph, op)[0] for op in graph.ops) for graph in graphs]
     assert flop[0] == flop[1] == flop[2]
 
 

@@ -1,9 +1,11 @@
 """A plan of one device: the step of the whole network as `predict` has it, for the plan's parts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from steptime.prediction.kernel import Interval
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
+from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.questions.plan.pieces import Piece
@@ -26,10 +28,9 @@ def as_timed(
             sums[name][i] += one.value * times.slower[i]
     often = {name: max(1, kinds.count(name)) for name in pieces}
     return {
-        name: replace(
-            one,
-            forward=Interval(sums[name][0] / often[name]),
-            backward=Interval(sums[name][1] / often[name]),
+        name: one._replace(
+            forward_s=sums[name][0] / often[name],
+            backward_s=sums[name][1] / often[name],
             host_s=(0.0, 0.0),
         )
         for name, one in pieces.items()
@@ -66,3 +67,12 @@ def between(model: StepModel, batch: int, seconds: float) -> tuple[float, float]
         for end in (times.low_s, times.high_s)
     )
     return low, high
+
+
+def bounds_of(stack: Stack, device: Device, has_experts: bool) -> Bounds:
+    """Return the interval of a step of many devices, as shares of it, by a device's constants."""
+    constants, seen = device.constants, stack.seen
+    like = {catalog.device(name).architecture for name in seen.get("devices", ())}
+    beyond = seen and device.architecture not in like and device.kind == "gpu"
+    unseen = constants["interval.plan_unseen"] if beyond else 0.0
+    return bounds("experts" if has_experts else "plan", constants, unseen=unseen)

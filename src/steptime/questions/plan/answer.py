@@ -15,7 +15,7 @@ from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
-from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, SPARE, Planner
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request
 from steptime.questions.plan.step import PlanTime, plan_time, quick
 from steptime.questions.plan.trace import write_trace
@@ -23,14 +23,14 @@ from steptime.questions.plan.trace import write_trace
 KWH_J = 3.6e6
 
 
-def fits(planner: Planner, found: PlanTime) -> bool:
+def fits(planner: Planner, result: PlanTime) -> bool:
     """Whether the fullest device has room."""
-    return found.memory[found.fullest].total <= planner.room_bytes
+    return result.memory[result.fullest].total <= planner.room_bytes
 
 
-def spares(planner: Planner, found: PlanTime) -> bool:
+def spares(planner: Planner, result: PlanTime) -> bool:
     """Whether the fullest device leaves as much of its memory as predictions miss."""
-    return found.memory[found.fullest].total <= (1 - SPARE) * planner.room_bytes
+    return result.memory[result.fullest].total <= (1 - planner.spare) * planner.room_bytes
 
 
 def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
@@ -38,7 +38,7 @@ def offer_of(planner: Planner, path: Path | None = None) -> Offer | None:
     return cheapest(offers(path)).get(planner.device.name)
 
 
-def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
+def mfu(planner: Planner, result: PlanTime) -> dict[str, float | None]:
     """Return the share of the peak that counted arithmetic reaches, by convention.
 
     `full` and `half` are products and attention, of which a causal mask leaves half; `6N` is six
@@ -46,25 +46,25 @@ def mfu(planner: Planner, found: PlanTime) -> dict[str, float | None]:
     language models have `full` alone, of all that is counted.
     """
     products, attention = planner.flops
-    whole = planner.peak * found.step_s * found.asked.plan.devices
+    whole = planner.peak * result.step_s * result.asked.plan.devices
     of_a_sequence = {
         "full": 3 * (products + attention),
         "half": 3 * (products + attention / 2),
         "6N": 6.0 * planner.active * planner.shape.length,
     }
-    shares = {name: found.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
+    shares = {name: result.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
     known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
     return {name: share if name in known else None for name, share in shares.items()}
 
 
 def document(
-    planner: Planner, found: PlanTime, offer: Offer | None, tokens: float | None = None
+    planner: Planner, result: PlanTime, offer: Offer | None, tokens: float | None = None
 ) -> dict[str, Any]:
     """Return the answer to one plan as JSON values; what is not known is None."""
-    shape, asked = planner.shape, found.asked
+    shape, asked = planner.shape, result.asked
     devices, in_step = asked.plan.devices, asked.batch * shape.length
-    does_fit = fits(planner, found)
-    told = {
+    does_fit = fits(planner, result)
+    values = {
         "answer": "",
         "model": shape.label,
         "device": planner.device.name,
@@ -77,30 +77,30 @@ def document(
         "dtype": planner.dtype,
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
-        **picked(found, "step_s low high bubble"),
-        "tokens_per_s": in_step / found.step_s,
-        "tokens_per_s_per_device": in_step / found.step_s / devices,
-        "parts": picked(found, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
+        **picked(result, "step_s low high bubble"),
+        "tokens_per_s": in_step / result.step_s,
+        "tokens_per_s_per_device": in_step / result.step_s / devices,
+        "parts": picked(result, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
         "fits": does_fit,
         "usable_bytes": planner.device.usable_bytes,
-        "memory": _memory(planner, found),
+        "memory": _memory(planner, result),
         "exposed_communication": [
             {**picked(one, "collective group bytes total_s exposed_s"), "level": one.link}
-            for one in found.exposures
+            for one in result.exposures
         ],
-        "mfu": mfu(planner, found),
-        "cost": cost_of(offer, devices, "step", found.step_s),
-        "energy": found.energy_j
+        "mfu": mfu(planner, result),
+        "cost": cost_of(offer, devices, "step", result.step_s),
+        "energy": result.energy_j
         and {
-            "step_j": found.energy_j,
-            "device_w": found.energy_j / found.step_s / devices,
+            "step_j": result.energy_j,
+            "device_w": result.energy_j / result.step_s / devices,
             "of": "devices alone: nodes add 20 to 40 %",
         },
-        "training": _training(found, offer, devices, in_step, tokens),
-        "notes": _notes(planner, found),
+        "training": _training(result, offer, devices, in_step, tokens),
+        "notes": _notes(planner, result),
         "nearest_that_fits": None if does_fit else nearest(planner, asked),
     }
-    return {**told, "answer": sentence(told)}
+    return {**values, "answer": sentence(values)}
 
 
 def timed(request: Request) -> tuple[Planner, PlanTime]:
@@ -113,72 +113,72 @@ def timed(request: Request) -> tuple[Planner, PlanTime]:
 
 def answered(request: Request) -> dict[str, Any]:
     """Return the answer to one plan; its pipeline's run goes to `request.trace`."""
-    planner, found = timed(request)
+    planner, result = timed(request)
     if request.trace is not None:
         label = f"{planner.shape.label} on {planner.device.name}"
-        write_trace(found, label, request.trace)
-    return document(planner, found, offer_of(planner, request.prices), request.tokens)
+        write_trace(result, label, request.trace)
+    return document(planner, result, offer_of(planner, request.prices), request.tokens)
 
 
-def asking(request: Request, told: Mapping[str, Any]) -> Request:
+def asking(request: Request, values: Mapping[str, Any]) -> Request:
     """Return what asks for the very plan of an answer, such as the best that was searched."""
-    split = {name: value for name, value in told["plan"].items() if name in vars(Plan())}
+    split = {name: value for name, value in values["plan"].items() if name in vars(Plan())}
     split.pop("micro_batches", None)
     several = (request.site, *request.others)
-    site = next(one for one in several if catalog.device(one.device).name == told["device"])
+    site = next(one for one in several if catalog.device(one.device).name == values["device"])
     return replace(
         request, site=site, others=(), split=split, devices=(),
-        batch=told["batch"], micro_batch=told["micro_batch"], length=told["length"],
-        order=told["plan"]["order"], stack=told["stack"],
+        batch=values["batch"], micro_batch=values["micro_batch"], length=values["length"],
+        order=values["plan"]["order"], stack=values["stack"],
     )  # fmt: skip
 
 
 def fitted_notes(planner: Planner) -> list[str]:
     """Return what of device and stack lies beyond what was measured."""
     device, stack = planner.device, catalog.stack(planner.method.settings.stack)
-    said = notes_of(device) if planner.method.name == "calibrated" else []
+    notes = notes_of(device) if planner.method.name == "calibrated" else []
     fitted = planner.use == "serving" or planner.shape.unit == "tokens"
-    said += calibrated_under(device, stack.name)
+    notes += calibrated_under(device, stack.name)
     if planner.use == "training" and not stack.training:
-        said.append(f"stack {stack.name}: constants of training are those of torch-eager")
+        notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
     elif stack.seen and fitted and not device.calibration:
         names = stack.seen["devices"]
         on = f", but on {', '.join(names)}" if names else ""
         if device.name not in names and (names or planner.cluster.levels):
-            said.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")
-    return said
+            notes.append(f"stack {stack.name}: fitted to no step on {device.name}{on}")
+    return notes
 
 
-def _notes(planner: Planner, found: PlanTime) -> list[str]:
-    said = fitted_notes(planner)
-    if found.asked.plan.offload in ("optimizer", "both"):
-        rate = f"{HOST_BYTES_PER_S / 1e9:,.0f} GB/s of memory for {HOST_DEVICES} devices"
-        said.append(f"a host is taken to have {rate}")
-    held = found.memory[found.fullest].total / planner.room_bytes
-    if 1 - SPARE < held <= 1:
-        said.append(
-            f"fills {percent(held)} of the memory, which predictions miss by up to {percent(SPARE)}"
-        )
+def _notes(planner: Planner, result: PlanTime) -> list[str]:
+    notes = fitted_notes(planner)
+    if result.asked.plan.offload in ("optimizer", "both"):
+        rate, devices = planner.host_memory
+        memory = f"{rate / 1e9:,.0f} GB/s of memory for {devices} devices"
+        notes.append(f"a host is taken to have {memory}")
+    held = result.memory[result.fullest].total / planner.room_bytes
+    if 1 - planner.spare < held <= 1:
+        missed = f"which predictions miss by up to {percent(planner.spare)}"
+        notes.append(f"fills {percent(held)} of the memory, {missed}")
     if planner.device.kind != "gpu":
-        said.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
-    return said
+        notes.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
+    return notes
 
 
-def _memory(planner: Planner, found: PlanTime) -> dict[str, Any]:
-    fullest = found.memory[found.fullest]
+def _memory(planner: Planner, result: PlanTime) -> dict[str, Any]:
+    fullest = result.memory[result.fullest]
     room = planner.room_bytes if planner.room_bytes < inf else None
-    stages = found.asked.plan.pipeline
-    layers = [sum(found.layers[d::stages]) for d in range(stages)]
+    stages = result.asked.plan.pipeline
+    layers = [sum(result.layers[d::stages]) for d in range(stages)]
     return {
         "total_bytes": fullest.total,
         "device_bytes": room,
         "over_bytes": max(0.0, fullest.total - room) if room else None,
-        "host_bytes": found.host_bytes,
-        "fullest_stage": found.fullest,
+        "host_bytes": result.host_bytes,
+        "fullest_stage": result.fullest,
         "by_part": fullest.parts,
         "by_stage": [
             {"stage": d, "layers": layers[d], "total_bytes": one.total, **one.parts}
-            for d, one in enumerate(found.memory)
+            for d, one in enumerate(result.memory)
         ],
     }
 
@@ -193,12 +193,12 @@ def cost_of(offer: Offer | None, devices: int, what: str, took_s: float) -> dict
 
 
 def _training(
-    found: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
+    result: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
 ) -> dict[str, Any] | None:
     if tokens is None:
         return None
-    steps, energy = tokens / in_step, found.energy_j
-    hours, low, high = (steps * one / 3600 for one in (found.step_s, found.low, found.high))
+    steps, energy = tokens / in_step, result.energy_j
+    hours, low, high = (steps * one / 3600 for one in (result.step_s, result.low, result.high))
     return {
         "tokens": tokens,
         "steps": steps,
@@ -223,20 +223,20 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
         (change | more, other) for change, one in singles for more, other in _changes(planner, one)
     ]
     for tries in (singles, doubles):
-        found: list[dict[str, Any]] = []
+        result: list[dict[str, Any]] = []
         for change, other in tries:
             try:
                 time = quick(planner, checked(planner.shape, other))
             except InputError:
                 continue
             if time.step_s < inf:
-                found.append({
+                result.append({
                     "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
                     "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
                     "total_bytes": time.bytes,
                 })  # fmt: skip
-        if found:
-            return min(found, key=itemgetter("step_s"))
+        if result:
+            return min(result, key=itemgetter("step_s"))
     return None
 
 
@@ -285,25 +285,25 @@ _MORE = {  # that a plan says where it departs from the usual
 _SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 
 
-def sentence(told: Mapping[str, Any]) -> str:
+def sentence(values: Mapping[str, Any]) -> str:
     """Return the answer of a plan's document: devices, step, money, days, and what bounds it."""
-    low, high = (seconds(told[end]) for end in ("low", "high"))
-    step = f"{seconds(told['step_s'])} a step ({low} to {high})"
-    where = f"{told['devices']} {told['device']}"
-    if not told["fits"]:
-        over = size(told["memory"]["over_bytes"])
+    low, high = (seconds(values[end]) for end in ("low", "high"))
+    step = f"{seconds(values['step_s'])} a step ({low} to {high})"
+    where = f"{values['devices']} {values['device']}"
+    if not values["fits"]:
+        over = size(values["memory"]["over_bytes"])
         return f"{where}: out of memory by {over} per device; it would take {step}"
-    return f"{where}: {step}{_paid(told)}; bound by {bound(told)}"
+    return f"{where}: {step}{_paid(values)}; bound by {bound(values)}"
 
 
-def _paid(told: Mapping[str, Any]) -> str:
-    cost, training = told["cost"], told["training"]
+def _paid(values: Mapping[str, Any]) -> str:
+    cost, training = values["cost"], values["training"]
     if training is None:
         return "" if cost is None else f", {money(cost['hour'], cost)} per hour"
     paid = "" if training["cost"] is None else f"{money(training['cost'], cost)} for "
     days, low, high = (training[key] / 24 for key in ("train_h", "low_h", "high_h"))
     between = f"({low:,.3g} to {high:,.3g})"
-    return f", {paid}{short(training['tokens'])} {told['unit']} in {days:,.3g} days {between}"
+    return f", {paid}{short(training['tokens'])} {values['unit']} in {days:,.3g} days {between}"
 
 
 def short(amount: float) -> str:
@@ -316,28 +316,28 @@ def money(value: float, cost: Mapping[str, Any]) -> str:
     return f"{value:,.2f} {cost['currency']}" if value < 100 else f"{value:,.0f} {cost['currency']}"
 
 
-def bound(told: Mapping[str, Any]) -> str:
+def bound(values: Mapping[str, Any]) -> str:
     """Return what takes most of a plan's step, and how much of it."""
-    parts = dict(told["parts"])
-    waits = max(told["exposed_communication"], key=lambda one: one["exposed_s"], default=None)
+    parts = dict(values["parts"])
+    waits = max(values["exposed_communication"], key=lambda one: one["exposed_s"], default=None)
     name = max(parts, key=parts.__getitem__)
     word = WORDS[name]
     if name == "exposed_s" and waits is not None:
         word = f"{waits['collective']} of {waits['group']} ranks over {waits['level']}"
-    return f"{word} ({percent(parts[name] / told['step_s'])} of the step)"
+    return f"{word} ({percent(parts[name] / values['step_s'])} of the step)"
 
 
-def split_in_words(told: Mapping[str, Any]) -> str:
+def split_in_words(values: Mapping[str, Any]) -> str:
     """Return how a step is split: `tensor 8 x data 16, ZeRO 1, micro-batch 2`."""
     usual = vars(Plan())
-    plan = {**usual, **told["plan"]}
+    plan = {**usual, **values["plan"]}
     sizes = [f"{name} {plan[name]}" for name in _SPLIT if plan[name] > 1]
     words = [" x ".join(sizes) or "one device"]
     words += ["sequence parallel"] if plan["sequence"] else []
     words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
     words += [text.format(plan[name]) for name, text in _MORE.items() if plan[name] != usual[name]]
-    return ", ".join([*words, f"micro-batch {told['micro_batch']}"])
+    return ", ".join([*words, f"micro-batch {values['micro_batch']}"])
 
 
 def held(memory: Mapping[str, Any], parts: int = 4) -> str:

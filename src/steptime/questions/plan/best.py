@@ -21,7 +21,7 @@ from steptime.questions.plan.answer import (
     split_in_words,
 )
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
-from steptime.questions.plan.planner import SPARE, Planner, Shape
+from steptime.questions.plan.planner import Planner, Shape
 from steptime.questions.plan.request import Further, Request, sites, split_of
 from steptime.questions.plan.search import (
     MEMORY,
@@ -57,8 +57,8 @@ class _Group(NamedTuple):
     planner: Planner
     offer: Offer | None
     caps: Sequence[Cap]
-    found: Search
-    said: str
+    result: Search
+    space: str
 
 
 def answer(request: Request) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def answer(request: Request) -> dict[str, Any]:
     refuse_idle(request.split, bool(request.devices))
     if request.others and not request.devices:
         raise InputError("plan: several devices go with --devices or --max-devices")
-    told = searched(request) if request.devices else answered(request)
+    values = searched(request) if request.devices else answered(request)
     stays = request.split.get("offload", None if request.devices else "none") == "none"
-    if request.site.host_link and stays and told.get("fits", True):
+    if request.site.host_link and stays and values.get("fits", True):
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
-    return told
+    return values
 
 
 def searched(request: Request) -> dict[str, Any]:
@@ -84,22 +84,22 @@ def searched(request: Request) -> dict[str, Any]:
         raise InputError("--days needs --tokens, those of the training")
     shape = request.shape
     groups = list(_groups(request, shape))
-    refused = sum((group.found.refused for group in groups), Counter[str]())
-    considered = sum(group.found.considered for group in groups)
-    if not any(group.found.front for group in groups):
+    refused = sum((group.result.refused for group in groups), Counter[str]())
+    considered = sum(group.result.considered for group in groups)
+    if not any(group.result.front for group in groups):
         if not considered:
             each = request.micro_batch or 1  # says what of it does not divide
             checked(shape, Asked(split_of(request.split), each, request.batch))
         more = _more(request, shape) if refused[MEMORY] == considered else ""
         raise InputError(_none(groups, shape, considered, refused) + more)
-    fastest = [(at, one) for at, group in enumerate(groups) for one in group.found.front[:1]]
+    fastest = [(at, one) for at, group in enumerate(groups) for one in group.result.front[:1]]
     keys = [*fastest, *_chosen(groups)]
     rows = {key: _row(groups[key[0]], key[1], request) for key in keys}
     front = _unbeaten([row for row in rows.values() if row["within"]])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
-    best, hardly = front[0]["document"], _hardly(front)
+    best, hardly = front[0]["document"], _hardly(front, groups[0].planner.spare)
     alike = _alike(groups, front[0], [*rows.values()])
     first: dict[str, float] = {}  # what a step of the least number takes of devices
     for row in by_devices:
@@ -113,7 +113,7 @@ def searched(request: Request) -> dict[str, Any]:
         "fitting": considered - refused[MEMORY],
         "refused": dict(refused),
         "alike": alike,
-        "space": groups[-1].said,
+        "space": groups[-1].space,
         "bound_by": bound(best),
         "best": best,
         "best_by": _least(front),
@@ -122,21 +122,21 @@ def searched(request: Request) -> dict[str, Any]:
     }
 
 
-def _hardly(front: Sequence[Row]) -> str:
+def _hardly(front: Sequence[Row], spare: float) -> str:
     """Return that the fastest plan hardly fits, if so, and the fastest one that leaves a share."""
 
     def share(row: Row) -> float:
         room = row["document"]["memory"]["device_bytes"]
         return row["total_bytes"] / room if room else 0.0
 
-    if (held := share(front[0])) <= 1 - SPARE:
+    if (held := share(front[0])) <= 1 - spare:
         return ""
-    said = f"; it fills {percent(held)} of the memory"
-    other = next((row for row in front if share(row) <= 1 - SPARE), None)
+    words = f"; it fills {percent(held)} of the memory"
+    other = next((row for row in front if share(row) <= 1 - spare), None)
     if other is None:
-        return f"{said}, and no plan leaves {percent(SPARE)}"
+        return f"{words}, and no plan leaves {percent(spare)}"
     how = split_in_words(other["document"])
-    return f"{said}; {how} leaves {percent(SPARE)} and takes {seconds(other['step_s'])}"
+    return f"{words}; {how} leaves {percent(spare)} and takes {seconds(other['step_s'])}"
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
@@ -152,10 +152,10 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             alike = told_apart(planner)
             if request.others:
                 alike = max(alike, planner.bounds.high / planner.bounds.low) ** 2
-            found = search(planner, space.ways(), batch, caps, alike)
+            result = search(planner, space.ways(), batch, caps, alike)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
-                found = with_fewer_again(planner, found, caps)
-            yield _Group(count, planner, offer, caps, found, space.said())
+                result = with_fewer_again(planner, result, caps)
+            yield _Group(count, planner, offer, caps, result, space.in_words())
 
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
@@ -163,7 +163,7 @@ def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> 
     hour = inf if offer is None else offer.price * devices
     values: dict[str, Callable[[Quick], float]] = {
         "budget_per_hour": lambda _: hour,
-        "days": lambda found: found.step_s * steps / DAY_S,
+        "days": lambda result: result.step_s * steps / DAY_S,
         "watts": lambda one: inf if one.energy_j is None else one.energy_j / one.step_s,
     }
     limits = request.limits.items()
@@ -174,7 +174,7 @@ def _none(
     groups: Sequence[_Group], shape: Shape, considered: int, refused: Mapping[str, int]
 ) -> str:
     """Return why there is no plan: which limit refuses how many, and the nearest."""
-    every = [(group, group.found.nearest) for group in groups if group.found.nearest]
+    every = [(group, group.result.nearest) for group in groups if group.result.nearest]
     if not considered:
         return f"plan: no split of these devices divides {shape.label} and its batch"
     if not every:
@@ -186,8 +186,8 @@ def _none(
         return f"plan: none of {considered:,} splits fits; {near}"
     counts = ", ".join(f"{count:,} {REFUSED[name][0]}" for name, count in refused.items() if count)
     has = f"{value:,.4g} {REFUSED[least.name][1]}, not {least.most:,.4g} ({where})"
-    said = f"plan: none of {considered:,} splits is within the limits"
-    return f"{said}: {counts}; the nearest has {has}"
+    words = f"plan: none of {considered:,} splits is within the limits"
+    return f"{words}: {counts}; the nearest has {has}"
 
 
 def _more(request: Request, shape: Shape) -> str:
@@ -195,7 +195,7 @@ def _more(request: Request, shape: Shape) -> str:
     for times in (2, 4, 8):
         many = times * max(request.devices)
         try:
-            if any(one.found.front for one in _groups(replace(request, devices=(many,)), shape)):
+            if any(one.result.front for one in _groups(replace(request, devices=(many,)), shape)):
                 return f"; nearest: --devices {many}"
         except InputError as error:  # nothing joins so many
             return f"; {many} devices: {error}"
@@ -212,7 +212,7 @@ def _chosen(groups: Sequence[_Group]) -> list[tuple[int, Quick]]:
 
 
 def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Quick]]:
-    return ((at, one) for at, group in enumerate(groups) for one in group.found.front)
+    return ((at, one) for at, group in enumerate(groups) for one in group.result.front)
 
 
 def _amounts(
@@ -238,20 +238,20 @@ def _least(rows: Sequence[Row]) -> dict[str, Row]:
 
 def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
     time = plan_time(group.planner, checked(group.planner.shape, one.asked))
-    told = document(group.planner, time, group.offer, request.tokens)
-    energy = None if told["energy"] is None else told["energy"]["step_j"]
-    whole, training = Quick(time.step_s, one.bytes, energy, time.asked), told["training"]
+    values = document(group.planner, time, group.offer, request.tokens)
+    energy = None if values["energy"] is None else values["energy"]["step_j"]
+    whole, training = Quick(time.step_s, one.bytes, energy, time.asked), values["training"]
     return {
-        "device": told["device"],
-        **{name: told["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
-        "micro_batch": told["micro_batch"],
-        **_amounts(group, time.step_s, energy, told["memory"]["total_bytes"]),
-        **{key: told[key] for key in ("low", "high", "tokens_per_s_per_device")},
-        "bound_by": bound(told),
+        "device": values["device"],
+        **{name: values["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
+        "micro_batch": values["micro_batch"],
+        **_amounts(group, time.step_s, energy, values["memory"]["total_bytes"]),
+        **{key: values[key] for key in ("low", "high", "tokens_per_s_per_device")},
+        "bound_by": bound(values),
         "training_cost": training and training["cost"],
         "training_days": training and training["train_h"] / 24,
         "within": all(cap.holds(whole) for cap in group.caps),
-        "document": told,
+        "document": values,
     }
 
 
@@ -276,7 +276,7 @@ def _alike(
         low = group.planner.bounds.low
         same = name == best["device"]
         most = best["step_s"] * told_apart(group.planner) if same else best["high"] / low
-        number += sum(step_s <= most for step_s in group.found.steps_s)
+        number += sum(step_s <= most for step_s in group.result.steps_s)
         for row in rows:
             if (row["device"], row["devices"]) == (name, group.devices):
                 row["alike"] = row["step_s"] <= most

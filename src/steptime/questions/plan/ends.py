@@ -44,7 +44,7 @@ def _in_turn(splits: bool, stages: Sequence[Stage], m: int, send_s: float) -> tu
     backs = [stage.backward_s - own for stage, own in zip(stages, weights, strict=True)]
     fore, back, free = [0.0] * p, [0.0] * (p + 1), [0.0] * p
     back[p] = -inf  # the last device waits for itself
-    seen: list[State] = []
+    states: list[State] = []
     j = 0
     while j < m + p:
         handed = -inf
@@ -62,15 +62,15 @@ def _in_turn(splits: bool, stages: Sequence[Stage], m: int, send_s: float) -> tu
             free[d] = now
         j += 1
         if p < j < m:
-            seen.append((*free, *back[:p]))
-            found = _period(seen, range(1, p + 1)) if j % p == 0 else None
-            if found is not None:
-                period, later_s = found
+            states.append((*free, *back[:p]))
+            result = _period(states, range(1, p + 1)) if j % p == 0 else None
+            if result is not None:
+                period, later_s = result
                 times = (m - j) // period
                 fore, back, free = (
                     [value + times * later_s for value in some] for some in (fore, back, free)
                 )
-                j, seen = j + times * period, []
+                j, states = j + times * period, []
     return tuple(end + min(m, d) * weights[d] for d, end in enumerate(free))
 
 
@@ -87,7 +87,7 @@ def _interleaved(stages: Sequence[Stage], p: int, m: int, send_s: float) -> tupl
     )
     ahead = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]
     fore, back, free = [-inf] * p, [-inf] * p, [0.0] * p
-    seen: list[State] = []
+    states: list[State] = []
     j, end = 0, parts + ahead[0] + p
     while j < end:
         fore_, back_ = fore[:], back[:]
@@ -111,27 +111,27 @@ def _interleaved(stages: Sequence[Stage], p: int, m: int, send_s: float) -> tupl
         fore, back = fore_, back_
         j += 1
         if ahead[0] < j < parts and j % whole == 0:
-            seen.append((*free, *fore, *back))
-            found = _period(seen, (1,))
-            if found is not None:
+            states.append((*free, *fore, *back))
+            result = _period(states, (1,))
+            if result is not None:
                 times = (parts - j) // whole
                 fore, back, free = (
-                    [value + times * found[1] for value in some] for some in (fore, back, free)
+                    [value + times * result[1] for value in some] for some in (fore, back, free)
                 )
-                j, seen = j + times * whole, []
+                j, states = j + times * whole, []
     return tuple(free)
 
 
-def _period(seen: Sequence[State], periods: Sequence[int]) -> tuple[int, float] | None:
+def _period(states: Sequence[State], periods: Sequence[int]) -> tuple[int, float] | None:
     """Return after how many states all is as it was, and how much later; None where it never is.
 
     What comes next hangs on the last state alone, so that it is as it was from then on.
     """
-    last = seen[-1]
+    last = states[-1]
     for period in periods:
-        if len(seen) <= period:
+        if len(states) <= period:
             return None
-        later = [*map(sub, last, seen[-1 - period])]
+        later = [*map(sub, last, states[-1 - period])]
         if max(later) - min(later) <= SAME * max(later):
             return period, later[0]
     return None
@@ -197,11 +197,11 @@ def least(
 
 def _highest(lines: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """Return the lines that are the highest somewhere, or next to it, from one micro-batch on."""
-    found: list[tuple[float, float]] = []
+    result: list[tuple[float, float]] = []
     for once, each in sorted(lines, key=lambda line: line[::-1], reverse=True):
-        if not found or once + each > max(first + more for first, more in found):
-            found.append((once, each))
-    return tuple(found)
+        if not result or once + each > max(first + more for first, more in result):
+            result.append((once, each))
+    return tuple(result)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -216,21 +216,21 @@ def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> 
         return tuple(min(m, devices - d) for d in range(devices))
     if m > devices and m % devices:
         return _counted(schedule, devices, virtual, m)
-    found = []
+    result = []
     group = min(devices, m)
     for k in range(devices * virtual):
         chunk, device = divmod(k, devices)
         ahead = min(m * virtual, 2 * (devices - 1 - device) + (virtual - 1) * group + 1)
         round_ = group * virtual
         full, rest = divmod(ahead, round_)
-        found.append(min(m, full * group + min(group, max(0, rest - chunk * group))))
-    return tuple(found)
+        result.append(min(m, full * group + min(group, max(0, rest - chunk * group))))
+    return tuple(result)
 
 
 def _counted(schedule: str, devices: int, virtual: int, m: int) -> tuple[int, ...]:
     """Return what stages hold at most, in the order of their parts, whose middle repeats."""
     m -= devices * max(0, m // devices - ROUNDS)
-    found = [0] * devices * virtual
+    result = [0] * devices * virtual
     for d in range(devices):
         held, most, now = [0] * virtual, 0, 0
         for direction, stage, _ in ORDERS[schedule](d, devices, virtual, m):
@@ -238,5 +238,5 @@ def _counted(schedule: str, devices: int, virtual: int, m: int) -> tuple[int, ..
             held[stage // devices] += more
             now += more
             if now > most:
-                most, found[d::devices] = now, held
-    return tuple(found)
+                most, result[d::devices] = now, held
+    return tuple(result)

@@ -88,11 +88,11 @@ Found = Iterator[Fault]
 
 def fault(shape: Shape, asked: Asked) -> Fault | None:
     """Return why a plan cannot be, None for one that can."""
-    return next((found for rule in RULES for found in rule(shape, asked)), None)
+    return next((result for rule in RULES for result in rule(shape, asked)), None)
 
 
-@lru_cache(maxsize=64)
-def _divisors(whole: int) -> tuple[int, ...]:
+@lru_cache(maxsize=1 << 12)
+def divisors(whole: int) -> tuple[int, ...]:
     """Return what divides a whole, the least first: of 12 that is 1, 2, 3, 4, 6, 12."""
     low = [one for one in range(1, min(isqrt(whole), MOST_ROOT) + 1) if not whole % one]
     return tuple(sorted({*low, *(whole // one for one in low)}))
@@ -100,7 +100,7 @@ def _divisors(whole: int) -> tuple[int, ...]:
 
 def _near(given: int, whole: int, works: Callable[[int], bool] = bool) -> int:
     """Return the divisor of a whole that works, as 1 does, and is nearest to what is given."""
-    return min(filter(works, _divisors(whole)), key=lambda one: abs(one - given))
+    return min(filter(works, divisors(whole)), key=lambda one: abs(one - given))
 
 
 def _divides(
@@ -135,8 +135,8 @@ def refuse_idle(split: Mapping[str, Any], is_open: bool) -> None:
         if idle and split.get(needs, 2 if is_open else 1) == 1:
             option = words_of_change(Asked(usual, 1, 1), {name: word})
             near = words_of_change(Asked(plan, 1, 1), {name: alone})
-            said = f"plan: {option} does nothing with {option_of(needs)} 1"
-            raise InputError(f"{said}; nearest: {near}")
+            text = f"plan: {option} does nothing with {option_of(needs)} 1"
+            raise InputError(f"{text}; nearest: {near}")
 
 
 ALONE = {  # what other networks than language models are not split by, and what they have
@@ -175,8 +175,8 @@ def _of_tensor(shape: Shape, asked: Asked) -> Found:
     if not has_heads(tensor):
         yield from _divides("tensor", tensor, {"heads of keys and values": keys}, near)
     if asked.plan.sequence:
-        for found in _divides("tensor", tensor, {"tokens": shape.length}, near):
-            yield found._replace(change={"sequence": False})
+        for result in _divides("tensor", tensor, {"tokens": shape.length}, near):
+            yield result._replace(change={"sequence": False})
 
 
 def _of_context(shape: Shape, asked: Asked) -> Found:
@@ -246,8 +246,8 @@ def _of_shards(shape: Shape, asked: Asked) -> Found:
         return whole and (not one % plan.expert or not plan.expert % one)
 
     def near() -> int:
-        found = _near(plan.shard, plan.replicas, works)
-        return 0 if found == 1 else found  # shards of one share nothing
+        result = _near(plan.shard, plan.replicas, works)
+        return 0 if result == 1 else result  # shards of one share nothing
 
     yield from _divides("shard", plan.shard, _replicas(plan), near)
     if not works(plan.shard):

@@ -60,7 +60,7 @@ def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
     if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
         return Memory(**whole), ()
     of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
-    key = ("standing", id(one.found), load, *of_plan)
+    key = ("standing", id(one.pieces), load, *of_plan)
     own = range(d, len(stages), plan.pipeline)
     return (
         one.planner.once(key, lambda: _standing(one, load)),
@@ -79,17 +79,17 @@ def kept_of(one: Step, load: Load) -> tuple[float, float]:
         return (ends * grows, layers) if away else ((ends + layers) * grows, 0.0)
 
     return one.planner.once(
-        ("kept", id(one.found), load, one.plan.recompute, one.plan.offload), added
+        ("kept", id(one.pieces), load, one.plan.recompute, one.plan.offload), added
     )
 
 
 def host_bytes(one: Step, d: int, most: Sequence[int], micro_batches: int) -> float:
     """Return the bytes that a device of the pipeline has in its host's memory."""
-    found, own = 0.0, range(d, len(most), one.plan.pipeline)
+    result, own = 0.0, range(d, len(most), one.plan.pipeline)
     if one.plan.offload in ("optimizer", "both"):
-        found = shared_of(one, one.shape.devices[d], 1) * one.planner.constant("state_bytes")
+        result = shared_of(one, one.shape.devices[d], 1) * one.planner.constant("state_bytes")
     kept = tuple((k, kept_of(one, one.shape.stages[k])[1]) for k in own)
-    return found + in_flight(kept, most, micro_batches)
+    return result + in_flight(kept, most, micro_batches)
 
 
 def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
@@ -101,7 +101,7 @@ def _standing(one: Step, load: Load) -> Memory:
     """Return what a device holds beside the micro-batches in flight."""
     plan, constant = one.plan, one.planner.constant
     layers = [part for part, _ in load if not part.is_end]
-    helds = {part: one.found[part.name].held for part in layers}
+    helds = {part: one.pieces[part.name].held for part in layers}
     working = float(max((held.working for held in helds.values()), default=0))
     again = [held for part, held in helds.items() if part.again]
     if plan.recompute == "full":
@@ -113,10 +113,10 @@ def _standing(one: Step, load: Load) -> Memory:
     gathered = 0.0
     if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
         each = 2 * one.planner.weight_bytes * (plan.zero == 3) + constant("gradient_bytes")
-        gathered = each * max(one.found[part.name].parameters for part, _ in load)
+        gathered = each * max(one.pieces[part.name].parameters for part, _ in load)
     logits = 0.0
     if any(part.name == LAST for part, _ in load):
-        head, shape = one.found[LAST].held, one.planner.shape
+        head, shape = one.pieces[LAST].held, one.planner.shape
         words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
         logits = head.kept + head.working + words * constant("logit_bytes")
     return Memory(
@@ -133,7 +133,7 @@ def parameters_of(one: Step, load: Load) -> tuple[int, int]:
     """Return the parameters of a device that all replicas share, and those of routed experts."""
     whole = routed = 0
     for part, count in load:
-        piece = one.found[part.name]
+        piece = one.pieces[part.name]
         whole += piece.parameters * count
         routed += piece.routed * count
     return whole - routed, routed

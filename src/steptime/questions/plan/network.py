@@ -16,7 +16,7 @@ from steptime.hardware.device import Cluster
 from steptime.network.ops.loss import STATES
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.power import spent_j
-from steptime.prediction.kernel import NOTHING, Interval, Kernel
+from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.lower import Row
 from steptime.prediction.method import Method
@@ -30,9 +30,6 @@ from steptime.questions.plan.stages import Layout, Load
 CONSTANTS = (  # of a stack's training
     "context_bytes", "buffer_bytes", "fragmented", "send_hidden", "step_s",
     "exchange_s", "exchange_slow", "exchange_large_s",
-)  # fmt: skip
-NO_PIECE = Piece(
-    NOTHING, NOTHING, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), (), 0, 0, Kept(), (0.0, 0.0), (), 0.0
 )  # fmt: skip
 
 
@@ -65,13 +62,13 @@ def cut(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     last = {row.name: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
         last |= {parent: i for parent in row.parents if parent in last}
-    found, start, farthest = [], 0, 0
+    result, start, farthest = [], 0, 0
     for i, row in enumerate(rows):
         if farthest <= i < last[row.name]:
-            found.append(tuple(rows[start : i + 1]))
+            result.append(tuple(rows[start : i + 1]))
             start = i + 1
         farthest = max(farthest, last[row.name])
-    return (*found, tuple(rows[start:]))
+    return (*result, tuple(rows[start:]))
 
 
 def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
@@ -89,13 +86,13 @@ def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
         return tuple(counts) if at == len(seconds) else None
 
     low, high = max(seconds), sum(seconds) * (1 + 1e-9)
-    found = within(high)
+    result = within(high)
     for _ in range(50):
         middle = (low + high) / 2
         better = within(middle)
         low, high = (low, middle) if better else (middle, high)
-        found = better or found
-    return found or ()
+        result = better or result
+    return result or ()
 
 
 class NetworkPlanner(Planner):
@@ -106,8 +103,8 @@ class NetworkPlanner(Planner):
         self.step = StepModel(workload, cluster.device, method=method)
         super().__init__(shape, cluster, method, workload.dtype)
         states = STATES[workload.optimizer] * self.weight_bytes
-        said = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
-        self._constants, self._flags = typed(self.use, said)
+        numbers = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
+        self._constants, self._flags = typed(self.use, numbers)
         each = self.step.gradient_bytes / max(1, self.step.parameters)
         self._constants |= {"gradient_bytes": each, "state_bytes": states}
         of = zip(shape.kinds, shape.rows, strict=True)
@@ -126,7 +123,7 @@ class NetworkPlanner(Planner):
             cuts = [self.shape.kinds[end - 1] for end in [*accumulate(counts)][:-1]]
             sent = Kept(input=max((sizes[name] for name in cuts), default=0))
             made = self.priced(micro_batch)
-            self._pieces[key] = {**made, FIRST: NO_PIECE, LAST: replace(NO_PIECE, held=sent)}
+            self._pieces[key] = {**made, FIRST: Piece(), LAST: Piece(held=sent)}
         return self._pieces[key]
 
     def priced(self, batch: int) -> dict[str, Piece]:
@@ -134,7 +131,7 @@ class NetworkPlanner(Planner):
         if (batch,) in self._pieces:
             return self._pieces[batch,]
         lowered, times = self.step.lowered(batch), self.step.timeline(batch)
-        held = held_of(self.step.graph(batch), self.method, (), "", self.where)
+        held = held_of(self.step.graph(batch), self.step.stack, (), "", self.where)
         kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
         for kernel in lowered.kernels:
             if kernel.pass_ != "update":
@@ -146,14 +143,12 @@ class NetworkPlanner(Planner):
                 into[i] += more
         fore_slower, back_slower, _ = times.slower
         self._pieces[batch,] = {
-            name: replace(
-                NO_PIECE,
-                forward=Interval(fore * fore_slower),
-                backward=Interval(back * back_slower),
+            name: Piece(
+                fore * fore_slower,
+                back * back_slower,
                 parameters=int(parameters),
                 held=held.get(name, Kept()),
-                kernels=tuple(kernels[name]),
-                joules=spent_j(Kernels(kernels[name]), self.seen),
+                joules=float(spent_j(Kernels(kernels[name]), self.seen)),
             )
             for name, (fore, back, parameters) in sums.items()
         }
@@ -167,7 +162,7 @@ class NetworkPlanner(Planner):
         """Return who has which pieces under a plan: the stages shared out by their seconds."""
         if plan.pipeline > 1 and not plan.stages:
             made = self.priced(micro_batch).values()
-            seconds = [one.forward.value + one.backward.value for one in made]
+            seconds = [one.forward_s + one.backward_s for one in made]
             plan = replace(plan, stages=balanced(seconds, plan.pipeline))
         return super().layout(plan, micro_batch)
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from steptime.prediction.host import Host, behind_host
 from steptime.prediction.training import LAST
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.pieces import Piece, Trade
 from steptime.questions.plan.pipeline import Stage
 from steptime.questions.plan.planner import Planner
-from steptime.questions.plan.stages import Group, Layout, Part, groups
+from steptime.questions.plan.stages import Group, Layout, Load, Part, groups
 
 
 class Wait(NamedTuple):
@@ -27,7 +28,7 @@ class Wait(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A part's forward or backward pass: seconds in all, and what they are made of."""
+    """A part's forward or backward pass: seconds, what they are made of, and its host's."""
 
     seconds: float
     compute: float
@@ -42,7 +43,7 @@ class Step:
     def __init__(self, planner: Planner, asked: Asked) -> None:
         self.planner, self.plan, self.order = planner, asked.plan, asked.order
         self.micro_batch, self.rounds = asked.micro_batch, asked.rounds
-        self.found = planner.pieces(self.plan, self.micro_batch)
+        self.pieces = planner.pieces(self.plan, self.micro_batch)
 
     @cached_property
     def shape(self) -> Layout:
@@ -54,7 +55,7 @@ class Step:
         """What tells apart who has which layers, and what they do again, of the same pieces."""
         plan = self.plan
         again = (plan.recompute, plan.recompute_layers)
-        return id(self.found), plan.pipeline, plan.virtual, plan.stages, *again
+        return id(self.pieces), plan.pipeline, plan.virtual, plan.stages, *again
 
     @property
     def as_stages(self) -> tuple[object, ...]:
@@ -68,7 +69,7 @@ class Step:
         """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
         if self.plan.pipeline == 1:
             return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
-        size = float(self.found[LAST].held.input)
+        size = float(self.pieces[LAST].held.input)
         if self.plan.tensor > 1 and not self.plan.sequence:
             size /= self.plan.tensor  # scattered, and gathered again inside
         one = self.planner.exchange("send", size, self.planner.neighbours(self.groups["pipeline"]))
@@ -78,16 +79,25 @@ class Step:
     @cached_property
     def stages(self) -> list[Stage]:
         """The seconds of each stage of the pipeline for a micro-batch."""
-        of_load = {}
-        for load in {*self.shape.stages}:
-            fore, back, weight = self.send.exposed_s, self.send.exposed_s, 0.0
-            for part, count in load:
-                forward, backward = self.passes(part)
-                fore += forward.seconds * count
-                back += backward.seconds * count
-                weight += self.found[part.name].weight_s * count
-            of_load[load] = Stage(fore, back, weight)
+        of_load = {load: self.stage(load) for load in {*self.shape.stages}}
         return [of_load[load] for load in self.shape.stages]
+
+    def stage(self, load: Load) -> Stage:
+        """Return the seconds of a stage, of whose parts the host issues one after the other."""
+        fore = back = fore_host = back_host = weight = 0.0
+        for part, count in load:
+            forward, backward = self.passes(part)
+            fore += forward.seconds * count
+            back += backward.seconds * count
+            fore_host += forward.host * count
+            back_host += backward.host * count
+            weight += self.pieces[part.name].weight_s * count
+        late, host_s, send_s = 0.0, fore_host + back_host, self.send.exposed_s
+        if host_s > fore + back:
+            late = host_s - fore - back
+            ahead = Host((fore_host, host_s, host_s), waits=False)
+            fore, back = map(float, behind_host((fore, back, 0.0), ahead)[:2])
+        return Stage(fore + send_s, back + send_s, weight, late)
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:
@@ -101,7 +111,7 @@ class Step:
 
         What goes round a ring is sent once for keys and values.
         """
-        piece, found, in_rings = self.found[name], [], 0.0
+        piece, result, in_rings = self.pieces[name], [], 0.0
         for trade in (one for one in piece.trades if one.pass_ == pass_):
             if trade.group == "context" and self.plan.context_method == "ring":
                 in_rings += trade.bytes
@@ -111,10 +121,10 @@ class Step:
                 size /= self.plan.tensor
             one = self.planner.exchange(trade.kind, size, self.groups[trade.group])
             open_ = one.seconds * (1 - self.hidden(trade))
-            found.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
+            result.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
         if in_rings:
-            found.append(self.in_a_ring(piece, pass_, in_rings))
-        return found
+            result.append(self.in_a_ring(piece, pass_, in_rings))
+        return result
 
     def in_a_ring(self, piece: Piece, pass_: str, whole: float) -> Wait:
         """Return what a ring sends of all ranks' keys and values, `whole` bytes.
@@ -165,12 +175,12 @@ class Step:
         """Return the forward and the backward pass of a part."""
         plan = self.plan
         shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
-        key = ("pass", id(self.found), part, plan.recompute, plan.offload, self.order, *shards)
+        key = ("pass", id(self.pieces), part, plan.recompute, plan.offload, self.order, *shards)
         return self.planner.once(key, lambda: self.computed(part))
 
     def computed(self, part: Part) -> tuple[Pass, Pass]:
         """Return the forward and the backward pass of a part, worked out."""
-        piece, planner = self.found[part.name], self.planner
+        piece, planner = self.pieces[part.name], self.planner
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
         layer_s = 0.0  # what calls of many devices take a layer
@@ -183,15 +193,13 @@ class Step:
             host[1] += host[0]
         away = self.plan.offload in ("activations", "both") and not part.is_end
         moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
-        fore = self.one(piece.forward.value, 0.0, waits[0], host[0], gathers, moved)
-        back = self.one(
-            piece.backward.value, again, waits[1], host[1], [*gathers, *scatters], moved
-        )
+        fore = self.one(piece.forward_s, 0.0, waits[0], host[0], gathers, moved)
+        back = self.one(piece.backward_s, again, waits[1], host[1], [*gathers, *scatters], moved)
         return fore, back
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""
-        held = self.found[part.name].held
+        held = self.pieces[part.name].held
         if not part.again:
             return held.kept
         if self.plan.recompute == "full":
@@ -207,7 +215,7 @@ class Step:
         shards: Sequence[Wait],
         moved: float,
     ) -> Pass:
-        """Return a pass of which exchanges of weights run beside, and the host ahead.
+        """Return a pass beside which exchanges of weights run.
 
         So does what goes to the host's memory: of both the longer is waited for.
         """
@@ -221,13 +229,12 @@ class Step:
             time = self.planner.moved(moved)
             more = max(0.0, time.seconds - busy - slowed - open_)
             every.append(Wait("host", "activations", time.link, moved, time.seconds, more))
-        device = busy + slowed + sum(one.exposed_s for one in every)
-        late = max(0.0, host - device)
-        return Pass(device + late, compute + slowed, again, late, tuple(every))
+        device = busy + slowed + sum([one.exposed_s for one in every])
+        return Pass(device, compute + slowed, again, host, tuple(every))
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
-        whole = piece.forward.value - piece.last_s * self.planner.flag("stops_early")
+        whole = piece.forward_s - piece.last_s * self.planner.flag("stops_early")
         share = 1 - self.planner.constant("selective_kept")
-        some = piece.core_s[0] + share * (piece.forward.value - piece.core_s[0])
+        some = piece.core_s[0] + share * (piece.forward_s - piece.core_s[0])
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

@@ -4,17 +4,16 @@ A network's layers are few kinds, so one of each is built, differentiated, lower
 stage is arithmetic over them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import PLACE, Graph, Op
 from steptime.core.workload import Plan
-from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -22,10 +21,8 @@ from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
-from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels, added
-from steptime.prediction.lower import stack_of
-from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -54,31 +51,28 @@ class Kept(NamedTuple):
     working: int = 0
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """What a layer, or an end of the network, takes of one rank for one micro-batch.
 
-    `forward` and `backward` are the seconds of kernels, without exchanges; `weight_s` of the
+    `forward_s` and `backward_s` are those of kernels, without exchanges; `weight_s` of the
     backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
-    experts share out. `held` are bytes of activations, `flop` are executed (forward, backward),
-    `joules` are those of `kernels`. An update takes `update_s`, where each weight has its own.
+    experts share out. `held` are bytes of activations, `joules` those of both passes. An update
+    takes `update_s`, where each weight has its own.
     """
 
-    forward: Interval
-    backward: Interval
-    weight_s: float
-    core_s: tuple[float, float]
-    last_s: float
-    host_s: tuple[float, float]
-    trades: tuple[Trade, ...]
-    parameters: int
-    routed: int
-    held: Kept
-    flop: tuple[float, float]
-    kernels: tuple[Kernel, ...]
-    joules: float
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    weight_s: float = 0.0
+    core_s: tuple[float, float] = (0.0, 0.0)
+    last_s: float = 0.0
+    host_s: tuple[float, float] = (0.0, 0.0)
+    trades: tuple[Trade, ...] = ()
+    parameters: int = 0
+    routed: int = 0
+    held: Kept = Kept()
+    joules: float = 0.0
     update_s: float = 0.0
 
 
@@ -99,90 +93,69 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
 
     Of what it gathered from groups that it `regathers` from, a rank keeps its own part.
     """
-    graph, device = model.graph(), model.seen
+    graph = model.graph()
     kinds = {op.name: op.kind for op in graph.ops}
     by: dict[str, list[Kernel]] = {}
     trades: dict[str, list[Trade]] = {}
-    updates: dict[str, list[Kernel]] = {}
     for kernel in model.lowered().kernels:
-        if kernel.pass_ == "update":
-            updates.setdefault(piece_of(kernel.op), []).append(kernel)
-            continue
-        own = by.setdefault(name := piece_of(kernel.op), [])
+        name = piece_of(kernel.op)
         if kernel.exchange is None:
-            own.append(kernel)
+            by.setdefault(name, []).append(kernel)
             continue
         trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes)
         trades.setdefault(name, []).append(trade)
-    mine = [kernel for some in by.values() for kernel in some]
-    columns = Kernels(mine)
+    columns = Kernels([kernel for some in by.values() for kernel in some])
     times = model.priced(columns).at(columns.which)
-    place = {name: 2 * i for i, name in enumerate(by)}
-    index = [place[piece_of(one.op)] + (one.pass_ == "backward") for one in mine]
-    sums = times.sums(np.array(index), 2 * len(by)).intervals()
-    joules = added(joules_of(columns, device)[columns.which], np.array(index) // 2, len(by))
+    cells = np.array(
+        [3 * i + PLACE[one.pass_] for i, some in enumerate(by.values()) for one in some]
+    )
+    sums = times.sums(cells, 3 * len(by)).value.reshape(-1, 3).tolist()
+    joules = added(joules_of(columns, model.seen)[columns.which], cells, 3 * len(by))
     seconds = iter(times.value.tolist())
-    held, params = held_of(graph, model.method, regathers, model.low), _parameters(graph)
+    held, params = held_of(graph, model.stack, regathers, model.low), _parameters(graph)
     return {
-        name: _piece(
-            list(zip(some, seconds, strict=False)),
-            sums[place[name] : place[name] + 2],
-            kinds,
-            device,
+        name: Piece(
+            fore_s,
+            back_s,
+            *_parts(list(zip(some, seconds, strict=False)), kinds),
+            _host_s(some, model.seen.constants),
             tuple(trades.get(name, ())),
+            *params[name],
             held[name],
-            params[name],
-            joules[place[name] // 2],
-            _seconds(model, updates.get(name, ())),
+            joules_j,
+            update_s,
         )
-        for name, some in by.items()
+        for (name, some), (fore_s, back_s, update_s), joules_j in zip(
+            by.items(), sums, joules.reshape(-1, 3)[:, :2].sum(axis=1).tolist(), strict=True
+        )
     }
 
 
-def _seconds(model: StepModel, kernels: Sequence[Kernel]) -> float:
-    columns = Kernels(kernels)  # which prices kernels that are alike once
-    return float(model.priced(columns).value[columns.which].sum())
-
-
-def _piece(
-    timed: Sequence[tuple[Kernel, float]],
-    sums: Sequence[Interval],
-    kinds: Mapping[str, str],
-    device: Device,
-    trades: tuple[Trade, ...],
-    held: Kept,
-    params: tuple[int, int],
-    joules: float,
-    update_s: float,
-) -> Piece:
-    """Return a piece of kernels and their seconds, whose passes take `sums`."""
+def _parts(
+    timed: Sequence[tuple[Kernel, float]], kinds: Mapping[str, str]
+) -> tuple[float, tuple[float, float], float]:
+    """Return the seconds of gradients of weights, of attention, and of the last product forward."""
     fore, back = ([one for one in timed if one[0].pass_ == p] for p in ("forward", "backward"))
 
-    def core_s(some: Iterable[tuple[Kernel, float]]) -> float:
-        return sum(seconds for one, seconds in some if kinds[one.op] == "attention")
+    def core_s(some: Sequence[tuple[Kernel, float]]) -> float:
+        return sum(took for one, took in some if kinds[one.op] == "attention")
 
-    def products(some: Iterable[tuple[Kernel, float]]) -> list[tuple[str, float]]:
-        own = ((one, seconds) for one, seconds in some if one.unit == "matrix")
-        return [(one.op, seconds) for one, seconds in own if kinds[one.op] != "attention"]
+    def products(some: Sequence[tuple[Kernel, float]]) -> dict[str, float]:
+        """Return the seconds of the last product of each row but attention."""
+        matrix = ((one.op, took) for one, took in some if one.unit == "matrix")
+        return {row: took for row, took in matrix if kinds[row] != "attention"}
 
-    mine = tuple([one for one, _ in timed])
-    host = host_of(calls_of(mine), device.constants)
-    ends = (0.0, 0.0, 0.0) if host is None else (host.base_s, *host.issued_s[:2])
-    return Piece(
-        sums[0],
-        sums[1],
-        sum(dict(products(back)).values()),  # of each row its last product
-        (core_s(fore), core_s(back)),
-        [("", 0.0), *products(fore)][-1][1],
-        (ends[1] - ends[0], ends[2] - ends[1]),
-        trades,
-        *params,
-        held,
-        (sum(one.flop for one, _ in fore), sum(one.flop for one, _ in back)),
-        mine,
-        float(joules),
-        update_s,
-    )
+    last_s = [0.0, *products(fore).values()][-1]
+    return sum(products(back).values()), (core_s(fore), core_s(back)), last_s
+
+
+def _host_s(kernels: Sequence[Kernel], constants: Mapping[str, float]) -> tuple[float, float]:
+    """Return the seconds in which a host issues the kernels of each pass."""
+    host = host_of(calls_of(kernels), constants)
+    if host is None:
+        return 0.0, 0.0
+    forward_s, backward_s, _ = host.issued_s
+    return forward_s - host.base_s, backward_s - forward_s
 
 
 Where = Callable[[str], str]
@@ -194,7 +167,7 @@ def group_of(row: str) -> str:
 
 
 def held_of(
-    graph: Graph, method: Method, regathers: tuple[str, ...], low: str, where: Where = piece_of
+    graph: Graph, stack: Stack, regathers: tuple[str, ...], low: str, where: Where = piece_of
 ) -> dict[str, Kept]:
     """Return what each piece keeps from its forward for its backward pass, and needs besides.
 
@@ -216,32 +189,32 @@ def held_of(
     }
     narrow = _narrow(graph, source) if low else set()
     kept: dict[str, list[int]] = {}
-    for name in read & maker.keys() - _inside(graph, method):
-        made = maker[name]
-        copies = made.kind == "cast" and made.inputs[0] in graph.weights
-        if made.part == "forward" and not copies:
-            into = kept.setdefault(where(made.name), [0, 0])
-            ends = where(made.name) in (FIRST, LAST)
+    for name in read & maker.keys() - _inside(graph, stack):
+        op = maker[name]
+        copies = op.kind == "cast" and op.inputs[0] in graph.weights
+        if op.part == "forward" and not copies:
+            into = kept.setdefault(where(op.name), [0, 0])
+            ends = where(op.name) in (FIRST, LAST)
             size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
             into[0] += size
-            into[1] += size if made.kind == "attention" and name != made.outputs[0] else 0
-    _add_scores(graph, method, kept, where)
-    found = {}
+            into[1] += size if op.kind == "attention" and name != op.outputs[0] else 0
+    _add_scores(graph, stack, kept, where)
+    result = {}
     for piece, (size, working) in _moments(graph, where).items():
         all_kept, core = kept.get(piece, (0, 0))
-        found[piece] = Kept(all_kept, core, size, working)
-    return found
+        result[piece] = Kept(all_kept, core, size, working)
+    return result
 
 
-def _inside(graph: Graph, method: Method) -> set[str]:
+def _inside(graph: Graph, stack: Stack) -> set[str]:
     """Return what only fused pointwise ops read in the forward pass: they work it out again."""
-    if "vector" not in stack_of(method.settings).fuses:
+    if "vector" not in stack.fuses:
         return set()
     forward = [op for op in graph.ops if op.part == "forward"]
-    made = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
+    products = {name for op in forward if OPS[op.kind].pointwise for name in op.outputs}
     by_pointwise = {n for op in forward if OPS[op.kind].pointwise for n in op.inputs}
     by_others = {n for op in forward if not OPS[op.kind].pointwise for n in op.inputs}
-    return made & by_pointwise - by_others
+    return products & by_pointwise - by_others
 
 
 def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
@@ -257,12 +230,12 @@ def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
     return by_products - by_others
 
 
-def _add_scores(graph: Graph, method: Method, kept: Mapping[str, list[int]], where: Where) -> None:
+def _add_scores(graph: Graph, stack: Stack, kept: Mapping[str, list[int]], where: Where) -> None:
     """Add the scores of attention that a stack runs unfused, which keeps no sums of softmax.
 
     They are the result of softmax in 16 bit, and with dropout its mask of 8 and its result.
     """
-    how = stack_of(method.settings).kinds.get("attention")
+    how = stack.kinds.get("attention")
     if how is None or not how.scores:
         return
     drops = any(op.kind == "dropout" for op in graph.ops)
@@ -293,8 +266,8 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
         if op.part != "backward":
             continue
         if OPS[op.kind].storage == "new":
-            made = (name for name in op.outputs if name not in of_weights)
-            live.update({name: graph.tensors[name].size_bytes for name in made})
+            names = (name for name in op.outputs if name not in of_weights)
+            live.update({name: graph.tensors[name].size_bytes for name in names})
         worst[piece] = max(worst.get(piece, 0), sum(live.values()))
         for name in op.inputs:
             if last[name] == i:
@@ -304,10 +277,10 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
 
 def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
     """Return of each piece its parameters, and those of them that belong to routed experts."""
-    found: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
+    result: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
     of_experts = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
     for name in graph.weights:
         piece, size = piece_of(name), graph.tensors[name].size
-        whole, routed = found.get(piece, (0, 0))
-        found[piece] = whole + size, routed + (size if name in of_experts else 0)
-    return found
+        whole, routed = result.get(piece, (0, 0))
+        result[piece] = whole + size, routed + (size if name in of_experts else 0)
+    return result

@@ -15,11 +15,15 @@ MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
 
 
 class Stage(NamedTuple):
-    """Seconds of a stage for a micro-batch; `weight_s` of `backward_s` make weights' gradients."""
+    """Seconds of a stage for a micro-batch: `weight_s` of `backward_s` make weights' gradients.
+
+    For `host_s` of both passes it waits for its host.
+    """
 
     forward_s: float
     backward_s: float
     weight_s: float = 0.0
+    host_s: float = 0.0
 
 
 class Event(NamedTuple):
@@ -35,17 +39,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Flow:
-    """A pipeline's run.
-
-    `idle_s` are the seconds in which each device waits until its end; `most_held` is, by stage, how
-    many micro-batches it holds when its device holds most.
-    """
+    """A pipeline's run, and when each of its devices has done its last part."""
 
     events: tuple[Event, ...]
-    devices: int
     ends_s: tuple[float, ...]
-    idle_s: tuple[float, ...]
-    most_held: tuple[int, ...]
 
 
 Step = tuple[str, int, int]  # direction, stage, micro-batch
@@ -126,11 +123,11 @@ def simulate(
     splits = schedule == "zero-bubble"
     takes = [
         {FORWARD: fore, BACKWARD: back - weight * splits, WEIGHT: weight}
-        for fore, back, weight in stages
+        for fore, back, weight, _ in stages
     ]
     orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]
     done: dict[Step, float] = {}
-    free, next_, events, idle = [0.0] * devices, [0] * devices, [], [0.0] * devices
+    free, next_, events = [0.0] * devices, [0] * devices, []
     waiting: dict[Step, int] = {}
     ready = list(range(devices))
     last = len(stages) - 1
@@ -146,7 +143,6 @@ def simulate(
             start = now
             if needed is not None:
                 start = max(now, done[needed] + (send_s if needed[1] != stage else 0.0))
-            idle[device] += start - now
             now = start + takes[stage][direction]
             done[step] = now
             events.append(Event(device, stage, i, direction, start, now))
@@ -156,8 +152,7 @@ def simulate(
         next_[device], free[device] = at, now
     if waiting:
         raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting)}")
-    held = _most_held(events, devices, len(stages))
-    return Flow(tuple(events), devices, tuple(free), tuple(idle), held)
+    return Flow(tuple(events), tuple(free))
 
 
 def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
@@ -168,22 +163,7 @@ def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
     return (BACKWARD, stage + 1, i) if stage < last else (FORWARD, last, i)
 
 
-def _most_held(events: Sequence[Event], devices: int, stages: int) -> tuple[int, ...]:
-    most, held, fullest = [0] * devices, [0] * stages, [0] * stages
-    splits = any(event.direction == WEIGHT for event in events)
-    ending = WEIGHT if splits else BACKWARD
-    for device, stage, _, direction, _, _ in sorted(events, key=lambda one: one.start_s):
-        if direction == FORWARD:
-            held[stage] += 1
-            if sum(held[device::devices]) > most[device]:
-                fullest[device::devices] = held[device::devices]
-                most[device] = sum(held[device::devices])
-        elif direction == ending:
-            held[stage] -= 1
-    return tuple(fullest)
-
-
 def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
     """Return the seconds in which each device computes a micro-batch."""
-    both = [forward + backward for forward, backward, _ in stages]
+    both = [stage.forward_s + stage.backward_s for stage in stages]
     return [sum(both[d::devices]) for d in range(devices)]

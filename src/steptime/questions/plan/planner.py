@@ -22,12 +22,11 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.count import op_work
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
-from steptime.prediction.calibrated.interval import Bounds, bounds
+from steptime.prediction.calibrated.interval import Bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group, ring
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.lower import stack_of
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
@@ -39,15 +38,11 @@ from steptime.prediction.training import (
     numbers,
     piece_of,
 )
-from steptime.questions.plan.alone import as_timed, between, held_alone, update_s
+from steptime.questions.plan.alone import as_timed, between, bounds_of, held_alone, update_s
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 from steptime.questions.scaling import waits
 
-_HOST = catalog.constants_of("host")
-HOST_BYTES_PER_S = _HOST["memory.bytes_per_s"].value
-HOST_DEVICES = int(_HOST["memory.devices"].value)
-SPARE = catalog.constants_of("gpu")["plan.spare"].value  # of the memory
 T = TypeVar("T")
 _UNKNOWN = object()
 
@@ -112,11 +107,12 @@ class Planner:
         self.dtype = dtype
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
-        self.stack = stack_of(method.settings)
-        master, trains = self.stack.master_weights, use == "training"
+        trains = use == "training"
         short = "bfloat16" if self.low else dtype.removesuffix("-mixed")
         mixed = trains and (self.low or precision(dtype).mixed)
         self.typed = f"{short}-mixed" if mixed else short  # as a workload says it
+        self.stack = self.step.stack
+        master = self.stack.master_weights
         self.in_memory = precision(graph_dtype(self.typed, master)).weights
         self.computes = precision(self.typed).compute
         self.seen = self.step.seen
@@ -152,9 +148,9 @@ class Planner:
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
-        found = copy(self)
-        found.join(cluster)
-        return found
+        result = copy(self)
+        result.join(cluster)
+        return result
 
     def join(self, cluster: Cluster) -> None:
         """Forget what depends on the links, and take those of a cluster."""
@@ -175,10 +171,10 @@ class Planner:
 
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
-        found: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
-        if found is _UNKNOWN:
-            found = self._known[key] = make()
-        return cast("T", found)
+        result: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
+        if result is _UNKNOWN:
+            result = self._known[key] = make()
+        return cast("T", result)
 
     def layout(self, plan: Plan, _micro_batch: int) -> Layout:
         """Return who has which layers under a plan."""
@@ -193,11 +189,8 @@ class Planner:
             return update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
-        return self._update_s * parameters / max(1, self.parameters)
-
-    @cached_property
-    def _update_s(self) -> float:
-        return sum(self.whole[name].update_s * count for name, count in self.often.items())
+        all_s = sum(self.whole[name].update_s * count for name, count in self.often.items())
+        return all_s * parameters / max(1, self.parameters)
 
     @cached_property
     def often(self) -> Mapping[str, int]:
@@ -227,7 +220,10 @@ class Planner:
         whole_s = self.exchange(kind, size, group).seconds
         if kind == "all_gather" or not whole_s:
             return whole_s
-        one = lambda part: self.exchange(kind, part, group).seconds  # noqa: E731  # read once
+
+        def one(part: float) -> float:
+            return self.exchange(kind, part, group).seconds
+
         return min(whole_s, waits(self.alone(batch), batch, one, of=self.rows_of(load)))
 
     def within(
@@ -246,11 +242,7 @@ class Planner:
     @cached_property
     def bounds(self) -> Bounds:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
-        constants, seen = self.seen.constants, self.stack.seen
-        like = {catalog.device(name).architecture for name in seen.get("devices", ())}
-        beyond = seen and self.device.architecture not in like and self.device.kind == "gpu"
-        unseen = constants["interval.plan_unseen"] if beyond else 0.0
-        return bounds("experts" if self.shape.experts else "plan", constants, unseen=unseen)
+        return bounds_of(self.stack, self.seen, bool(self.shape.experts))
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""
@@ -347,8 +339,8 @@ class Planner:
     def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
         """Return the seconds of each kernel on the device as the method sees it, or on another."""
         columns = Kernels(kernels)
-        found = self.method.prices(columns, self.seen if device is None else device)
-        seconds: list[float] = found.value[columns.which].tolist()
+        result = self.method.prices(columns, self.seen if device is None else device)
+        seconds: list[float] = result.value[columns.which].tolist()
         return seconds
 
     @cached_property
@@ -356,6 +348,17 @@ class Planner:
         """The bytes that a device has, infinite where that is not known."""
         usable = self.device.usable_bytes
         return inf if usable is None else usable
+
+    @cached_property
+    def spare(self) -> float:
+        """The share of its memory by which predictions of what a device holds miss."""
+        return catalog.constants_of("gpu")["plan.spare"].value
+
+    @cached_property
+    def host_memory(self) -> tuple[float, int]:
+        """What a host is taken to have: bytes a second of memory, and devices that share them."""
+        constants = catalog.constants_of("host")
+        return constants["memory.bytes_per_s"].value, int(constants["memory.devices"].value)
 
     @property
     def peak(self) -> float:
@@ -390,10 +393,10 @@ class Planner:
     def flops(self) -> Flops:
         """FLOP of the forward pass of a sequence."""
         graph = self._rank(False, Plan(), 1)
-        times, found = Counter(self.shape.kinds), [0.0, 0.0]
+        times, result = Counter(self.shape.kinds), [0.0, 0.0]
         for op in graph.ops:
             work = OPS[op.kind].work
             if op.part == "forward" and work:
                 often = times.get(piece_of(op.name), 1)
-                found[work == "attention"] += op_work(graph, op)[0] * often
-        return Flops(*found)
+                result[work == "attention"] += op_work(graph, op)[0] * often
+        return Flops(*result)

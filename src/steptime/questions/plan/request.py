@@ -201,9 +201,9 @@ class Request:
         usual = {"stack": SOFTWARE} if several else {}
         options = {**(usual if self.stack is None else {"stack": self.stack}), **self.options}
         planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
-        if not catalog.stack(said := planner.method.settings.stack).trains:
+        if not catalog.stack(stack := planner.method.settings.stack).trains:
             near = f"nearest: --stack {SOFTWARE}"
-            raise InputError(f"plan: stack {said} runs inference alone; {near}")
+            raise InputError(f"plan: stack {stack} runs inference alone; {near}")
         if self.site.host_link is not None:
             planner.host = catalog.link(self.site.host_link)
         if self.split.get("offload", "none") != "none":
@@ -227,15 +227,15 @@ def sites(
 
     Raises `InputError` for another number of links than of devices.
     """
-    found = []
+    result = []
     for names, option in ((inside, "--inside"), (link, "--link")):
         each = [names] if names is None or isinstance(names, str) else list(names)
         if len(each) not in (1, len(devices)):
             raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
-        found.append(each * (len(devices) // len(each)))
+        result.append(each * (len(devices) // len(each)))
     return [
         Site(device, per_node, near, far, links_per_node, levels, host_link)
-        for device, near, far in zip(devices, *found, strict=True)
+        for device, near, far in zip(devices, *result, strict=True)
     ]
 
 
@@ -306,10 +306,10 @@ def planner_of(
     if word not in known:
         raise unknown("dtype", dtype, known)
     if word in LOW_BYTES and word not in peaks:
-        said = f"device '{cluster.device.name}': no peak is known for {word}"
+        text = f"device '{cluster.device.name}': no peak is known for {word}"
         if use == "serving":
-            raise InputError(f"{said}; nearest: --dtype {near} --weights {word}")
-        raise InputError(f"{said}; nearest: --dtype {near}-mixed")
+            raise InputError(f"{text}; nearest: --dtype {near} --weights {word}")
+        raise InputError(f"{text}; nearest: --dtype {near}-mixed")
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
     return Planner(shape, cluster, chosen, word, gradients or 0, use)

@@ -14,7 +14,7 @@ from steptime.questions.plan.ends import most_held
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import in_flight, least_bytes
 from steptime.questions.plan.passes import Step
-from steptime.questions.plan.planner import SPARE, Planner
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.space import Way
 from steptime.questions.plan.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quick
 
@@ -31,9 +31,9 @@ class Cap(NamedTuple):
     value: Callable[[Quick], float]
     most: float
 
-    def holds(self, found: Quick) -> bool:
+    def holds(self, result: Quick) -> bool:
         """Whether a plan is known to stay within it."""
-        return self.value(found) <= self.most
+        return self.value(result) <= self.most
 
 
 class Near(NamedTuple):
@@ -101,12 +101,12 @@ def _search(
             continue  # a rank's graph that the plan does not divide
         refused[MEMORY] += len(way.sizes) - len(sizes)
         for asked in sizes:
-            found = quick(planner, asked, WHOLE if caps else BUSY)
-            if found.step_s == inf:
+            result = quick(planner, asked, WHOLE if caps else BUSY)
+            if result.step_s == inf:
                 refused[MEMORY] += 1
-                least = min(least, found.bytes)
+                least = min(least, result.bytes)
                 continue
-            values = [(one.value(found), one) for one in caps]
+            values = [(one.value(result), one) for one in caps]
             beyond = [
                 Near(value / m, name, value, m) for value, (name, _, m) in values if value > m
             ]
@@ -114,7 +114,7 @@ def _search(
                 refused.update(one.name for one in beyond)
                 near = min(near, max(beyond))
             else:
-                kept.append(found)
+                kept.append(result)
     if considered and refused[MEMORY] == considered:
         least = _least_held(planner, large, least)
         near = Near(least / planner.room_bytes, MEMORY, least, planner.room_bytes)
@@ -180,16 +180,16 @@ def _front(
     front: list[tuple[tuple[float, ...], Quick]] = []
     steps_s: list[float] = []
     while heap:
-        mine, at, near, one = heappop(heap)
-        is_alike = not front or mine[0] <= alike * front[0][0][0]
-        if any(all(map(le, other, mine)) for other, _ in front):
+        spent, at, near, one = heappop(heap)
+        is_alike = not front or spent[0] <= alike * front[0][0][0]
+        if any(all(map(le, other, spent)) for other, _ in front):
             if not is_alike:
                 continue
             if near != BUSY:
                 steps_s.append(one.step_s)
                 continue
         elif near == WHOLE:
-            front.append((mine, one))
+            front.append((spent, one))
             if is_alike:
                 steps_s.append(one.step_s)
             continue
@@ -202,7 +202,7 @@ def _spent(one: Quick) -> tuple[float, ...]:
     return one.step_s, one.bytes, one.energy_j or 0.0
 
 
-def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Search:
+def with_fewer_again(planner: Planner, result: Search, caps: Sequence[Cap]) -> Search:
     """Return a search with the fewest layers computed again that fit, of plans that do so with all.
 
     They leave as much of the memory as predictions miss, since fewer always fill it up. The fewer
@@ -210,10 +210,10 @@ def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Se
     that none beats, and for those that would be the fastest with none.
     """
     more: list[Quick] = []
-    best_s = found.front[0].step_s if found.front else inf
-    unbeaten_ = {one.asked for one in found.front}
+    best_s = result.front[0].step_s if result.front else inf
+    unbeaten_ = {one.asked for one in result.front}
     for least_s, asked in sorted(
-        [(_without_s(planner, one), one) for one in found.full], key=lambda one: one[0]
+        [(_without_s(planner, one), one) for one in result.full], key=lambda one: one[0]
     ):
         if least_s >= best_s and asked not in unbeaten_:
             continue
@@ -221,10 +221,10 @@ def with_fewer_again(planner: Planner, found: Search, caps: Sequence[Cap]) -> Se
         if fewest is not None and all(cap.holds(fewest) for cap in caps):
             more.append(fewest)
             best_s = min(best_s, fewest.step_s)
-    return found._replace(
-        front=unbeaten([*found.front, *more], _spent),
-        steps_s=[*found.steps_s, *(one.step_s for one in more)],
-        considered=found.considered + len(more),
+    return result._replace(
+        front=unbeaten([*result.front, *more], _spent),
+        steps_s=[*result.steps_s, *(one.step_s for one in more)],
+        considered=result.considered + len(more),
     )
 
 
@@ -235,7 +235,7 @@ def _without_s(planner: Planner, asked: Asked) -> float:
 
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
-    plan, least, most = asked.plan, None, (1 - SPARE) * planner.room_bytes
+    plan, least, most = asked.plan, None, (1 - planner.spare) * planner.room_bytes
     low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
     while low <= high:
         n = (low + high) // 2
@@ -245,10 +245,10 @@ def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
     return None if least is None else quick(planner, least.asked)
 
 
-def unbeaten(found: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:
+def unbeaten(result: Iterable[Kind], amounts: Callable[[Kind], tuple[float, ...]]) -> list[Kind]:
     """Return those that no other is as good as in all amounts, and better in one, least first."""
     front: list[tuple[tuple[float, ...], Kind]] = []
-    for mine, one in sorted(((amounts(one), one) for one in found), key=lambda pair: pair[0]):
-        if not any(all(map(le, other, mine)) for other, _ in front):
-            front.append((mine, one))
+    for spent, one in sorted(((amounts(one), one) for one in result), key=lambda pair: pair[0]):
+        if not any(all(map(le, other, spent)) for other, _ in front):
+            front.append((spent, one))
     return [one for _, one in front]

@@ -1,13 +1,11 @@
 """The plans among which a search chooses: what is tried of each part, and what is left out."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from itertools import product
-from math import isqrt
 from typing import Any, NamedTuple
 
 from steptime.core.workload import OFFLOADS, Plan
-from steptime.questions.plan.faults import Asked, fault
+from steptime.questions.plan.faults import Asked, divisors, fault
 from steptime.questions.plan.planner import Planner
 
 MOST_VIRTUAL = 8
@@ -129,16 +127,16 @@ class Space(NamedTuple):
         """Return over how many replicas states are shared out: all (0), or those inside a level."""
         if "shard" in self.fixed:
             return [self.fixed["shard"]]
-        found, inside = [0], 1
+        result, inside = [0], 1
         for level in self.planner.cluster.ladder if zero else ():
             inside *= level.size
             own = inside // tensor
             divides = not (inside % tensor or own < 2 or own >= replicas or replicas % own)
             if divides and (not own % expert or not expert % own):
-                found.append(own)
-        return found
+                result.append(own)
+        return result
 
-    def said(self) -> str:
+    def in_words(self) -> str:
         """Return in a line what is tried, and what is left out."""
         choices = self.choices()
         words = [
@@ -173,10 +171,3 @@ def _words(values: Iterable[int]) -> str:
 def powers(most: int) -> list[int]:
     """Return the powers of 2 up to a number."""
     return [2**k for k in range(most.bit_length())]
-
-
-@lru_cache(maxsize=1 << 12)
-def divisors(whole: int) -> tuple[int, ...]:
-    """Return the numbers that divide another, ascending."""
-    low = [n for n in range(1, isqrt(whole) + 1) if not whole % n]
-    return tuple(sorted({*low, *(whole // n for n in low)}))

@@ -114,15 +114,15 @@ def layout(
     they are chosen.
     """
     counts = counts or layers_of(len(kinds), pipeline * virtual)
-    found, start = [], 0
+    result, start = [], 0
     for count in counts:
         own = kinds[start : start + count]
-        found.append(Counter(Part(name, i < again) for i, name in enumerate(own)))
+        result.append(Counter(Part(name, i < again) for i, name in enumerate(own)))
         start += count
-    found[0][Part(FIRST)] += 1
-    found[-1][Part(LAST)] += 1
-    sums = [sum(found[d::pipeline], Counter()) for d in range(pipeline)]
-    stages, devices = (tuple(tuple(one.items()) for one in some) for some in (found, sums))
+    result[0][Part(FIRST)] += 1
+    result[-1][Part(LAST)] += 1
+    sums = [sum(result[d::pipeline], Counter()) for d in range(pipeline)]
+    stages, devices = (tuple(tuple(one.items()) for one in some) for some in (result, sums))
     each = [(load, stages[d::pipeline]) for d, load in enumerate(devices)]
     unlike = {own: d for d, own in reversed(list(enumerate(each)))}
     return Layout(counts, stages, devices, tuple(unlike.values()))

@@ -23,7 +23,7 @@ from steptime.questions.plan.memory import (
 )
 from steptime.questions.plan.passes import Step, Wait
 from steptime.questions.plan.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
-from steptime.questions.plan.planner import HOST_BYTES_PER_S, HOST_DEVICES, Planner
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.stages import Group, Load
 
 
@@ -117,7 +117,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
-        sum((f.host + b.host) * count for (f, b), count in passes),
+        m * sum(stage.host_s for stage in times[last::devices]),
         sum(waited) / devices / end_s,
         waited[last] - waits,
         step_s - end_s,
@@ -184,11 +184,12 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
 
 
 def busiest_s(one: Step) -> float:
-    """Return the seconds of a micro-batch on the device of the pipeline that has most to do."""
+    """Return what a micro-batch takes of the device that has most to do, wherever its host is."""
 
     def most() -> float:
-        loads = ([(one.passes(part), count) for part, count in own] for own in {*one.shape.devices})
-        return max(sum([(f.seconds + b.seconds) * n for (f, b), n in own]) for own in loads)
+        unlike = {*one.shape.devices}
+        loads = ([(one.passes(part), count) for part, count in load] for load in unlike)
+        return max([sum([(f.seconds + b.seconds) * n for (f, b), n in load]) for load in loads])
 
     return one.planner.once(("busiest", *one.as_stages), most)
 
@@ -261,14 +262,14 @@ def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
     sizes = (plan.zero, plan.data, plan.pipeline, plan.virtual, plan.shard, plan.offload)
-    key = ("tail", id(one.found), load, one.order, *sizes)
+    key = ("tail", id(one.pieces), load, one.order, *sizes)
     return one.planner.once(key, lambda: _tail(one, load))
 
 
 def _tail(one: Step, load: Load) -> _Tail:
     plan, planner, groups = one.plan, one.planner, one.groups
-    last_s = sum(one.found[part.name].backward.value * count for part, count in load)
-    first_s = sum(one.found[part.name].forward.value * count for part, count in load)
+    last_s = sum(one.pieces[part.name].backward_s * count for part, count in load)
+    first_s = sum(one.pieces[part.name].forward_s * count for part, count in load)
     parts = sum(count for _, count in load)
     pieces, times = parts, 1
     if plan.virtual > 1:  # a stage of the device is done with a round of micro-batches at a time
@@ -276,17 +277,17 @@ def _tail(one: Step, load: Load) -> _Tail:
     moves: list[Wait] = []
 
     def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
-        found = planner.exchange(kind, size, ranks)
+        result = planner.exchange(kind, size, ranks)
         exposed = planner.open_s(plan, kind, size, ranks, load, one.micro_batch)
         if exposed is None:
             hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
-            exposed = max(found.seconds - hides, found.seconds / max(2, pieces))
-            exposed = min(found.seconds, exposed)
+            exposed = max(result.seconds - hides, result.seconds / max(2, pieces))
+            exposed = min(result.seconds, exposed)
             if hides:
-                exposed += planner.constant("slowed") * (found.seconds - exposed)
-        if found.seconds:
-            moves.append(Wait(to, kind, found.link, size, found.seconds, exposed))
-        return found.seconds
+                exposed += planner.constant("slowed") * (result.seconds - exposed)
+        if result.seconds:
+            moves.append(Wait(to, kind, result.link, size, result.seconds, exposed))
+        return result.seconds
 
     counts = parameters_of(one, load)
     counts = (sum(counts), 0) if planner.is_whole(plan) else counts  # of the same replicas
@@ -303,10 +304,10 @@ def _tail(one: Step, load: Load) -> _Tail:
         if plan.zero < 3:
             exchange("data", "all_gather", planner.weight_bytes * count, shard, first_s)
     if planner.shape.tied and plan.pipeline > 1 and any(part.is_end for part, _ in load):
-        size = planner.constant("gradient_bytes") * one.found[FIRST].parameters
-        found = planner.exchange("all_reduce", size, groups["ends"])
+        size = planner.constant("gradient_bytes") * one.pieces[FIRST].parameters
+        result = planner.exchange("all_reduce", size, groups["ends"])
         moves.append(
-            Wait("embedding", "all_reduce", found.link, size, found.seconds, found.seconds)
+            Wait("embedding", "all_reduce", result.link, size, result.seconds, result.seconds)
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
@@ -327,27 +328,27 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
     out, back = (planner.moved(size) for size in sizes)
     near = planner.cluster.ladder[0].size if planner.cluster.levels else 1  # on the same host
-    rate = HOST_BYTES_PER_S / min(near, HOST_DEVICES)
-    update_s = planner.constant("update_bytes") * sharded / rate
+    rate, devices = planner.host_memory
+    update_s = planner.constant("update_bytes") * sharded / (rate / min(near, devices))
     exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)
     moved_s = out.seconds + back.seconds
     return update_s, Wait("host", "states", out.link, sum(sizes), moved_s, exposed)
 
 
 def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:
-    found: dict[tuple[str, str, str], Wait] = {}
+    result: dict[tuple[str, str, str], Wait] = {}
     for part, count in load:
         for wait in (wait for pass_ in one.passes(part) for wait in pass_.waits):
             key, more = wait[:3], (count * micro_batches * value for value in wait[3:])
-            before = found.get(key, (*key, 0.0, 0.0, 0.0))[3:]
-            found[key] = Wait(*key, *map(add, before, more))
-    return [*found.values(), *tail.exposures]
+            before = result.get(key, (*key, 0.0, 0.0, 0.0))[3:]
+            result[key] = Wait(*key, *map(add, before, more))
+    return [*result.values(), *tail.exposures]
 
 
 def dynamic_of(one: Step, load: Load) -> float:
     """Return the joules of a micro-batch on a device beyond those of waiting."""
-    full, found = one.plan.recompute == "full", 0.0
+    full, result = one.plan.recompute == "full", 0.0
     for part, count in load:
         again = 4 / 3 if part.again and full else 1
-        found += one.found[part.name].joules * again * count
-    return found
+        result += one.pieces[part.name].joules * again * count
+    return result

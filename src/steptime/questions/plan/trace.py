@@ -13,28 +13,28 @@ from steptime.questions.plan.step import PlanTime
 BUBBLE, EXCHANGE, UPDATE = "bubble", "exchange of gradients", "update"
 
 
-def write_trace(found: PlanTime, label: str, path: Path) -> None:
+def write_trace(result: PlanTime, label: str, path: Path) -> None:
     """Write the run of a plan's pipeline; raises `InputError` where it was not simulated."""
-    if found.flow is None:
+    if result.flow is None:
         raise InputError("--trace: this pipeline has too many parts to be simulated one by one")
-    write_whole(path, json.dumps(document(events(found, label))))
+    write_whole(path, json.dumps(document(events(result, label))))
 
 
-def lines(found: PlanTime) -> list[list[Part]]:
+def lines(result: PlanTime) -> list[list[Part]]:
     """Return what each device of the pipeline does until the last has done, waits as `bubble`.
 
     Nothing where the pipeline was not simulated. What is of no micro-batch has -1 for it.
     """
-    if (flow := found.flow) is None:
+    if (flow := result.flow) is None:
         return []
-    end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, found.tails_s, strict=True))
+    end_s = max(end + sum(tail) for end, tail in zip(flow.ends_s, result.tails_s, strict=True))
     parts = sorted(flow.events, key=lambda one: one.start_s)
-    for d, (exchange_s, update_s) in enumerate(found.tails_s):
+    for d, (exchange_s, update_s) in enumerate(result.tails_s):
         at, after = flow.ends_s[d] + exchange_s, flow.ends_s[d] + exchange_s + update_s
         parts.append(Part(d, -1, -1, EXCHANGE, flow.ends_s[d], at))
         parts += [Part(d, -1, -1, UPDATE, at, after), Part(d, -1, -1, BUBBLE, end_s, end_s)]
-    held: list[list[Part]] = [[] for _ in range(flow.devices)]
-    until = [0.0] * flow.devices
+    held: list[list[Part]] = [[] for _ in flow.ends_s]
+    until = [0.0] * len(flow.ends_s)
     for one in parts:
         d = one.device
         if one.start_s > until[d] + 1e-9:
@@ -45,9 +45,9 @@ def lines(found: PlanTime) -> list[list[Part]]:
     return held
 
 
-def events(found: PlanTime, label: str) -> Iterator[Event]:
+def events(result: PlanTime, label: str) -> Iterator[Event]:
     """Yield what each device does, up to its update, and its waits as `bubble`."""
-    held = lines(found)
+    held = lines(result)
     yield from names(1, label, {d + 1: f"device {d} of the pipeline" for d in range(len(held))})
     for one in (part for line in held for part in line):
         name, about = one.direction, {}
