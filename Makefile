@@ -11,7 +11,7 @@ help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and write a report
-	@$(VENV)/bin/steptime quickstart
+	@$(VENV)/bin/steptime run --demo
 
 test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; what cannot run here is named
 	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)" $(if $(ROOM),tests/$(ROOM))

@@ -65,7 +65,10 @@ _DEVICE = [
     ("", "Missing option '--device'"),
     ("--device V10", "unknown device 'V10'; did you mean 'V100'?"),
     ("--device ''", "unknown device ''"),
-    ("--device local", "device 'local' is not known yet: run 'steptime probe' first"),
+    (
+        "--device local",
+        "device 'local' is not known: run 'steptime calibrate' first",
+    ),
     ("--device absent.toml", "absent.toml: No such file"),
     ("--device folder.toml", "folder.toml: Is a directory"),
     ("--device junk.toml", "junk.toml: not"),
@@ -343,6 +346,9 @@ _SERVE = [
     ("--method peleo", "unknown method 'peleo'"),
 ]
 _WHY = [
+    ("fc --device T4 --from palo", "unknown --from 'palo'; did you mean 'paleo'?"),
+    ("fc --device T4 --from paleo --link aws", "--link does not go with --from paleo"),
+    ("fc --device T4 --out w.png", "--out needs --from paleo"),
     ("fc --device T4 --dtype=", "unknown dtype ''"),
     ("fc --device T4 --method=", "unknown method ''"),
     ("fc", "Missing option '--device'"),
@@ -366,7 +372,7 @@ _WHY = [
     ("resnet --in records", "holds no step that was measured or published of 'resnet'"),
 ]
 _SCALE = [
-    ("--link local", "link 'local' is not known yet: run 'steptime probe --collectives' first"),
+    ("--link local", "link 'local' is not known: run 'steptime calibrate --only link' first"),
     ("--link asw", "unknown link 'asw'; did you mean 'aws'?"),
     ("--replicas 2", "2 replicas need a link: --link LINK"),
     ("--link aws --replicas 0", "--replicas: must be at least 1, not 0"),
@@ -691,6 +697,9 @@ LINES = [
     ("evaluate records --by kid", "--by: unknown group 'kid'; did you mean 'kind'?"),
     ("evaluate records --out page.doc", "page.doc"),
     ("calibrate --backend torhc", "unknown backend 'torhc'; did you mean 'torch'?"),
+    ("calibrate --only ceiling", "unknown --only 'ceiling'; did you mean 'ceilings'?"),
+    ("calibrate --only link --of T4", "--of measures nothing: leave out --only"),
+    ("calibrate --processes 3", "--processes needs --only link"),
     ("calibrate --threads 0", "--threads: must be at least 1, not 0"),
     ("calibrate --minutes 0", "--minutes: must be a number from 0.05 on, at most 1,440, not '0'"),
     ("calibrate --points 0", "--points: must be at least 1, not 0"),

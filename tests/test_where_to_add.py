@@ -122,8 +122,14 @@ RECIPES = {  # what: the most files it may touch, what must be seen
             "plot-memory-error",
         ),
     ),
-    "A scheduler": (2, _says("would be submitted", "jobs:  100", "steptime status sweep")),
-    "A command": (2, _says("weight", '"size_bytes"')),
+    "A scheduler": (2, _says("would be submitted", "jobs:  100", "steptime sweep status sweep")),
+    "A question": (  # 2,000 inputs x 8 nodes x 4 bytes
+        2,
+        _says(
+            *("weight", '"size_bytes"', "weights  Print the weights", "--top N"),
+            *('"default": "10"', "'size_bytes': 64000", '"panel": "Explain"'),
+        ),
+    ),
 }
 
 

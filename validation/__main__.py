@@ -8,8 +8,9 @@ from pathlib import Path
 from steptime.calibration.evaluate import DRAWS
 from steptime.calibration.evaluation import WORST
 from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
-from steptime.cli.command import note, show
+from steptime.cli.command import show
 from steptime.core.errors import InputError, OutsideError
+from steptime.core.progress import note
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from validation import sets

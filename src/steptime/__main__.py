@@ -3,6 +3,9 @@
 import gc
 import os
 import signal
+import sys
+
+from steptime import __version__
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 # New objects before Python looks for circles among them, which a short command makes few of: at its
@@ -18,6 +21,9 @@ def _end(*_: object) -> None:
 
 def main() -> None:
     """Run the command line of this process; Ctrl-C while it is imported ends it, too."""
+    if sys.argv[1:] in (["--version"], ["-V"]):  # what takes no time to say
+        print(f"steptime {__version__}")
+        return
     before = signal.getsignal(signal.SIGINT)
     is_ours = before is signal.default_int_handler  # not where a shell has it ignored
     if is_ours:

@@ -382,6 +382,9 @@ OTHERS = [
     (f"query '{LONG}' --in records", "the query: "),
     ("query --in records", "Missing argument 'SQL'"),
     ("query 'FROM records'", "Missing option '--in'"),
+    ("query 'FROM records' --in records -o t.cvs", "unknown export format '.cvs'; did you mean"),
+    ("analyse rofline records", "no such command 'rofline'; did you mean 'roofline'?"),
+    ("run --demo fc", "MODEL goes without --demo"),
     ("export --in records", "Missing option '-o'"),
     ("export --in records -o t.cvs", "unknown export format '.cvs'; did you mean '.csv'?"),
     ("export --in records -o t", "unknown export format 't'"),
@@ -491,7 +494,7 @@ def test_every_command_and_every_option_has_its_mistakes() -> None:
         assert mine, name
         for option in command.params:
             takes_a_value = option.opts[0].startswith("-") and not option.is_flag
-            if takes_a_value:
+            if takes_a_value and option.opts != ["--format"]:  # of every command: one way
                 words = {word.partition("=")[0] for line in mine for word in line}
                 assert words & set(option.opts), (name, option.opts)
 

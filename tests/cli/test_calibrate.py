@@ -11,7 +11,7 @@ import pytest
 from record_cases import EACH, edited
 from steptime.analysis.ceilings import ceilings_of
 from steptime.calibration import log
-from steptime.cli.calibrate import points_s
+from steptime.calibration.here import points_s
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.files import read_lines
@@ -39,7 +39,7 @@ def answered(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the number of points end a calibration, however busy this machine is."""
-    monkeypatch.setattr("steptime.cli.calibrate.points_s", lambda _limit_s, _spent_s: 3600.0)
+    monkeypatch.setattr("steptime.calibration.here.points_s", lambda _limit_s, _spent_s: 3600.0)
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -84,7 +84,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr("steptime.cli.calibrate.note", note)
+            patched.setattr("steptime.calibration.here.note", note)
             assert run(["calibrate", "--backend", "null", *FEW]) == 130
         said.append(capsys.readouterr().err)
         return dict(catalog.device("local").calibration)
@@ -113,7 +113,7 @@ def test_a_kill_loses_one_point_at_most(
                 raise KilledError
 
         with monkeypatch.context() as patched:
-            patched.setattr("steptime.cli.calibrate.note", note)
+            patched.setattr("steptime.calibration.here.note", note)
             with pytest.raises(KilledError):
                 run(["calibrate", "--backend", "null", *FEW])
         return read_lines(kept)
@@ -207,7 +207,7 @@ def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
     def measures(*_: object, **__: object) -> None:
         raise AssertionError("it measured")
 
-    monkeypatch.setattr("steptime.cli.probe.Worker", measures)
+    monkeypatch.setattr("steptime.calibration.here.Worker", measures)
     monkeypatch.setattr("steptime.cli.probe.Workers", measures)
     home.write_text("a file, not a folder")
     assert run(words) == 2
@@ -232,7 +232,7 @@ def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture
     assert document["calibration"]["source"] == "15 steps of records"
     found = catalog.device("t4-calibrated")
     assert found.peak_flop_per_s == catalog.device("t4").peak_flop_per_s
-    with pytest.raises(Exception, match="device 'local' is not known yet"):
+    with pytest.raises(Exception, match="device 'local' is not known"):
         catalog.device("local")  # it is of no machine here
 
 

@@ -1,7 +1,7 @@
 """The option tables of docs/commands.md are those of the command line.
 
 STEPTIME_RENEW_GOLDEN=1 pytest tests/cli/test_commands_page.py writes them anew, and the
-section of an analysis that has none.
+section of a question or an analysis that has none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import pytest
 import typer
 
 from places import ROOT
-from steptime.analysis.analyses import ANALYSES
-from steptime.cli.main import COMMANDS, RENAMED, names, run, tree
+from steptime.analysis.analyses import ANALYSES, PLOTS
+from steptime.api import PANELS, QUESTIONS
+from steptime.cli.main import COMMANDS, RENAMED, run, shown, tree
 from steptime.core import registry
 
 PAGE = ROOT / "docs/commands.md"
@@ -51,12 +52,17 @@ def _section(text: str, name: str) -> tuple[int, int]:
     return start, len(text) if after < 0 else after
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+TYPED = [name for name in COMMANDS if name != "analyse"]  # which has those of its kinds
+
+
+@pytest.mark.parametrize("name", TYPED)
 def test_the_options_of_a_command_are_documented(name: str) -> None:
     text = PAGE.read_text("utf-8")
     if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
         _, end = _section(text, list(COMMANDS)[list(COMMANDS).index(name) - 1])
-        about = inspect.cleandoc(registry.load(ANALYSES[name]).about).replace("\n\n", " ", 1)
+        found = registry.load(COMMANDS[name])
+        about = inspect.cleandoc(found.about if name in ANALYSES else found.__doc__)
+        about = about.replace("\n\n", " ", 1)
         text = f"{text[:end]}\n## {name}\n\n{about}\n\n{_table(name)}{text[end:]}"
     start, end = _section(text, name)
     section = text[start:end]
@@ -67,6 +73,14 @@ def test_the_options_of_a_command_are_documented(name: str) -> None:
     found = TABLE.search(section)
     assert found, f"{name} has no table of options"
     assert found[0] == _table(name), "renew with STEPTIME_RENEW_GOLDEN=1"
+
+
+def test_the_kinds_of_analyse_are_documented() -> None:
+    text = PAGE.read_text("utf-8")
+    start, end = _section(text, "analyse")
+    kinds = _command("analyse").list_commands(None)
+    assert set(kinds) >= {*ANALYSES, *PLOTS}
+    assert set(kinds) <= set(re.findall(r"`(\w+)`", text[start:end]))
 
 
 def test_the_commands_are_documented_in_their_order() -> None:
@@ -88,10 +102,18 @@ def test_help_says_what_a_command_does(
     assert max(map(len, short.splitlines())) <= 80
     for old in RENAMED:
         assert old not in short
+    listed = re.findall(r"^  (\w+) ", short, re.MULTILINE)
     if not words:
-        assert all(re.search(rf"^  {name} ", short, re.MULTILINE) for name in COMMANDS)
+        assert len(short.splitlines()) <= 40
+        assert [name for name in listed if name in COMMANDS] == shown()
+        assert re.findall(r"^(.*):$", short, re.MULTILINE)[: len(PANELS)] == [*PANELS]
         return
     command = _command(words[0])
+    if words[0] == "analyse":
+        assert set(listed) >= {*ANALYSES, *PLOTS}
+        return
+    renamed = f"analyse {words[0]}" if words[0] in ANALYSES else QUESTIONS[words[0]].renamed
+    assert (f"Its name is now: {renamed}." in short) == bool(renamed)
     assert "--json" in short
     for one in command.params:
         assert one.help, one.name
@@ -160,17 +182,14 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
 def test_completing_a_command_imports_none() -> None:
     context = typer.Context(tree(), info_name="steptime")
     found = {one.value: one.help for one in tree().shell_complete(context, "pl")}
-    assert found == {
-        "plan": "Predict a language model trained on many devices.",
-        "plot": "Draw one plot of the records as a file.",
-    }
+    assert found == {"plan": "Predict a language model trained on many devices."}
     assert [one.value for one in tree().shell_complete(context, "--vers")] == ["--version"]
     asked = os.environ | {"_STEPTIME_COMPLETE": "complete_bash", "COMP_WORDS": "steptime "}
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "steptime"],
         capture_output=True, text=True, check=True, env=asked | {"COMP_CWORD": "1"},
     )  # fmt: skip
-    assert done.stdout.split() == names()
+    assert done.stdout.split() == shown()
     assert "steptime.cli.plan" not in done.stderr
 
 
@@ -179,6 +198,24 @@ def test_the_list_of_commands_is_not_cut(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
-    commands = capsys.readouterr().out.partition("Commands:")[2].splitlines()
-    assert len(commands) > len(COMMANDS)
+    commands = capsys.readouterr().out.partition(f"{PANELS[0]}:")[2].splitlines()
+    assert len(commands) > len(shown())
     assert [line for line in commands if "..." in line] == []
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ("analyse roofline", "roofline"),
+        ("analyse memory", "plot"),
+        ("sweep status", "status"),
+        ("sweep collect", "collect"),
+        ("sweep cancel", "cancel"),
+    ],
+)
+def test_a_command_of_two_words_is_the_old_one(
+    new: str, old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*new.split(), "--help"]) == run([old, "--help"]) == 0
+    assert run([*new.split(), "nosuch", "-o", "x.svg"]) == 2
+    assert "no such command" not in capsys.readouterr().err

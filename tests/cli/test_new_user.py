@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 import synthetic
-from steptime.cli import progress
-from steptime.cli.command import command
+from steptime.cli.command import command_of
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
+from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.hardware.catalog import devices
 from steptime.records import store
+from steptime.sweeps import progress
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -142,7 +143,7 @@ def test_old_names_of_options_are_read_and_not_shown(capsys: pytest.CaptureFixtu
 
 
 def test_an_unknown_peak_says_what_measures_it() -> None:
-    assert "steptime probe" in PEAKS["probed"]
+    assert "steptime calibrate" in PEAKS["probed"]
 
 
 def test_the_bar_says_a_time_once() -> None:
@@ -197,7 +198,8 @@ peaks = steptime.reports.charts.memory:chart
                  for model, method in (("mine", "bound"), ("fc", "roofline"))]  # fmt: skip
     assert predicted[0]["step_s"] == predicted[1]["step_s"]
     assert predicted[0]["method"] == "bound"
-    assert re.search(r"^  misses +Print how far predictions are", ask("--help"), re.MULTILINE)
+    kinds = ask("analyse", "--help")
+    assert re.search(r"^  misses +Print how far predictions are", kinds, re.MULTILINE)
     with store.open_writer(tmp_path / "results") as writer:
         writer.append_all(synthetic.sweep())
     folder = str(tmp_path / "results")
@@ -228,12 +230,12 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(
         def cancel(self) -> None:
             pass
 
-    @command(long="reading the records")
+    @question("reading the records")
     def slow() -> Answer:
         return Answer({}, notes=["done"])
 
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert slow(json=False) == 0
+    assert command_of(slow.inquiry)(json=False, form="text") == 0
     said = ["reading the records ...", "done"] if terminal else ["done"]
     assert capsys.readouterr().err.splitlines() == said

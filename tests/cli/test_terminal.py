@@ -13,9 +13,11 @@ import typer
 
 import synthetic
 from steptime.cli import command as command_module
-from steptime.cli.command import command, note
+from steptime.cli.command import command_of
 from steptime.cli.main import COMMANDS, run
 from steptime.core.printers import text
+from steptime.core.progress import note
+from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.records.store import open_writer
 
@@ -51,21 +53,21 @@ def test_a_note_is_one_line_without_control_characters(capsys: pytest.CaptureFix
 
 
 def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path: Path) -> None:
-    @command()
+    @question()
     def keeps() -> Answer:
         with open_writer(tmp_path) as writer:
             writer.append(synthetic.sweep()[0])
             raise KeyboardInterrupt
 
-    @command()
+    @question()
     def keeps_nothing() -> Answer:
         with open_writer(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(typer.Abort, match=f"^1 record kept in {tmp_path}$"):
-        keeps(json=False)
+        command_of(keeps.inquiry)(json=False, form="text")
     with pytest.raises(typer.Abort, match=r"^$"):
-        keeps_nothing(json=False)
+        command_of(keeps_nothing.inquiry)(json=False, form="text")
 
 
 def test_ctrl_c_is_130_whatever_a_library_makes_of_it(

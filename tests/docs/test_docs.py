@@ -8,7 +8,7 @@ Rules for examples in README.md and docs/*.md
                  for any lines),
                  else its lines must begin with the same words. SLOW ones are only parsed by the
                  command line, and run with tiny budgets in the group `framework`, but for
-                 `quickstart` (it probes for 20 s), `data` and sweeps of `examples`. What follows
+                 `run --demo` (it probes for 20 s), `data` and sweeps of `examples`. What follows
                  `$ make` must be a target.
     ```python    is run; a comment behind a `print` is what it prints, or a ```text block after it.
     ```toml      must be a valid experiment, device, link or network.
@@ -37,6 +37,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from places import ROOT
+from steptime.api import QUESTIONS
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.calibration.mapping import mapping
 from steptime.cli import command
@@ -64,11 +65,11 @@ EXACT = (
     "count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list", "why",
     "whatif",
 )  # fmt: skip
-SLOW = ("run", "sweep", "probe", "calibrate", "quickstart", "data")
+SLOW = ("run", "sweep", "probe", "calibrate", "data")
 QUICK = (
     *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "evaluate", "plan",
-    "serve",
+    "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "sensitivity",
+    "speedup", "memory", "evaluate", "plan", "serve",
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
@@ -100,8 +101,17 @@ EXAMPLES = list(_examples())
 STEPTIME = [e for e in EXAMPLES if e[1].startswith("steptime ")]
 
 
+def _name(line: str) -> str:
+    """Return the command of a line; the second word of `analyse KIND` and `sweep status`."""
+    _, first, second, *_ = [*line.split(), ""]
+    return second if first == "analyse" or f"{first} {second}" in TWO_WORDS else first
+
+
+TWO_WORDS = {row.renamed for row in QUESTIONS.values()}
+
+
 def _of(*names: str) -> list[Any]:
-    chosen = [e for e in STEPTIME if e[1].split()[1] in names]
+    chosen = [e for e in STEPTIME if _name(e[1]) in names]
     marks = {True: pytest.mark.slow, False: ()}
     return [
         pytest.param(*e, id=f"{e[0]}: {e[1][:60]}", marks=marks[bool(SEARCHES.search(e[1]))])
@@ -230,7 +240,7 @@ def test_quick_examples_run(
     _write_files(page, line, place)
     assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
     printed = capsys.readouterr()
-    if line.split()[1] in EXACT:
+    if _name(line) in EXACT:
         if os.environ.get("STEPTIME_RENEW_GOLDEN") and shown:
             path = next(found for found in PAGES if found.name == page)
             text = path.read_text("utf-8")
@@ -312,7 +322,8 @@ def test_the_example_of_stacks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def _of_pages(*names: str) -> list[Any]:
     """Return the examples but for those of the folder `examples`, which have tests of their own."""
-    return [one for one in _of(*names) if "examples/" not in one.values[1]]
+    apart = ("examples/", "--demo")
+    return [one for one in _of(*names) if not any(word in one.values[1] for word in apart)]
 
 
 @pytest.mark.slow
@@ -335,8 +346,8 @@ def test_slow_examples_run(
         file.write_text(re.sub(r"budget_s = .*", "budget_s = 0.02", text), encoding="utf-8")
     words = shlex.split(line)
     tiny = TINY.get(words[1], [])
-    if "--collectives" in words:  # medians of few rounds tell nothing beside other tests
-        tiny = ["--budget", "8"]
+    if "--only" in words:  # medians of few rounds of a link tell nothing beside other tests
+        tiny = ["--minutes", "0.14" if "link" in words else "0.05"]
     if "--from" in words:  # nothing is measured
         _fill(tmp_path / words[words.index("--from") + 1])
         tiny = []
@@ -576,7 +587,8 @@ def test_formats_and_keys_of_importing() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["models", "devices", "links", "methods", "ops", "quantities", "accelerators"]
+    "topic",
+    ["models", "devices", "links", "methods", "ops", "quantities", "accelerators", "questions"],
 )
 def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", topic, "--json"]) == 0

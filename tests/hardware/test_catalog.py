@@ -332,7 +332,7 @@ def test_a_broken_file_of_the_user_stands_in_the_way_of_no_other_device():
 
 
 def test_a_user_device_is_found_by_name_and_as_local():
-    with pytest.raises(InputError, match="steptime probe"):
+    with pytest.raises(InputError, match="steptime calibrate"):
         catalog.device("local")
     path = catalog.write_user_device(PROBED, "my-cpu")
     assert path == catalog.user_folder("devices") / "my-cpu.toml"

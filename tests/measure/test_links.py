@@ -105,7 +105,7 @@ def test_scale_takes_the_link(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["scale", "fc", "--device", "T4", "--network", "local", "--workers", "2", "--json"]
     assert run(words) == 2
     assert capsys.readouterr().err == (
-        "steptime: link 'local' is not known yet: run 'steptime probe --collectives' first\n"
+        "steptime: link 'local' is not known: run 'steptime calibrate --only link' first\n"
     )
     catalog.write_user_link(link_table(answer()))
     assert run(words) == 0

@@ -262,7 +262,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     report = doctor.examine(epyc)
     remedies = {row["what"]: row["remedy"] for row in report["missing"]}
     assert "pytorch.org" in remedies["PyTorch"]
-    assert "steptime probe" in remedies["probe"]
+    assert "steptime calibrate" in remedies["probe"]
     assert remedies["rapl"].startswith("no RAPL counters under /sys/class/powercap: energy needs")
     problems = " ".join(report["problems"])
     assert "load is 75 % of its CPUs" in problems

@@ -15,7 +15,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from steptime.build import build_step, make_workload, read_model
-from steptime.cli.grid import MOST_CELLS, split_models
 from steptime.cli.main import run
 from steptime.core import ranges
 from steptime.core.errors import InputError
@@ -24,6 +23,7 @@ from steptime.hardware.device import Device
 from steptime.network.count import peak_memory_bytes
 from steptime.prediction.step_model import StepModel
 from steptime.questions.grid import Steps
+from steptime.questions.grid_table import MOST_CELLS, split_models
 
 NETWORKS = (
     "resnet18",

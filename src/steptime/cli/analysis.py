@@ -1,24 +1,36 @@
-"""The command of an analysis, as its row says it."""
+"""The commands of analyses and pictures, as their rows say it."""
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.analysis.analyses import Analysis, Setting
-from steptime.cli import options
-from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import File, Text, argument, option, optional, picture
-from steptime.core.errors import InputError, one_of
-from steptime.core.table import Answer, JsonRows
+from steptime.analysis.analyses import PLOTS, Analysis, Setting
+from steptime.cli.picture import picture, picture_path
+from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.progress import note
+from steptime.core.question import (
+    REQUIRED,
+    File,
+    Inquiry,
+    Slot,
+    Text,
+    argument,
+    named,
+    option,
+    optional,
+    question,
+)
+from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows
+from steptime.questions import options
 
 MOST_SHOWN = 1000  # rows that people read
-Folders = Annotated[list[Path], argument("DIR", "Folders of records.")]
-Perhaps = Annotated[list[Path] | None, argument("DIR", "Folders of records.")]
+Picture = Annotated[
+    Path, option("-o --out FILE", "A .png, .svg, .pdf or .html file.", parser=picture_path)
+]
+Only = Annotated[str, option("NAME", "Only models that begin with this.")]
 
 
-def command_of(analysis: Analysis) -> Callable[..., int]:
-    """Return the command that answers what `analysis` asks of a folder of records, or of several.
+def question_of(analysis: Analysis) -> Inquiry:
+    """Return the question that answers what `analysis` asks of a folder of records, or of several.
 
     Where the table has a summary, the JSON document has it, the paragraph and the rows.
     """
@@ -48,28 +60,63 @@ def command_of(analysis: Analysis) -> Callable[..., int]:
         code = UNSUCCESSFUL if any(table.summary[name] for name in failed_on) else 0
         return Answer(document, [table] if table.rows else [], notes, code=code)
 
-    folder = options.Folder if analysis.folders == 1 else Folders if analysis.least else Perhaps
-    given = inspect.Parameter.empty if analysis.least else None
-    drawn = {"out": (File, picture("Draw it, too"))} if analysis.chart else {}
-    if analysis.fails:
-        words = ", ".join(analysis.fails)
-        drawn["fail_on"] = (Text, optional("--fail-on WORD", f"Exit with 3 on {words}."))
-    told = {one.name: (_annotated(one), one.default) for one in analysis.settings}
-    every = {"whole": (bool, False), "folder": (folder, given), **told, **drawn}
-    answer.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=a)
-            for name, (a, value) in every.items()
-        ]
-    )
     answer.__doc__ = analysis.about
-    return command(tabular=True, long="reading the records")(answer)
+    kind = Path if analysis.folders == 1 else list[Path] if analysis.least else list[Path] | None
+    said = "Folder of records." if analysis.folders == 1 else "Folders of records."
+    slots = [Slot("folder", kind, argument("DIR", said), REQUIRED if analysis.least else None)]
+    slots += [_slot(one) for one in analysis.settings]
+    if analysis.chart:
+        slots.append(Slot("out", File, picture("Draw it, too"), None))
+    if analysis.fails:
+        told = f"Exit with 3 on {', '.join(analysis.fails)}."
+        slots.append(Slot("fail_on", Text, optional("--fail-on WORD", told), None))
+    return Inquiry(answer, "reading the records", tuple(slots), knows_whole=True)
 
 
-def _annotated(setting: Setting) -> Any:
-    words = f"--{setting.name.replace('_', '-')}"
-    if setting.kind is bool:
-        return Annotated[bool, option(words, setting.meaning)]
-    one = option(f"{words} {setting.metavar}", setting.meaning)
+def _slot(setting: Setting) -> Slot:
+    takes = "" if setting.kind is bool else f" {setting.metavar}"
+    said = option(f"{named(setting.name)}{takes}", setting.meaning)
     kind: Any = list[str] if setting.several else setting.kind
-    return Annotated[kind if setting.default is not None else kind | None, one]
+    is_given = setting.default is not None
+    return Slot(setting.name, kind if is_given else kind | None, said, setting.default)
+
+
+def drawing(kind: str) -> Inquiry:
+    """Return the question that draws the records as a picture that is of no analysis."""
+
+    @question(long="reading the records and drawing")
+    def draw(folder: options.Folder, out: Picture, model: Only = "") -> Answer:
+        return _drawn(kind, folder, out, model)
+
+    inquiry: Inquiry = draw.inquiry  # type: ignore[attr-defined]  # which the decorator adds
+    return inquiry
+
+
+@question(long="reading the records and drawing")
+def plot(
+    kind: Annotated[
+        str, argument("KIND", f"{', '.join(PLOTS)}, or an analysis that has a picture.")
+    ],
+    in_dir: options.In,
+    out: Picture,
+    model: Only = "",
+) -> Answer:
+    """Draw one plot of the records as a file."""
+    return _drawn(kind, in_dir, out, model)
+
+
+def _drawn(kind: str, folder: Path, out: Path, model: str) -> Answer:
+    from steptime.records.data import Data
+    from steptime.reports.charts import draw, kinds
+    from steptime.reports.charts.files import save
+
+    one_of("plot", kind, kinds())
+    data = Data.load([folder], note, model)
+    data.most = MOST_SHOWN  # of a table: its picture asks for what it draws
+    ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM flat"))
+    if not number:
+        every = Data.load([folder], note).rows("SELECT DISTINCT model FROM flat ORDER BY model")
+        raise unknown("model", model, [row["model"] for row in every], str(folder))
+    save(draw(kind, data), out)
+    document = {"plot": kind, "path": str(out), "records": number}
+    return Answer(document, notes=[f"{kind}: {out}"])

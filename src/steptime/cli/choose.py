@@ -5,12 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.grid import names, split_models
-from steptime.cli.options import File, Text, number, option, optional, whole
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.files import check_folder
+from steptime.core.progress import note
+from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
@@ -18,10 +16,11 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
-from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_line, assumed_text
-from steptime.prediction.step_model import StepModel
+from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
+from steptime.questions.grid_table import names, split_models
+from steptime.questions.step_options import StepOptions
 
 SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
@@ -31,9 +30,10 @@ SHOWN = 40  # devices that people see
 NAMED = 5  # of those that a note counts
 
 
-@command(long="predicting every device")
+@question(long="predicting every device")
 def choose(
     model: options.Model,
+    step: StepOptions,
     devices: str = option(
         "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
@@ -50,37 +50,23 @@ def choose(
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
     sort: str = option("NAME", "time, cost or energy.", "time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    method: options.Method = DEFAULT,
-    option_: options.Settings = None,
-    allow_unknown: options.AllowUnknown = False,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
     one_of("--sort", sort, SORTS)
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        make = partial(
-            options.workload_of,
-            dtype=dtype,
-            phase=phase,
-            optimizer=optimizer,
-            allow_unknown=allow_unknown,
-        )
         paid = Training(samples, epochs), offers(prices)
-        how = method, options.pairs(option_, "option")
+        how = step.method, options.pairs(step.option_, "option")
         axes = split_models(model), devices_of(devices), batch, link or LINKS, replicas or REPLICAS
-        return write_page(page, make, axes, paid, how)
-    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+        return write_page(page, step.workload, axes, paid, how)
     asked = devices_of(devices)
-    given = options.pairs(option_, "option")
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
-    asked_model = StepModel(workload, asked[0], method=method, options=given)
+    asked_model = step.on(model, batch, asked[0])
+    workload = asked_model.workload
     found = choices(asked_model, asked, samples, epochs, cheapest(priced))
     if all(row["status"] == "unsupported" for row in found):
         raise InputError(found[0]["note"])
@@ -90,7 +76,7 @@ def choose(
         row |= {key: getattr(row["offer"], name, None) for key, name in keys.items()}
     document = {
         "model": workload.label,
-        "method": method,
+        "method": step.method,
         **picked(workload, "phase dtype optimizer"),
         "samples": samples,
         "epochs": epochs,

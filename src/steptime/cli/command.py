@@ -1,94 +1,92 @@
-"""A command is a function that returns an `Answer`; `command` gives it `--json` and prints."""
+"""A question on the command line: `--json` and `--format`, and what is printed of its answer."""
 
 import inspect
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from functools import partial, wraps
+from functools import partial
 from time import monotonic
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.models import OptionInfo
 
-from steptime.cli.options import named, option
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
-from steptime.core.progress import Progress, listening
-from steptime.core.table import Answer
+from steptime.core.progress import Progress, listening, note
+from steptime.core.question import REQUIRED, Inquiry, Slot, named, question
+from steptime.core.table import Answer, answer_of
 
 PATIENCE_S = 2.0  # that people wait for a sign of life
-UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
-Json = Annotated[bool, option("--json", "Print one JSON document on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Format = Annotated[
-    str, option("--format FORM", "text, csv, json, markdown or html; csv has plain numbers.")
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORM",
+        help="text, csv, json, markdown or html; csv has plain numbers.",
+    ),
 ]
 
 
-def command(
-    tabular: bool = False, long: str = ""
-) -> Callable[[Callable[..., Answer]], Callable[..., int]]:
-    """Return a decorator: the function's answer is printed as asked for, its exit code returned.
+def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
+    """Return the decorator `question`, as packages that add commands have called it."""
+    del tabular  # every answer has its forms
+    return question(long)
 
-    The command gets the option `--json`, and where a table is the answer `--format`. What may take
-    `long` is said on a terminal. A function that takes `whole`, which is no option, is told
-    whether programs read the answer; one that takes a dataclass gets its fields as options.
+
+def command_of(inquiry: Inquiry) -> Callable[..., int]:
+    """Return the function of a command line that asks a question, as Typer reads it.
+
+    It has the options `--json` and `--format`; it prints the answer as asked for and returns its
+    exit code.
     """
 
-    def decorate(function: Callable[..., Answer]) -> Callable[..., int]:
-        signature = inspect.signature(function, eval_str=True)
-        named = dict(signature.parameters)
-        cuts = named.pop("whole", None)
-        groups = {name: one for name, one in named.items() if is_dataclass(one.annotation)}
+    def run(**given: Any) -> int:
+        as_json, form = given.pop("json"), given.pop("form")
+        one_of("--format", form, PRINTERS)
+        with _interruptible():
+            with listening(patience()), _sign_of_life(inquiry.long):
+                result = inquiry(given, whole=as_json or form != "text")
+            answer = answer_of(result)
+            show(answer, "json" if as_json else form)
+        return answer.code
 
-        @wraps(function)
-        def run(**given: Any) -> int:
-            as_json, form = given.pop("json"), given.pop("form", "text")
-            one_of("--format", form, PRINTERS)
-            if cuts:
-                given["whole"] = as_json or form != "text"
-            for name, group in groups.items():
-                kind = group.annotation
-                given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
-            with _interruptible():
-                with listening(patience()), _sign_of_life(long):
-                    answer = function(**given)
-                show(answer, "json" if as_json else form)
-            return answer.code
+    every = [
+        *map(_typed, inquiry.parameters),
+        _parameter("form", Format, "text"),
+        _parameter("json", Json, False),
+    ]
+    run.__doc__ = inquiry.function.__doc__
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # read by inspect
+    run.__annotations__ = {one.name: one.annotation for one in every}
+    return run
 
-        more = {"form": (Format, "text")} if tabular else {}
-        every = [*_options(named.values())] + [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
-            for name, (kind, value) in {**more, "json": (Json, False)}.items()
-        ]
-        run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by inspect
-            parameters=every, return_annotation=int
+
+def _typed(one: Slot) -> inspect.Parameter:
+    """Return a parameter as Typer reads it: an argument, or an option with its names."""
+    said, default = one.option, one.default
+    if said.is_argument:
+        return _parameter(
+            one.name,
+            Annotated[one.kind, typer.Argument(metavar=said.metavar, help=said.meaning)],
+            default,
         )
-        run.__annotations__ = {one.name: one.annotation for one in every}
-        return run
+    names = said.names or (named(one.name),)
+    read = said.read and partial(said.read, where=names[0])
+    made = typer.Option(
+        *names, metavar=said.metavar, help=said.meaning, parser=read, show_default=said.show_default
+    )
+    return _parameter(one.name, Annotated[one.kind, made], default)
 
-    return decorate
 
-
-def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
-    """Yield parameters, and those of groups, as Typer reads them: options with names."""
-    for one in parameters:
-        group: Any = one.annotation
-        if isinstance(group, type) and is_dataclass(group):
-            yield from _options(inspect.signature(group, eval_str=True).parameters.values())
-            continue
-        for told in (one.default, *getattr(group, "__metadata__", ())):
-            if isinstance(told, OptionInfo):
-                names = told.param_decls = told.param_decls or (named(one.name),)
-                read: Any = told.parser
-                told.parser = read and partial(read, where=names[0])
-        yield one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    empty = inspect.Parameter.empty if default is REQUIRED else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=kind)
 
 
 @contextmanager
@@ -163,12 +161,6 @@ def _print(printed: str) -> None:
     sys.stdout.flush()
 
 
-def note(line: str) -> None:
-    """Print one line for people on stderr."""
-    sys.stderr.write(one_line(line) + "\n")
-    sys.stderr.flush()
-
-
 def patience() -> Progress:
     """Return what says how far a command is, a line now and then once it takes its time."""
     spoke = monotonic()
@@ -180,8 +172,3 @@ def patience() -> Progress:
             note(f"{what}: {done:,} of {total:,}")
 
     return say
-
-
-def unmodelled(names: Any) -> list[str]:
-    """Return the line that says which layers of unknown type are not counted, where there are."""
-    return [f"note: layers of unknown type count nothing: {', '.join(names)}"] if names else []

@@ -12,18 +12,19 @@ from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
 from steptime.analysis.verdict import screen_words
 from steptime.cli.analysis import MOST_SHOWN
-from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import Text, argument, flag, option, optional, refuse
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.progress import note
+from steptime.core.question import Text, argument, flag, option, optional, question
 from steptime.core.ranges import share
-from steptime.core.table import Answer, JsonRows, Table, columns
+from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, Table, columns
 from steptime.core.units import QUANTITIES, counted, percent, seconds, si
+from steptime.questions.options import refuse
 from steptime.records.data import Data
 
 SHOWN_UNPAIRED = 8
 
 
-@command(tabular=True, long="reading the records")
+@question(long="reading the records")
 def compare(
     whole: bool,
     folders: Annotated[

@@ -5,21 +5,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from steptime.build import build, make_workload, read_model
-from steptime.cli import options
-from steptime.cli.command import command, unmodelled
-from steptime.cli.options import File, Text, optional
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import Graph
 from steptime.core.graph_json import graph_to_json
+from steptime.core.question import File, Text, optional, question
 from steptime.core.table import Answer, facts, picked
 from steptime.core.units import shown
 from steptime.core.workload import PHASES, Workload
 from steptime.formats.code import code_of, file_of, inputs_of
 from steptime.network.count import count
+from steptime.questions import options
+from steptime.questions.options import unmodelled
 
 
-@command(long="exporting")
+@question(long="exporting")
 def convert(
     model: options.Model,
     input_: list[str] | None = optional(

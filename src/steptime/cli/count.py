@@ -3,17 +3,17 @@
 from typing import Any
 
 from steptime.build import build_step
-from steptime.cli import options
-from steptime.cli.command import command, unmodelled
-from steptime.cli.options import option
+from steptime.core.question import option, question
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 from steptime.hardware import catalog
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
+from steptime.questions import options
+from steptime.questions.options import unmodelled
 
 
-@command()
+@question()
 def count(
     model: options.Model,
     batch: options.Batch = None,

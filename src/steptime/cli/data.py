@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Annotated
 
-from steptime.cli.command import command
-from steptime.cli.options import File, argument, option, optional
 from steptime.core import registry
+from steptime.core.question import File, argument, option, optional, question
 from steptime.core.table import Answer
 
 SOURCES = {"mnist": "steptime.measure.data.mnist"}
 """A module with `installed()`, where the source lies, and `write(source, out)`."""
 
 
-@command()
+@question()
 def data(
     name: Annotated[str, argument("NAME", "The data set: mnist.")],
     out: Path = option("DIR", "Folder to write it into."),

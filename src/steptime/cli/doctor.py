@@ -1,11 +1,11 @@
 """The command `doctor`: what this machine is, and what is missing."""
 
-from steptime.cli.command import command
+from steptime.core.question import question
 from steptime.core.table import Answer, facts
 from steptime.measure.doctor import doctor_table, examine
 
 
-@command()
+@question()
 def doctor() -> Answer:
     """Show what this machine is, what it lacks, and how to get it."""
     report = examine()

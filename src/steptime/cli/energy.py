@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import build, make_workload, read_model
-from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, Text, argument, flag, option, optional
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
 from steptime.core.printers import json_text
+from steptime.core.progress import note
+from steptime.core.question import File, Text, argument, flag, option, optional, question
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import shown
 from steptime.energy.accelerator import (
@@ -38,12 +37,13 @@ from steptime.energy.request import (
     request_of_graph,
 )
 from steptime.formats import LARGEST_FILE_BYTES, read_content
+from steptime.questions import options
 
 METHODS = ("accelerator", "fodlam")
 STANDARD_INPUT = "standard input"
 
 
-@command()
+@question()
 def energy(
     network: Text = argument(
         "CONFIG|MODEL",

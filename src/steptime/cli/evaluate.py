@@ -4,27 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli.command import command, note
-from steptime.cli.options import (
-    File,
-    Text,
-    argument,
-    flag,
-    option,
-    optional,
-    picture,
-    price_of,
-    refuse,
-    whole,
-)
+from steptime.cli.picture import picture
 from steptime.core.errors import InputError, shorten
+from steptime.core.progress import note
+from steptime.core.question import File, Text, argument, flag, option, optional, question, whole
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT, cost_model
+from steptime.questions.options import price_of, refuse
 
 UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
 
 
-@command(long="predicting what was measured")
+@question(long="predicting what was measured")
 def evaluate(
     paths: Annotated[
         list[Path],

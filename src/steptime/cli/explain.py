@@ -4,19 +4,21 @@ from operator import itemgetter
 from typing import Any
 
 from steptime.build import build_step
-from steptime.cli import options
-from steptime.cli.command import command, note, unmodelled
-from steptime.cli.options import File, picture
+from steptime.cli.picture import picture
+from steptime.core.progress import note
+from steptime.core.question import File, question
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
 from steptime.hardware import catalog
 from steptime.paleo.explain import explain as stages
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.step_model import StepModel
+from steptime.questions import options
+from steptime.questions.options import unmodelled
 from steptime.reports.charts.files import save
 
 
-@command(tabular=True)
+@question()
 def explain(
     model: options.Model,
     device: options.Device,

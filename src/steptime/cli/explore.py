@@ -3,21 +3,20 @@
 from functools import partial
 from pathlib import Path
 
-from steptime.cli import options
 from steptime.cli.choose import LINKS, REPLICAS, devices_of, write_page
-from steptime.cli.command import command
-from steptime.cli.grid import split_models
-from steptime.cli.options import Text, option, optional
+from steptime.core.question import Text, option, optional, question
 from steptime.core.table import Answer
 from steptime.hardware import catalog
 from steptime.hardware.prices import Training, offers
 from steptime.prediction import DEFAULT
+from steptime.questions import options
+from steptime.questions.grid_table import split_models
 
 IMAGENET = Training(1_281_167, 90.0)  # images of its training set (ILSVRC 2012)
 MODELS = "resnet50,vgg16,mobilenet_v2,bert_base,gpt2"
 
 
-@command(long="predicting every network on every device")
+@question(long="predicting every network on every device")
 def explore(
     out: Path = option("--out -o FILE", "The page, an .html file.", Path("explore.html")),
     models: str = option("MODEL,...", "Networks to choose from.", MODELS),
@@ -27,7 +26,7 @@ def explore(
         "Default: accelerators with a short name or a price, and your own.",
     ),
 ) -> Answer:
-    """Write one offline page to choose in; `choose --page` is its new name."""
+    """Write one offline page to choose in."""
     make = partial(options.workload_of, dtype="float32", phase="train", optimizer="adam")
     some = devices_of("all" if devices is None else devices)
     if devices is None:

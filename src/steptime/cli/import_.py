@@ -4,9 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from steptime.cli.command import command, note
-from steptime.cli.options import File, argument, option, optional
 from steptime.core.errors import InputError
+from steptime.core.progress import note
+from steptime.core.question import File, argument, option, optional, question
 from steptime.core.table import Answer
 from steptime.core.units import counted
 from steptime.records import store
@@ -16,7 +16,7 @@ SHOWN_UNREAD = 8
 LONGEST_REASON = 300  # characters
 
 
-@command()
+@question()
 def import_(
     paths: Annotated[list[Path], argument("PATH", "Files, folders, .tar or .tar.gz archives.")],
     out: Path = option("-o --out DIR", "Folder of records."),

@@ -2,30 +2,51 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from steptime.cli.command import command, note
-from steptime.cli.options import Text, argument, flag
 from steptime.core import registry
-from steptime.core.errors import one_of, unknown
+from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.progress import note
+from steptime.core.question import Text, argument, flag, question
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import QUANTITIES, seconds, shown, si
 from steptime.hardware import catalog
 from steptime.hardware.constants import uses
 
 Rows = list[dict[str, Any]]
-TOPICS = ("models", "devices", "links", "stacks", "methods", "ops", "quantities", "accelerators")
+TOPICS = (
+    "models",
+    "devices",
+    "links",
+    "stacks",
+    "methods",
+    "ops",
+    "quantities",
+    "accelerators",
+    "questions",
+)
 
 
-@command(tabular=True)
+@question()
 def list_(
-    topic: str = argument("TOPIC", f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}.", "models"),
+    topic: str = argument(
+        "TOPIC|NAME",
+        f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}; or the name of one device, link or model, or "
+        "a device's FILE.toml, to see each of its numbers and their source.",
+        "models",
+    ),
     only: Text = argument("TEXT", "Only what has this in its name, or in a short name.", None),
     sources: bool = flag("Show where the numbers come from, too (see also show)."),
 ) -> Answer:
-    """List models, devices, links, methods, accelerators and more."""
+    """List models, devices, links and more, or show one of them."""
+    if topic not in TOPICS and only is None:
+        from steptime.cli.show import show
+
+        with suppress(InputError):
+            return show(topic)
     one_of("topic", topic, TOPICS)
     read, shape, said = _TOPICS[topic]
     every = read()
@@ -117,6 +138,21 @@ def _accelerators() -> Rows:
     ]
 
 
+def _questions() -> Rows:
+    from steptime.api import QUESTIONS, schema
+
+    return [
+        {
+            "name": name,
+            "panel": row.panel,
+            "what": registry.about(row.answer),
+            "takes": schema(name),
+        }
+        for name, row in QUESTIONS.items()
+        if row.panel
+    ]
+
+
 _FIGURES: dict[str, Callable[[float], str]] = {  # quantity: how a person reads it
     "op_per_s": lambda value: si(value, "op/s"),
     "op_per_j": lambda value: si(value, "op/J"),
@@ -184,6 +220,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
         dict,
         "name unit meaning",
     ),
+    "questions": (_questions, dict, "name ?panel what"),
     "accelerators": (
         _accelerators,
         _accelerator_row,

@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 130 Ctrl-
 
 import errno
 import functools
+import inspect
 import os
 import re
 import sys
@@ -18,8 +19,9 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from steptime import __version__
-from steptime.analysis.analyses import ANALYSES, Analysis, analysis
-from steptime.cli.command import note
+from steptime.analysis.analyses import ANALYSES, PLOTS, Analysis, analysis
+from steptime.api import PANELS, QUESTIONS
+from steptime.cli.command import command_of
 from steptime.core import registry
 from steptime.core.errors import (
     SHOWN_CHARACTERS,
@@ -29,43 +31,11 @@ from steptime.core.errors import (
     one_line,
     shorten,
 )
+from steptime.core.progress import note
+from steptime.core.question import Inquiry
 
-COMMANDS = {  # name: the function, or the analysis, that answers it
-    "list": "steptime.cli.list:list_",
-    "show": "steptime.cli.show:show",
-    "count": "steptime.cli.count:count",
-    "convert": "steptime.cli.convert:convert",
-    "predict": "steptime.cli.predict:predict",
-    "fit": "steptime.cli.fit:fit",
-    "choose": "steptime.cli.choose:choose",
-    "scale": "steptime.cli.scale:scale",
-    "plan": "steptime.cli.plan:plan",
-    "serve": "steptime.cli.serve:serve",
-    "explain": "steptime.cli.explain:explain",
-    "whatif": "steptime.cli.whatif:whatif",
-    "why": "steptime.cli.why:why",
-    "split": "steptime.cli.split:split",
-    "explore": "steptime.cli.explore:explore",
-    "energy": "steptime.cli.energy:energy",
-    "doctor": "steptime.cli.doctor:doctor",
-    "probe": "steptime.cli.probe:probe",
-    "calibrate": "steptime.cli.calibrate:calibrate",
-    "data": "steptime.cli.data:data",
-    "run": "steptime.cli.run:run",
-    "sweep": "steptime.cli.sweep:sweep",
-    "status": "steptime.cli.status:status",
-    "collect": "steptime.cli.collect:collect",
-    "cancel": "steptime.cli.cancel:cancel",
-    "quickstart": "steptime.cli.quickstart:quickstart",
-    "import": "steptime.cli.import_:import_",
-    **ANALYSES,
-    "evaluate": "steptime.cli.evaluate:evaluate",
-    "compare": "steptime.cli.compare:compare",
-    "query": "steptime.cli.query:query",
-    "export": "steptime.cli.export:export",
-    "report": "steptime.cli.report:report",
-    "plot": "steptime.cli.plot:plot",
-}
+COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
+"""What answers each command: those that are shown, old names, and analyses by their own."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}
 """Names of options before 0.5, read where a command has the new one."""
 MEANT = {"--gpu": "--device", "--hardware": "--device", "--cpu": "--device", "--gpus": "--replicas"}
@@ -117,6 +87,8 @@ class Command(_Quick, TyperCommand):
 class Commands(_Quick, TyperGroup):
     """The commands by name, each imported when it is asked for."""
 
+    about = "How long does a step take, how long would it take elsewhere, and why?"
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # Typer's signature
         """Return all names."""
         return names()
@@ -124,27 +96,84 @@ class Commands(_Quick, TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # as above
         """Return a command, None for an unknown one."""
         try:
-            return _command(cmd_name)
+            return _command(cmd_name, _renamed(cmd_name))
         except InputError:
             return None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the command and its words; `sweep status` is a command of two words."""
+        short = _TWO_WORDS.get(" ".join(args[:2]))
+        return super().resolve_command(ctx, [short, *args[2:]] if short else args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options a line each, below the commands: all of it fits on a screen."""
+        self.format_commands(ctx, formatter)
+        with formatter.section("Options"):
+            short = [(", ".join(one.opts), one.help.partition(",")[0].rstrip("."))
+                     for one in self.get_params(ctx)]  # fmt: skip
+            formatter.write_dl([(names, f"{what}.") for names, what in short])
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as above
-        """Write what each command is for."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _about(name)) for name in names()])
+        """Write what each command is for, panel by panel; old names are left out."""
+        for panel, some in self.panels().items():
+            with formatter.section(panel):
+                formatter.write_dl([(name, _about(name)) for name in some])
+
+    def panels(self) -> dict[str, list[str]]:
+        """Return the names that are shown, by what stands above them."""
+        panels = {panel: [name for name in shown() if QUESTIONS[name].panel == panel]
+                  for panel in PANELS}  # fmt: skip
+        added = registry.added("commands")
+        return panels | ({"From other packages": [*added]} if added else {})
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands, or options, that begin so."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        found = [name for name in names() if name.startswith(incomplete)]
+        found = [name for name in self.offered() if name.startswith(incomplete)]
         return [SimpleNamespace(value=name, type="plain", help=_about(name)) for name in found]
+
+    def offered(self) -> list[str]:
+        """Return the names that a shell completes."""
+        return [name for some in self.panels().values() for name in some]
+
+
+class Kinds(Commands):
+    """The kinds of `analyse`: analyses, and the pictures that are of none."""
+
+    about = "Answer one question on records, as a table and a picture."
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a kind's command, None for an unknown one."""
+        return _command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # as above
+        """Return all names."""
+        return self.offered()
+
+    def panels(self) -> dict[str, list[str]]:
+        """Return the names that are shown, by what stands above them."""
+        return {"Kinds": [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]}
+
+
+_TWO_WORDS = {
+    row.renamed: name for name, row in QUESTIONS.items() if row.renamed.startswith("sweep ")
+}
+
+
+def shown() -> list[str]:
+    """Return the names of the commands that stand in a panel."""
+    return [name for name, row in QUESTIONS.items() if row.panel]
 
 
 def _about(name: str) -> str:
     """Return what a command is for; of ours, without importing it."""
+    if name == "analyse":
+        return Kinds.about
     if name in COMMANDS:
         return registry.about(COMMANDS[name])
+    if name in PLOTS:
+        return f"Draw the records: {name}."
     return str(_command(name).get_short_help_str(limit=80))
 
 
@@ -154,15 +183,15 @@ def names() -> list[str]:
 
 
 @functools.cache
-def _command(name: str) -> Any:
-    ours = name in COMMANDS or name not in registry.added("analyses")
-    found = registry.resolve(COMMANDS, "commands", "command", name) if ours else analysis(name)
-    if isinstance(found, Analysis):
-        from steptime.cli.analysis import command_of
-
-        found = command_of(found)
+def _command(name: str, renamed: str = "") -> Any:
+    if name == "analyse":
+        return typer.main.get_command(_group(name, Kinds))
+    inquiry = _question(name)
+    run = command_of(inquiry)
+    if renamed:
+        run.__doc__ = f"{inspect.cleandoc(run.__doc__ or '')}\n\nIts name is now: {renamed}."
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    one.command(name, cls=Command, context_settings=HELP)(found)
+    one.command(name, cls=Command, context_settings=HELP)(run)
     made = typer.main.get_command(one)
     for parameter in made.params:
         if isinstance(parameter, TyperArgument):  # whose type reads `DIR <list[Path]>`
@@ -170,14 +199,39 @@ def _command(name: str) -> Any:
     return made
 
 
-app = typer.Typer(
-    name="steptime",
-    cls=Commands,
-    help="How long does a step take, how long would it take on other hardware, and why?",
-    context_settings=HELP,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+def _question(name: str) -> Inquiry:
+    """Return a command's question, or that of an analysis or a picture by its own name."""
+    if name in COMMANDS or name in registry.added("commands"):
+        target = registry.resolve(COMMANDS, "commands", "command", name)
+    else:
+        drawn = name in registry.names(PLOTS, "plots")
+        target = None if drawn else analysis(name)
+    if target is None or isinstance(target, Analysis):
+        from steptime.cli.analysis import drawing, question_of
+
+        return drawing(name) if target is None else question_of(target)
+    inquiry: Inquiry = target.inquiry
+    return inquiry
+
+
+def _renamed(name: str) -> str:
+    """Return what an old name is called now."""
+    row = QUESTIONS.get(name)
+    return f"analyse {name}" if name in ANALYSES else row.renamed if row else ""
+
+
+def _group(name: str, kind: type[Commands]) -> typer.Typer:
+    group = typer.Typer(
+        name=name,
+        cls=kind,
+        help=kind.about,
+        context_settings=HELP,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        add_completion=name == "steptime",
+    )
+    group.callback()(_root if name == "steptime" else lambda: None)
+    return group
 
 
 def _version(asked: bool) -> None:
@@ -191,9 +245,11 @@ VERSION = typer.Option(
 )
 
 
-@app.callback()
 def _root(version: Annotated[bool, VERSION] = False) -> None:
     del version
+
+
+app = _group("steptime", Commands)
 
 
 @functools.cache
@@ -236,7 +292,10 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
         return f"no such option {shorten(option)}{_hint(option, options, 'see --help')}"
     command = re.match(r"No such command '(.*?)'", text)
     if command:
-        hint = _hint(command[1], names(), f"known: {', '.join(names())}")
+        group = getattr(error, "ctx", None)
+        known = group.command.list_commands(group) if group else names()
+        offered = group.command.offered() if group else shown()
+        hint = _hint(command[1], known, f"known: {', '.join(offered)}")
         return f"no such command {shorten(command[1])}{hint}"
     for word in words:
         if len(word) > SHOWN_CHARACTERS:

@@ -6,17 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import family_of, read_model
-from steptime.cli import options
-from steptime.cli.command import command
-from steptime.cli.grid import names, split_models
-from steptime.cli.options import File, Text, choice, flag, number, optional, picture, whole
+from steptime.cli.picture import picture
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
+from steptime.core.question import (
+    File,
+    Text,
+    choice,
+    flag,
+    named,
+    number,
+    optional,
+    question,
+    whole,
+)
 from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.prediction import DEFAULT
+from steptime.questions import options
+from steptime.questions.grid_table import names, split_models
 from steptime.questions.plan.answer import WORDS, asking, held, money, split_in_words, timed
 from steptime.questions.plan.best import answer
 from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of
@@ -90,7 +100,7 @@ class PlanOptions:
     method: options.Method = DEFAULT
 
 
-@command(long="pricing the layers of the network")
+@question(long="pricing the layers of the network")
 def plan(
     model: options.Model,
     device: options.Device,
@@ -140,7 +150,7 @@ def plan(
         raise InputError(f"--devices: {len(numbers_)} numbers, at most {MOST_NUMBERS}")
     if not numbers_:
         options.refuse(
-            {options.named(name): one for name, one in limits.items()},
+            {named(name): one for name, one in limits.items()},
             "{} goes with --devices or --max-devices",
         )
     else:

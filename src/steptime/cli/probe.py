@@ -3,25 +3,25 @@
 from contextlib import suppress
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command
-from steptime.cli.options import flag, number, whole
+from steptime.calibration.here import check_ceilings, take_probe
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
+from steptime.core.question import flag, number, question, whole
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import percent, seconds, shown
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, TFLOP
-from steptime.measure import ranks, registry
+from steptime.measure import ranks
 from steptime.measure.contract import Options
-from steptime.measure.launch import Worker, WorkerDiedError
-from steptime.measure.probe.files import SIZES_BYTES, device_table, link_table
+from steptime.measure.launch import WorkerDiedError
+from steptime.measure.probe.files import SIZES_BYTES, link_table
+from steptime.questions import options
 from steptime.sweeps.workers import Workers
 
 PROCESSES = 2
 
 
-@command()
+@question()
 def probe(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
@@ -59,28 +59,6 @@ def probe(
         rows.append(("time to issue an op", seconds(table["launch_us"] * 1e-6)))
     shown_ = facts(f"{table['name']} ({table['source']})", "measured", rows)
     return Answer({"device": table["name"], "path": str(path), **table}, [shown_], notes)
-
-
-def check_ceilings(backend: str) -> None:
-    """Raise `InputError` for a backend that is not there, or that would not run what is timed."""
-    if registry.backend(backend).rewrites:
-        raise InputError(
-            f"probe: {backend} merges ops that are alike and leaves out what nobody reads, so many "
-            "of one kind measure nothing; probe with --backend torch"
-        )
-
-
-def take_probe(backend: str, chosen: Options, budget: float) -> dict[str, Any]:
-    """Probe this machine in a worker, and return the table of its device file."""
-    if ranks.here().size > 1:
-        raise InputError("probe measures one process: leave out torchrun or srun")
-    with Worker(backend, chosen) as worker:
-        arguments = {"budget_s": budget}
-        try:
-            answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
-        except WorkerDiedError as died:
-            raise InputError(f"probe: {died}") from None
-    return device_table(answer)
 
 
 def _link(backend: str, chosen: Options, processes: int | None, budget: float) -> Answer:

@@ -4,18 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.options import number
-from steptime.cli.probe import check_ceilings
+from steptime.calibration.here import check_ceilings
+from steptime.core.progress import note
+from steptime.core.question import number, question
 from steptime.core.table import Answer
 from steptime.core.units import duration
+from steptime.questions import options
 
 CALIBRATION_S = 40.0
 POINTS = 24
 
 
-@command()
+@question()
 def quickstart(
     out: options.Out = Path("results"),
     backend: options.Backend = "torch",
@@ -25,11 +25,11 @@ def quickstart(
     from importlib.resources import files
     from time import monotonic
 
-    from steptime.cli.calibrate import measured
-    from steptime.cli.sweep import request_of, run_here
+    from steptime.calibration.here import measured
     from steptime.records import store
     from steptime.reports import write_report
     from steptime.sweeps.experiment import read_experiment
+    from steptime.sweeps.question import request_of, run_here
 
     check_ceilings(backend)
     store.load(out, note, required=False)  # a folder that is none is refused before probing,

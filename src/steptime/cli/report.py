@@ -1,13 +1,13 @@
 """The command `report`: one offline page on a folder of records."""
 
-from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, optional
+from steptime.core.progress import note
+from steptime.core.question import File, optional, question
 from steptime.core.table import Answer
 from steptime.core.units import counted
+from steptime.questions import options
 
 
-@command(long="reading the records and drawing the page")
+@question(long="reading the records and drawing the page")
 def report(
     folder: options.Folder,
     out: File = optional(

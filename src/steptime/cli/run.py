@@ -4,28 +4,39 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from steptime.cli import options
-from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.options import File, Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_folder
+from steptime.core.progress import note
+from steptime.core.question import (
+    File,
+    Text,
+    argument,
+    flag,
+    number,
+    option,
+    optional,
+    question,
+    whole,
+)
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
-from steptime.core.table import Answer, facts
+from steptime.core.table import UNSUCCESSFUL, Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si, size
 from steptime.core.workload import STAGINGS
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, check_input
+from steptime.questions import options
 from steptime.records.record import Record
 
 LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
+BUDGET_S = 3.0  # of a network and run
 LONG_S = 10.0  # a run that may take longer says so
 
 
-@command()
+@question()
 def run(
-    model: options.Model,
+    model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --demo none.")] = None,
     batch: options.Batch = None,
     stack: Text = optional(
         "NAME",
@@ -71,7 +82,9 @@ def run(
         "NAME", "Of replicas: allreduce (default), independent, sharded or parameter-server."
     ),
     no_overlap: bool = flag("Communicate after the backward pass, not during it."),
-    budget: float = number("S", "Seconds a network and run.", 3.0, least=0.001, most=86_400),
+    budget: float | None = number(
+        "S", "Seconds a network and run. Default: 3.", least=0.001, most=86_400
+    ),
     limit: float = number("S", "Seconds before a run is ended.", 600.0, least=0.1, most=864_000),
     runs: int = whole("N", "Fresh processes.", 1, most=MOST_VISITS),
     parts: bool = flag("Time forward, backward and update apart, too."),
@@ -79,6 +92,10 @@ def run(
     profile: bool = flag("Time each op, too, in further steps."),
     trace: File = optional("FILE", "Write what the profiler saw, for ui.perfetto.dev (.json)."),
     out: File = optional("DIR", "Keep the record in this folder."),
+    demo: bool = flag(
+        "Calibrate, measure and predict 24 small networks in the folder of --out (results), and "
+        "write a report."
+    ),
 ) -> Answer:
     """Measure one network on this machine."""
     from steptime.analysis.measurement import measurement
@@ -90,6 +107,13 @@ def run(
     from steptime.sweeps.run import Means, measure_cell, profile_cell
     from steptime.sweeps.workers import Workers
 
+    if demo:
+        from steptime.cli.quickstart import quickstart
+
+        options.refuse({"MODEL": model}, "{} goes without --demo")
+        return quickstart(out or Path("results"), backend, budget)
+    if model is None:
+        raise InputError("Missing argument 'MODEL'.")
     backend, compile_ = options.stack_of(stack, backend, compile_)
     given: dict[str, Any] = {"data": data, "staging": staging, "stage_to": stage_to}
     given |= {"loaders": loaders, "prefetch": prefetch, "train_steps": train_steps}
@@ -104,7 +128,8 @@ def run(
         check_folder(trace)
     devices = catalog.devices(note)  # what is wrong with these is said before, too
     cell = Cell(workload, backend, chosen)
-    how = Means(budget_s=budget, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
+    budget_s = BUDGET_S if budget is None else budget
+    how = Means(budget_s=budget_s, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
     progress = _progress(workload.label, flop) if workers.rank.is_zero else None
     ops: list[Record] = []
@@ -252,6 +277,6 @@ def _answer(document: dict[str, Any]) -> Answer:
 
 
 PEAKS = {  # whose peak: what is said where it is not known
-    "probed": "unknown; steptime probe measures it",
+    "probed": "unknown; steptime calibrate measures it",
     "datasheet": "unknown; steptime list devices",
 }

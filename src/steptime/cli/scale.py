@@ -4,11 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from steptime.cli import options
-from steptime.cli.command import command
-from steptime.cli.options import Text, flag, number, option, optional, whole
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES
+from steptime.core.question import Text, flag, named, number, option, optional, question, whole
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
 from steptime.core.units import counted, seconds
@@ -20,6 +18,7 @@ from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_text
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.prediction.step_model import StepModel
+from steptime.questions import options
 from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, stops_paying
 
 PARALLEL = ("data", "model", "hybrid")
@@ -41,7 +40,7 @@ class JoinOptions:
     servers: int | None = whole("K", "Parameter servers. Default 1.")
 
 
-@command(tabular=True)
+@question()
 def scale(
     model: options.Model,
     device: options.Device,
@@ -97,7 +96,7 @@ def scale(
     one_of("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
-    told = {options.named(name): one for name, one in vars(shape).items()}
+    told = {named(name): one for name, one in vars(shape).items()}
     if parallel == "model":
         options.refuse(told, "--parallel model exchanges no gradients: leave out {}")
     if link is None:

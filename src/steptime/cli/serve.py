@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from steptime.cli import options
-from steptime.cli.command import command
-from steptime.cli.grid import names
-from steptime.cli.options import File, Text, option, optional, picture, whole
+from steptime.cli.picture import picture
+from steptime.core.question import File, Text, option, optional, question, whole
 from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
 from steptime.prediction import DEFAULT
+from steptime.questions import options
+from steptime.questions.grid_table import names
 from steptime.questions.plan.answer import held
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
@@ -95,7 +95,7 @@ class SearchOptions:
     out: File = picture("Search: draw tokens/s of a device over those of a user")
 
 
-@command(long="pricing the layers of the network")
+@question(long="pricing the layers of the network")
 def serve(
     model: options.Model,
     device: Devices,

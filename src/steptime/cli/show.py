@@ -3,9 +3,8 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from steptime.cli.command import command
-from steptime.cli.options import argument
 from steptime.core.errors import unknown
+from steptime.core.question import argument, question
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 from steptime.hardware import catalog
@@ -13,7 +12,7 @@ from steptime.hardware.device import DETAILS, DETAILS_IN_WORDS, Device, Link
 from steptime.network.families import family, names
 
 
-@command()
+@question()
 def show(
     name: Annotated[str, argument("NAME", "A device, link, model, or a device's FILE.toml.")],
 ) -> Answer:

@@ -1,18 +1,18 @@
 """The command `split`: where to cut a network between two devices."""
 
-from steptime.cli import options
-from steptime.cli.command import command, unmodelled
-from steptime.cli.options import flag, option
+from steptime.core.question import flag, option, question
 from steptime.core.table import Answer, Table, columns
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.step_model import StepModel
+from steptime.questions import options
+from steptime.questions.options import unmodelled
 from steptime.questions.split import cuts
 
 SHOWN = 5  # best cuts beside the two ends
 
 
-@command(tabular=True)
+@question()
 def split(
     model: options.Model,
     device: str = option("NAME", "Runs the first part, such as a phone."),

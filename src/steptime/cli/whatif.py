@@ -4,17 +4,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli import grid, options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, Text, argument, optional, picture
+from steptime.cli.picture import picture
 from steptime.core.errors import InputError
+from steptime.core.progress import note
+from steptime.core.question import File, Text, argument, optional, question
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
-from steptime.questions import changes, networks
+from steptime.questions import changes, grid_table, networks, options
 from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
 from steptime.records import store
 from steptime.reports.charts.files import save
@@ -24,7 +24,7 @@ DTYPE = "As predict. Default: float32, or what a device without its peak is fast
 LARGEST = "largest"
 
 
-@command(tabular=True, long="predicting every network")
+@question(long="predicting every network")
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
     set_: list[str] | None = optional(
@@ -95,7 +95,9 @@ def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> 
     from steptime.questions.networks import DEFAULT_SET, networks
 
     sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
-    texts = [one for text in grid.split_models(models or DEFAULT_SET) for one in networks(text)]
+    texts = [
+        one for text in grid_table.split_models(models or DEFAULT_SET) for one in networks(text)
+    ]
     return [options.workload_of(one, size, *how) for one in texts for size in sizes]
 
 

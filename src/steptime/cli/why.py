@@ -7,37 +7,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from steptime.cli import options
-from steptime.cli.command import command, note
-from steptime.cli.options import File, Text, argument, number, optional, whole
+from steptime.cli.picture import picture
 from steptime.cli.whatif import DTYPE
 from steptime.core.errors import InputError
+from steptime.core.progress import note
+from steptime.core.question import File, Text, argument, choice, number, optional, question, whole
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.prediction import DEFAULT
+from steptime.questions import options
+from steptime.questions.why import Diagnosis
 
 if TYPE_CHECKING:
     from steptime.hardware.device import Device
-    from steptime.questions.why import Diagnosis
 
 
-@command(tabular=True, long="asking the model")
+@question(long="asking the model")
 def why(
     model: Annotated[
         Text, argument("MODEL", f"{options.MODEL}; with --in those asked for.")
     ] = None,
     device: Text = optional("NAME", f"{options.DEVICE}. Default with --in: each record's."),
     batch: options.Batch = None,
-    phase: options.Phase = "train",
     dtype: Text = optional("NAME", DTYPE),
+    phase: options.Phase = "train",
     optimizer: options.Optimizer = "sgd",
-    method: options.Method = DEFAULT,
-    option_: options.Settings = None,
     replicas: int | None = whole("N", "Data-parallel replicas, one per device."),
     link: Text = optional("LINK", "What joins the replicas."),
+    method: options.Method = DEFAULT,
+    option_: options.Settings = None,
     input_per_s: float | None = number("N", "Examples a second that input brings, read ahead."),
     folder: File = optional("--in DIR", "Explain the steps in a folder of records."),
-) -> Answer:
+    start: Text = choice(
+        ("paleo",), "paleo: show how corrections lead from Paleo's number to ours.", "--from"
+    ),
+    allow_unknown: options.AllowUnknown = False,
+    out: File = picture("With --from: draw it"),
+) -> Diagnosis | Answer:
     """Say why a step takes as long as it does."""
     from steptime.hardware import catalog
     from steptime.questions import why as asked
@@ -52,23 +58,29 @@ def why(
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
         return _of_folder(folder, model, found, method, given)
-    if model is None or found is None:
+    if model is None or device is None or found is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas exchange gradients: name a link with --link")
-    workload = options.workload_of(model, batch, dtype_for(found, dtype), phase, optimizer)
+    kind = dtype_for(found, dtype)
+    if start is not None:
+        from steptime.cli.explain import explain
+
+        options.refuse(
+            {"--replicas": replicas, "--link": link, "--input-per-s": input_per_s},
+            "{} does not go with --from paleo",
+        )
+        return explain(model, device, batch, phase, kind, optimizer, option_, allow_unknown, out)
+    options.refuse({"--out": out}, "{} needs --from paleo")
+    workload = options.workload_of(model, batch, kind, phase, optimizer, allow_unknown)
     joined = None if link is None else catalog.link(link)
-    return _answer(asked.why(workload, found, method, given, joined, replicas or 1, input_per_s))
-
-
-def _answer(made: Diagnosis) -> Answer:
-    return Answer(asdict(made), made.tables(), text="".join(f"{one}\n" for one in made.sentences))
+    return asked.why(workload, found, method, given, joined, replicas or 1, input_per_s)
 
 
 def _of_folder(
     folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
-) -> Answer:
+) -> Diagnosis | Answer:
     from steptime.core.progress import watched
     from steptime.questions.bound import BOUNDS
     from steptime.questions.why import UNEXPLAINED, diagnoses, why_measured
@@ -83,7 +95,7 @@ def _of_folder(
         which = "no step that was measured or published"
         raise InputError(f"{folder}: holds {which}" + (f" of '{name}'" if name else ""))
     if len(kept) == 1:
-        return _answer(why_measured(kept[0], device, method, given))
+        return why_measured(kept[0], device, method, given)
     every = list(diagnoses(watched(kept, "steps"), device, method, given))
     made = [one for one in every if not isinstance(one, str)]
     refused = dict(Counter(one for one in every if isinstance(one, str)))

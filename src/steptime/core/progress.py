@@ -1,9 +1,15 @@
-"""How far long work has come: told to whoever listens, which nobody does but a command."""
+"""How far long work has come: told to whoever listens, which nobody does but a command.
 
+`note` says a line to people at once.
+"""
+
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
+
+from steptime.core.errors import one_line
 
 Item = TypeVar("Item")
 Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
@@ -35,3 +41,9 @@ def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
         if done and done % EVERY == 0:
             tell(what, done, len(items))
         yield item
+
+
+def note(line: str) -> None:
+    """Print one line for people on stderr."""
+    sys.stderr.write(one_line(line) + "\n")
+    sys.stderr.flush()

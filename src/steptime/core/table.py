@@ -6,10 +6,15 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from steptime.core.errors import InputError
+from steptime.core.registry import load
+
 Row = Mapping[str, Any]
+_PRINTERS = "steptime.core.printers"  # which know tables
+UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,27 @@ class Table:
     beside: Sequence[Row] = ()
 
 
+class Result:
+    """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
+
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`.
+    """
+
+    def to_dict(self) -> Any:
+        """Return the document as plain values, as `--json` prints it."""
+        return json.loads("".join(load(f"{_PRINTERS}:json_parts")(answer_of(self).document)))
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of the rows, of one thing of one row; needs pandas."""
+        whole = self.to_dict()
+        return frame(whole.get("rows", [whole]) if isinstance(whole, Mapping) else whole)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(load(f"{_PRINTERS}:html"), answer_of(self).tables))
+
+
 @dataclass(frozen=True)
-class Answer:
+class Answer(Result):
     """What a command found: the document for programs, tables and notes for people, the exit code.
 
     `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
@@ -129,3 +153,22 @@ def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
     """
     made = [{"name": name, "value": value} for name, value in rows]
     return Table((Column("name", ""), Column("value", heading)), made, title)
+
+
+def frame(rows: Iterable[Row]) -> Any:
+    """Return a DataFrame of rows; raises `InputError` where pandas is not there."""
+    try:
+        frame_of = load("pandas:DataFrame")
+    except ImportError:
+        raise InputError("to_pandas() needs pandas: pip install pandas") from None
+    return frame_of(list(rows))
+
+
+def answer_of(result: Any) -> Answer:
+    """Return what a question found as an answer: a frozen result has its tables and sentences."""
+    if isinstance(result, Answer):
+        return result
+    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()))
+    notes = [f"note: {line}" for line in getattr(result, "notes", ())]
+    says = [*getattr(result, "says", ()), *notes]
+    return Answer(asdict(result), result.tables(), says, text=said)

@@ -186,7 +186,7 @@ def link(name: str | Path) -> Link:
     Raises `InputError` for an unknown name and for a file that is not a link.
     """
     if str(name).lower() == LOCAL and _LINKS.path(LOCAL) is None:
-        raise InputError("link 'local' is not known yet: run 'steptime probe --collectives' first")
+        raise InputError("link 'local' is not known: run 'steptime calibrate --only link' first")
     return _LINKS.one(str(name))
 
 
@@ -282,7 +282,7 @@ def _local_file() -> Path:
     try:
         name = pointer.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        raise InputError("device 'local' is not known yet: run 'steptime probe' first") from None
+        raise InputError("device 'local' is not known: run 'steptime calibrate' first") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{shown(pointer)}: {error}") from error
     if not _NAME.fullmatch(name):

@@ -7,7 +7,7 @@ sends and receives one message at a time, both at once, and one device alone exc
 Adding up takes the time of memory traffic, two bytes read and one written for each that is added,
 where the rate of the memory is known: seconds that libraries hide in part. How the share of a
 link's rate that a protocol reaches depends on the size of a message is not known without measuring
-it (`steptime probe --collectives`).
+it (`steptime calibrate --only link`).
 
 Devices are alone on their links, or several to a node: `Fabric`.
 """

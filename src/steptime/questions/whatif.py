@@ -9,7 +9,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from steptime.core.progress import watched
-from steptime.core.table import Row, Table, columns, picked
+from steptime.core.table import Result, Row, Table, columns, picked
 from steptime.core.units import percent
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
@@ -48,7 +48,7 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Result):
     """Networks on a device and on a changed one; rows have speed-ups, above 1 where it is faster.
 
     `rows` has one for each network and batch; `classes` one for each thing that binds ops

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Result, Table, columns, facts
 from steptime.core.units import interval, percent, seconds
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
@@ -38,7 +38,7 @@ _OF = {
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Result):
     """What a step waits for: `bound` by the largest of `shares`; why, and what would help.
 
     `step_s` is measured where `origin` says so, else predicted; `low_s` and `high_s` bound the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
@@ -14,7 +14,7 @@ from typing import Any
 from steptime.analysis.analyses import analysis
 from steptime.core.errors import InputError
 from steptime.core.printers import html
-from steptime.core.table import Table
+from steptime.core.table import Table, frame
 
 SHOWN = 10  # rows in a notebook
 
@@ -67,12 +67,3 @@ def analyse(name: str, *folders: str | Path, **settings: Any) -> Answered:
         raise InputError(f"{name}: at most {one.folders} folders, not {len(folders)}")
     table = one.answer(Data.load(map(Path, folders), warnings.warn), **settings)
     return Answered(name, tuple(one.says(table)), table.summary, table.rows, table)
-
-
-def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Return a DataFrame of rows; raises `InputError` where pandas is not there."""
-    try:
-        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
-    except ImportError:
-        raise InputError("to_pandas() needs pandas: pip install pandas") from None
-    return pd.DataFrame(list(rows))

@@ -220,11 +220,9 @@ class Planner:
         whole_s = self.exchange(kind, size, group).seconds
         if kind == "all_gather" or not whole_s:
             return whole_s
-
-        def one(part: float) -> float:
-            return self.exchange(kind, part, group).seconds
-
-        return min(whole_s, waits(self.alone(batch), batch, one, of=self.rows_of(load)))
+        step, rows = self.alone(batch), self.rows_of(load)
+        each = waits(step, batch, lambda part: self.exchange(kind, part, group).seconds, of=rows)
+        return min(whole_s, each)
 
     def within(
         self, plan: Plan, batch: int, step_s: float, exposed_s: float

@@ -1,24 +1,24 @@
-"""`predict --grid`: every model, device, batch and number of replicas, as one table of cells."""
+"""A grid as it is printed and written: a cell for every model, device, batch and replicas."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime.cli.command import note, unmodelled
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
-from steptime.core.progress import tell
+from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns, of_steps
 from steptime.core.units import counted, size
 from steptime.prediction.assumed import assumed_line
 from steptime.prediction.method import Method
+from steptime.questions.options import unmodelled
 
 if TYPE_CHECKING:
     from steptime.core.workload import Workload
@@ -137,7 +137,8 @@ def answer(
     )
     missing = _unmodelled(found, workload_of)
     kept, number = [], 0
-    for number, cell in enumerate([] if whole and out is None else cells, start=1):
+    later = whole and out is None  # a program reads them as they come
+    for number, cell in enumerate([] if later else cells, start=1):
         if out is not None or number <= SHOWN_ROWS:
             kept.append(cell)
         if number % TOLD_CELLS == 0:
@@ -146,7 +147,11 @@ def answer(
         write_whole(Path(out), FORMATS[Path(out).suffix](kept))
         note(f"{len(kept)} cells in {out}")
     document = {"cells": (cell._asdict() for cell in kept or cells), "unmodelled": missing}
-    tables = [_table(kept, number, found, first, method.name)] if kept and out is None else []
+    tables: Iterable[Table] = []
+    if later:
+        tables = (_table(one, len(one), found, first, method.name) for one in map(list, [cells]))
+    elif out is None:
+        tables = [_table(kept, number, found, first, method.name)]
     return Answer(document, tables, unmodelled(missing))
 
 
@@ -202,7 +207,7 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
     dtypes = ["dtype"] if any(dtype for _, dtype in of.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
-    rows = [{**row._asdict(), "memory": _memory(row)} for row in cells[:SHOWN_ROWS]]
+    rows = [{**row._asdict(), "memory": _memory(row)} for row in cells]
     replicas = f"{'?' * (len({row['workers'] for row in rows}) < 2)}workers=replicas"
     heads = columns(
         "model", "device", *dtypes, "batch", replicas, "step_s[low_s,high_s]=step",

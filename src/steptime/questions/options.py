@@ -1,19 +1,17 @@
-"""The options that several commands share, and how their texts become values."""
+"""The options that several questions share, and how their texts become values."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from steptime.core import ranges
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.python_file import is_code, run_file
-from steptime.core.ranges import amount, whole_number
+from steptime.core.question import Text, argument, named, option, optional, whole
+from steptime.core.ranges import whole_number
 from steptime.core.units import size
 from steptime.core.workload import Plan, Workload
 
@@ -22,63 +20,6 @@ if TYPE_CHECKING:
     from steptime.questions.plan.request import Site
 
 
-def option(takes: str, meaning: str, default: Any = ..., **more: Any) -> Any:
-    """Return an option that takes a value: `FILE`, or under names of its own `--out -o FILE`.
-
-    Without names it has that of the parameter: `--tensor` for `tensor`. It is the parameter's
-    default, or in `Annotated` for several commands.
-    """
-    words = takes.split()
-    names = [word for word in words if word.startswith("-")]
-    metavar = " ".join(words[len(names) :]) or None
-    return typer.Option(default, *names, metavar=metavar, help=meaning, **more)
-
-
-def optional(takes: str, meaning: str, **more: Any) -> Any:
-    """Return an option as the default of a parameter that is None where it is left out."""
-    return option(takes, meaning, None, **more)
-
-
-def whole(takes: str, meaning: str, default: int | None = None, **bounds: Any) -> Any:
-    """Return an option that takes a whole number, from 1 on or within `least` and `most`."""
-    return option(takes, meaning, default, parser=partial(whole_number, **bounds))
-
-
-def number(takes: str, meaning: str, default: float | None = None, **bounds: Any) -> Any:
-    """Return an option that takes a number above 0, or within `least` and `most`."""
-    return option(takes, meaning, default, parser=partial(amount, **bounds))
-
-
-def picture(what: str) -> Any:
-    """Return the option that names the file of a picture, None where it is left out."""
-    return optional("--out -o FILE", f"{what}: .png, .svg, .pdf or .html.", parser=picture_path)
-
-
-def picture_path(text: str, where: str) -> Path:  # as parsers are called
-    """Return the path of a picture; raises `InputError` where none can be written."""
-    from steptime.reports.charts.files import check_path
-
-    check_path(Path(text))
-    return Path(text)
-
-
-def choice(known: Collection[str], meaning: str) -> Any:
-    """Return an option that takes one of the known names, or None where it is left out."""
-    return optional("NAME", meaning, parser=lambda text, where: one_of(where, text, known))
-
-
-def flag(meaning: str, names: str = "") -> Any:
-    """Return an option that is given or not."""
-    return option(names, meaning, False)
-
-
-def argument(metavar: str, meaning: str, default: Any = ...) -> Any:
-    """Return an argument of a command line."""
-    return typer.Argument(default, metavar=metavar, help=meaning)
-
-
-Text = str | None
-File = Path | None
 pairs = ranges.pairs
 MODEL = (
     "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "
@@ -166,11 +107,6 @@ def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, 
     return found
 
 
-def named(parameter: str) -> str:
-    """Return the name of the option that a parameter has, where it is not given another one."""
-    return f"--{parameter.strip('_').replace('_', '-')}"
-
-
 def given(group: object) -> dict[str, Any]:
     """Return the options of a group that were not left out."""
     return given_of(vars(group))
@@ -205,25 +141,27 @@ def memory_shown(document: Mapping[str, Any]) -> str:
     return said if document["phase"] == "infer" else f"{said} (optimizer {document['optimizer']})"
 
 
-def one_device(name: str) -> str:
-    """Return the name of a device; raises `InputError` for a list of several."""
-    if "," in name:
+def one_device(name: Any) -> Any:
+    """Return the name of a device, or a device; raises `InputError` for a list of several."""
+    if isinstance(name, str) and "," in name:
         raise InputError(f"--device {shorten(name)}: several devices go with predict --grid")
     return name
 
 
 def workload_of(
-    model: str,
-    batch: str | None,
-    dtype: str,
-    phase: str,
-    optimizer: str,
+    model: str | Path | Workload,
+    batch: str | int | None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
     allow_unknown: bool = False,
 ) -> Workload:
-    """Return the workload that the shared options name; raises `InputError`."""
+    """Return the workload that the shared options name, or that it is; raises `InputError`."""
     from steptime.build import make_workload, read_model
 
-    choice = read_model(model, allow_unknown, trusted=True)
+    if isinstance(model, Workload):
+        return model
+    choice = read_model(str(model), allow_unknown, trusted=True)
     return make_workload(choice, batch, dtype, phase, optimizer)
 
 
@@ -283,3 +221,8 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
 def price_of(text: str) -> Any:
     """Return the price that a `FILE.py:NAME` typed as a method defines, None for another text."""
     return run_file(text, "--method") if is_code(text) else None
+
+
+def unmodelled(names: Sequence[str]) -> list[str]:
+    """Return the line that says which layers of unknown type are not counted, where there are."""
+    return [f"note: layers of unknown type count nothing: {', '.join(names)}"] if names else []

@@ -8,8 +8,8 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from steptime.cli.command import note
 from steptime.core.errors import one_line
+from steptime.core.progress import note
 from steptime.core.units import duration, seconds
 from steptime.records.record import Record
 from steptime.records.row import exchange_name

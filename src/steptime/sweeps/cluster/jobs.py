@@ -1,13 +1,15 @@
-"""The command `status`: where the cells of a submitted sweep stand."""
+"""A submitted sweep: where its cells stand, what ends them, and records for the lost ones."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli.command import command, note
-from steptime.cli.options import argument
 from steptime.core.errors import InputError
+from steptime.core.progress import note
+from steptime.core.question import argument, question
 from steptime.core.table import Answer, Table, columns
+from steptime.records import store
 from steptime.sweeps.cluster import status as cluster
 from steptime.sweeps.cluster import submission
 
@@ -24,7 +26,7 @@ def check_submitted(folder: Path) -> None:
         raise InputError(f"{folder}: nothing was submitted from here (sweep --launcher slurm)")
 
 
-@command(tabular=True)
+@question()
 def status(folder: Where) -> Answer:
     """Show where the cells of a submitted sweep stand, and why."""
     check_submitted(folder)
@@ -58,3 +60,26 @@ def status(folder: Where) -> Answer:
 def differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column tells rows apart."""
     return len({str(row[name]) for row in rows}) > 1
+
+
+@question()
+def collect(folder: Where) -> Answer:
+    """Write a record of every cell whose job is over without one."""
+    check_submitted(folder)
+    with store.exclusive(folder):
+        written = cluster.collect(folder, note)
+    causes = Counter(record.cause for record in written)
+    why = ", ".join(f"{n} {cause}" for cause, n in causes.items())
+    return Answer(
+        {"out": str(folder), "written": len(written), "causes": dict(causes)},
+        notes=[f"{folder}: {len(written)} cells lost by their jobs" + (f": {why}" if why else "")],
+    )
+
+
+@question()
+def cancel(folder: Where) -> Answer:
+    """Cancel the jobs of a submitted sweep that wait or run."""
+    check_submitted(folder)
+    jobs = cluster.cancel(folder)
+    what = f"cancelled {', '.join(jobs)}" if jobs else "no job waits or runs"
+    return Answer({"out": str(folder), "cancelled": jobs}, notes=[f"{folder}: {what}"])

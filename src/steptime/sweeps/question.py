@@ -1,34 +1,34 @@
-"""The command `sweep`: what a folder lacks of an experiment file, here or by a scheduler."""
+"""A sweep: what a folder lacks of an experiment file, here or by a scheduler."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from steptime.cli import options
-from steptime.cli.command import UNSUCCESSFUL, command, note
-from steptime.cli.grid import written
-from steptime.cli.options import Text, argument, flag, option, optional, whole
-from steptime.cli.progress import reporter
-from steptime.cli.status import MOST_SHOWN, differs
 from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.progress import note
+from steptime.core.question import Text, argument, flag, option, optional, question, whole
 from steptime.core.ranges import MOST_VISITS, whole_number
-from steptime.core.table import Answer, Column, Table, columns, picked
+from steptime.core.table import UNSUCCESSFUL, Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option
+from steptime.questions import options
 from steptime.questions.grid import Place, place_of
+from steptime.questions.grid_table import written
 from steptime.questions.predict_folder import Predicted, predict_space
 from steptime.records.record import STATUSES
 from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell, cells_of
 from steptime.sweeps.cluster import submit
 from steptime.sweeps.cluster.estimate import preview
+from steptime.sweeps.cluster.jobs import MOST_SHOWN, differs
 from steptime.sweeps.cluster.resources import on_each_node
 from steptime.sweeps.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
 from steptime.sweeps.experiment import Experiment, read_experiment
+from steptime.sweeps.progress import reporter
 from steptime.sweeps.run import Means, SweepRequest, summary
 from steptime.sweeps.run import sweep as run_sweep
 
@@ -36,7 +36,7 @@ HERE = "local"
 Found = TypeVar("Found")
 
 
-@command()
+@question()
 def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,
@@ -194,7 +194,7 @@ def send(request: SweepRequest, scheduler: str) -> Answer:
         notes.append(f"! {document['unsent']} {wait}")
     if document["jobs"]:
         notes.append(f"jobs:  {', '.join(document['jobs'])}")
-        notes.append(f"next:  steptime status {document['out']}")
+        notes.append(f"next:  steptime sweep status {document['out']}")
     return Answer(document, notes=notes, code=UNSUCCESSFUL if document["unsent"] else 0)
 
 

@@ -1,0 +1,162 @@
+"""Whether a step fits a device, the largest batch that does, and the best."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.core.question import question
+from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
+from steptime.core.units import percent, seconds, size
+from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.step_model import StepModel
+from steptime.questions import options
+from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
+from steptime.questions.step_options import StepOptions
+
+_COLUMNS = columns(
+    "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",
+    "needed_bytes=memory", "what=",
+)  # fmt: skip
+BESIDE = ("blocks", "workspace", "context")  # what a device holds beside tensors
+
+
+@dataclass(frozen=True)
+class Fitting(Result):
+    """Whether a step fits a device: what it needs, and which batches would fit.
+
+    `fits` is None where the memory of the device is unknown, as `usable_bytes` is; `parts` are of
+    the `worst_moment`, `helps` what would save memory, `rows` a batch each.
+    """
+
+    model: str
+    device: str
+    method: str
+    phase: str
+    dtype: str
+    optimizer: str
+    batch: int
+    assumed: Mapping[str, str]
+    fits: bool | None
+    largest_batch: int | None
+    best_batch: int | None
+    memory_bytes: float | None
+    usable_bytes: float | None
+    peak_memory_bytes: int
+    needed_bytes: int
+    worst_moment: str
+    parts: Mapping[str, int]
+    helps: Sequence[Row]
+    weights_bytes: int
+    state_bytes: int
+    inputs_bytes: int
+    gradients_bytes: int
+    copies_bytes: int
+    activations_bytes: int
+    temporaries_bytes: int
+    other_bytes: int
+    blocks_bytes: int | None
+    workspace_bytes: int | None
+    context_bytes: int | None
+    rows: Sequence[Row]
+    notes: Sequence[str]
+
+    def tables(self) -> list[Table]:
+        """Return the answer as a table, and batches as another."""
+        needs, has = self.needed_bytes, self.memory_bytes
+        said = {True: "yes", False: "no", None: "unknown"}[self.fits]
+        largest, best = self.largest_batch, self.best_batch
+        step = next((row["step_s"] for row in self.rows if row["batch"] == best), None)
+        parts = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
+        over = "" if self.fits is not False else f", out of memory by {size(needs - (has or 0))}"
+        saving = [f"{row['change']} saves {size(row['saves_bytes'])}" for row in self.helps]
+        of = "" if has is None else f" of {size(has)}"
+        title = (
+            f"{self.model}, {self.phase}, {self.dtype}, {self.optimizer} "
+            f"on {self.device} ({self.method})"
+        )
+        short = [
+            *assumed_row(self.assumed),
+            ("fits", f"{said}: batch {self.batch} needs {size(needs)}{of}{over}"),
+            ("  most", self.worst_moment),
+            ("  that is", parts),
+            ("  what helps", "; ".join(saving)),
+            ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
+            ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
+        ]
+        marks = ((self.batch, "asked for"), (best, "best"), (largest, "largest"))
+        rows = []
+        for row in self.rows:
+            what = ", ".join(what for batch, what in marks if batch == row["batch"])
+            rows.append({**row, "what": what if row["fits"] else "does not fit"})
+        return [facts(title, "", short), Table(of_steps(_COLUMNS, rows), rows)]
+
+
+@question()
+def fit(
+    model: options.Model,
+    device: options.Device,
+    step: StepOptions,
+    batch: options.Batch = None,
+) -> Fitting:
+    """Say whether a network fits a device, and with which batch."""
+    asked = step.on(model, batch, device)
+    workload = asked.workload
+    has, own = asked.device.usable_bytes, workload.batch_per_replica
+    made = asked.predict()
+    notes = list(made.remarks)
+    if asked.device.kind == "gpu" and made.needs.context_bytes is None:
+        of = f"{asked.device.name} under {asked.stack.name}"
+        notes.append(f"memory is at least what is said: that of the driver of {of} is not known")
+    if has is None:
+        notes.append(f"the memory of {asked.device.name} is unknown, so every batch fits")
+        largest = None
+    else:
+        largest = largest_batch(lambda one: asked.needs(one).total_bytes, has)
+    best = None
+    tried = [] if largest == 0 else doubling(largest or own)
+    rows = [_row(asked, one) for one in sorted({own, *tried})]
+    if tried:
+        fitting = [row for row in rows if row["batch"] in tried]
+        best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
+        notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
+    worst = asked.worst_moment()
+    parts = dict(worst.parts)
+    for name in BESIDE:
+        parts[name] = getattr(made.needs, f"{name}_bytes") or 0
+    of_parts: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
+    return Fitting(
+        model=workload.label,
+        device=asked.device.name,
+        method=step.method,
+        **picked(workload, "phase dtype optimizer"),
+        batch=own,
+        assumed=assumed_of(asked),
+        fits=None if has is None else made.fits,
+        largest_batch=largest,
+        best_batch=best,
+        memory_bytes=has,
+        usable_bytes=has,
+        peak_memory_bytes=made.peak_memory_bytes,
+        needed_bytes=made.needs.total_bytes,
+        worst_moment=worst.name,
+        parts={name: value for name, value in parts.items() if value},
+        helps=helps(asked),
+        **of_parts,
+        other_bytes=0,
+        **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
+        rows=rows,
+        notes=notes,
+    )
+
+
+def _row(model: StepModel, batch: int) -> dict[str, Any]:
+    made = model.predict(batch)
+    step_s = made.times.step_s
+    return {
+        "batch": batch,
+        "fits": made.fits,
+        **picked(made.times, "step_s low_s high_s"),
+        "examples_per_s": batch / step_s if step_s else None,
+        "peak_memory_bytes": made.peak_memory_bytes,
+        "needed_bytes": made.needs.total_bytes,
+    }

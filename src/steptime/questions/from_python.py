@@ -1,0 +1,281 @@
+"""What Python asks with values where a command has texts: one step, and changed hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from steptime.core.graph import PASSES
+from steptime.core.printers import html
+from steptime.core.table import Table, columns, facts, frame, picked
+from steptime.core.units import interval, rate, seconds, shown
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.method import Method
+from steptime.prediction.power import run_energy, step_energy
+from steptime.prediction.records import record_method
+from steptime.prediction.step_model import StepModel
+from steptime.questions.options import memory_shown, workload_of
+
+if TYPE_CHECKING:
+    from steptime.core.workload import Workload
+    from steptime.questions.whatif import WhatIf
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """The times of an op of a network in one step, in seconds; `low` and `high` bound them."""
+
+    name: str
+    kind: str
+    step_s: float
+    forward_s: float
+    backward_s: float
+    update_s: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """How long a step takes: `step_s` seconds, between `low` and `high` (80 %), op by op in `ops`.
+
+    A bound is None where the method has none. `assumed` are what decides the time beside network
+    and device: stack, layout, TF32, host. `extrapolates` says that the device lies beyond what
+    the method was made from. `notes` are what a reader must know, a line each.
+    """
+
+    model: str
+    device: str
+    batch: int
+    dtype: str
+    method: str
+    step_s: float
+    low: float | None
+    high: float | None
+    forward_s: float
+    backward_s: float
+    update_s: float
+    peak_memory_bytes: int
+    fits: bool
+    extrapolates: bool
+    notes: tuple[str, ...]
+    ops: tuple[OpTime, ...] = field(repr=False)
+    assumed: Mapping[str, str]
+    of: StepModel = field(repr=False, compare=False)
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row for each op; needs pandas."""
+        return frame(map(asdict, self.ops))
+
+    def tables(self) -> list[Table]:
+        """Return the step, and its slowest ops."""
+        slowest = sorted(self.ops, key=lambda op: -op.step_s)[:_SHOWN]
+        ops = Table(columns("name=op", "kind", "step_s=step"), [asdict(op) for op in slowest])
+        return [totals(self.to_dict()), ops]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as `predict --json` prints them."""
+        return document_of(self.of)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(html, self.tables()))
+
+
+_SHOWN = 10  # ops in a notebook
+
+
+def predict(
+    model: str | Path | Workload,
+    device: str | Path | Device,
+    batch: int | None = None,
+    dtype: str = "float32",
+    phase: str = "train",
+    optimizer: str = "sgd",
+    method: str | Method = DEFAULT,
+    options: Mapping[str, object] | None = None,
+    tf32: Literal["auto", "on", "off"] = "auto",
+    channels_last: bool | None = None,
+    host: str | None = None,
+) -> StepTime:
+    """Return how long a step of a network takes on a device.
+
+    `model` is what the command line takes (`resnet50`, `fc:layers=4`, a file), `batch` its own
+    default if None; `options` are those of the method. Products of float32 run as `tf32` or not,
+    images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
+    is "fast", "slow", or that of a calibrated device. Raises `InputError` for what is not known.
+    """
+    workload = workload_of(model, batch, dtype, phase, optimizer)
+    given = dict(options or {})
+    given |= {} if tf32 == "auto" else {"tf32": tf32}
+    given |= {} if channels_last is None else {"channels_last": "yes" if channels_last else "no"}
+    given |= {} if host is None else {"host": host}
+    asked = StepModel(workload, device, method=method, options=given)
+    made = asked.predict()
+    times = made.times
+    ops = []
+    for row in times.rows:
+        told = row.told
+        ops.append(OpTime(low=told.pop("low_s"), high=told.pop("high_s"), **told))
+    return StepTime(
+        model=workload.label,
+        device=asked.device.name,
+        batch=workload.batch_per_replica,
+        dtype=workload.dtype,
+        method=asked.method.name,
+        low=times.low_s,
+        high=times.high_s,
+        **picked(times, "step_s forward_s backward_s update_s extrapolates"),
+        **picked(made, "peak_memory_bytes fits"),
+        notes=made.remarks,
+        ops=tuple(ops),
+        assumed=assumed_of(asked),
+        of=asked,
+    )
+
+
+def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict[str, Any]:
+    """Return what a step takes as one document, with the energy of a run of so many steps."""
+    workload, found, made = asked.workload, asked.device, asked.predict()
+    times = made.times
+    energy = step_energy(times, asked.seen, made.lowered.columns)
+    bounds = picked(energy, "at_most_j low_j high_j note").items()
+    document = {
+        "model": workload.label,
+        "device": found.name,
+        "device_note": found.note,
+        "device_unverified": list(found.unverified),
+        "method": asked.method.name,
+        "options": dict(record_method(asked).options),
+        "batch": workload.batch_per_replica,
+        "tokens": asked.graph().tokens,
+        **picked(workload, "phase dtype optimizer"),
+        **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
+        "assumed": assumed_of(asked),
+        "parameters": made.lowered.parameters,
+        "flop": round(made.flop),
+        "executed_flop": round(made.lowered.executed_flop),
+        "traffic_bytes": round(made.lowered.traffic_bytes),
+        "peak_memory_bytes": made.peak_memory_bytes,
+        "needed_bytes": made.needs.total_bytes,
+        **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
+        "usable_bytes": asked.device.usable_bytes,
+        **picked(energy, "utilisation energy_j"),
+        **{f"energy_{name}": value for name, value in bounds},
+        "run": None,
+        "status": made.status,
+        "note": "; ".join(made.remarks),
+        "unmodelled": list(asked.graph().unmodelled),
+    }
+    if steps:
+        joules = {"energy": energy.energy_j, "at_most": energy.at_most_j}
+        of_run = {name: run_energy(steps, each, *per_kwh) for name, each in joules.items()}
+        document["run"] = {"steps": steps, "run_s": steps * times.step_s, **of_run}
+    ops = []
+    for row in times.rows:
+        parts = {"forward": row.forward, "backward": row.backward}
+        ceilings = {
+            f"{part}_{name}": value
+            for part, time in parts.items()
+            for name, value in picked(time, "compute_s memory_s").items()
+        }
+        flop = round(made.counted[row.row.name]["forward"])
+        ops.append(row.told | ceilings | {"parameters": row.row.parameters, "flop": flop})
+    return {**document, "ops": ops}
+
+
+def totals(document: dict[str, Any], device: Device | None = None) -> Table:
+    """Return a document for people, and where a device's numbers come from."""
+    step = document["step_s"]
+    waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
+    rows: list[tuple[str, Any]] = [
+        *assumed_row(document["assumed"]),
+        ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
+        *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
+        ("speed", _speed(document)),
+        ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
+        ("peak memory", memory_shown(document)),
+        ("energy", _energy(document)),
+        *_run_rows(document["run"]),
+    ]
+    if device is not None:
+        told = (" ".join(text.split()) for text in (device.source, device.note) if text)
+        rows += [("device data", text) for text in told]
+    fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
+    return facts(title(document) + fits, "one step", rows)
+
+
+def title(document: dict[str, Any]) -> str:
+    """Return what was predicted, in a line."""
+    return (
+        f"{document['model']}, batch {document['batch']}, {document['phase']}, "
+        f"{document['dtype']} on {document['device']} ({document['method']})"
+    )
+
+
+def _speed(document: dict[str, Any]) -> str | None:
+    """Return examples a second, of a language model tokens and their length too."""
+    step, batch, tokens = (document[key] for key in ("step_s", "batch", "tokens"))
+    if not step:
+        return None
+    said = shown("examples_per_s", batch / step)
+    if tokens is None:
+        return said
+    return f"{said}, {rate(tokens / step)} tokens/s ({tokens // batch:,} tokens each)"
+
+
+def _step(document: dict[str, Any]) -> str:
+    """Return the seconds of a step with their interval, or of what they are the bound."""
+    return interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
+
+
+def _energy(document: dict[str, Any]) -> str:
+    energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
+    said = "unknown"
+    if energy is not None:
+        ends = (document[f"energy_{end}_j"] for end in ("low", "high"))
+        said = interval("energy_j", energy, *ends)
+    elif most is not None:
+        said = f"at most {shown('energy_j', most)}"
+    return f"{said} ({note})" if note else said
+
+
+def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    if run is None:
+        return []
+    rows: list[tuple[str, Any]] = [(f"{run['steps']:,} steps", shown("h", run["run_s"] / 3600))]
+    found = run["energy"] or run["at_most"]
+    if found is None:
+        return [*rows, ("  energy", "unknown")]
+    most = "" if run["energy"] else "at most "
+    for name, key in (("energy", "kwh"), ("cost of it", "cost"), ("CO2", "co2_g")):
+        if found[key] is not None:
+            rows.append((f"  {name}", most + shown(key, found[key])))
+    return rows
+
+
+def whatif(
+    device: str | Path | Device,
+    changes: Mapping[str, str | float],
+    models: Iterable[str | Path | Workload],
+    batch: int | None = None,
+    dtype: str | None = None,
+) -> WhatIf:
+    """Return what changes of a device (`{"peak": "x2", "memory_GB": 32}`) do to networks.
+
+    Without a `dtype` it is float32, or what a device without its peak is fastest in. Raises
+    `InputError` for what is not known.
+    """
+    from steptime.questions.changes import read_changes
+    from steptime.questions.networks import dtype_for
+    from steptime.questions.whatif import cases, what_if
+
+    found = catalog.device(device)
+    kind = dtype_for(found, dtype)
+    asked = [workload_of(model, batch, kind, "train", "sgd") for model in models]
+    read = read_changes(f"{key}={value}" for key, value in changes.items())
+    return what_if(cases(asked, found, DEFAULT), [axis[0] for axis in read])

@@ -1,0 +1,33 @@
+"""The file of a module of torch, which every question takes as its network."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from steptime.hardware import catalog
+
+
+def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str:
+    """Return the `.pt2` file that a `torch.nn.Module` is exported to, which is a MODEL.
+
+    `inputs` are what the module is given, tensors or `(shape, type)`: a list, or a mapping by the
+    names of `forward`. Their first size is the batch, which is left open where that works. Nothing
+    is computed. Without `path` it lies in the user's folder of networks, under the class's name and
+    what tells it from others. Raises `InputError`.
+    """
+    from steptime.build import read_model
+    from steptime.core import registry
+
+    room = "steptime.measure.backends.native"
+    name, folder = f"{type(module).__name__}.pt2", catalog.user_folder("networks")
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / name if path is None else Path(path)
+    specs = registry.load(f"{room}.module:specs_of")(inputs)
+    why = registry.load(f"{room}.export:export")(module, specs, target, {})
+    if why:
+        warnings.warn(f"{name}: its batch is fixed: {why}", stacklevel=2)
+    if path is None:
+        own = folder / read_model(str(target)).sha256
+        own.mkdir(exist_ok=True)
+        target = target.replace(own / name)
+    return str(target)

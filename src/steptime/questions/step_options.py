@@ -1,0 +1,32 @@
+"""The options that several predictions share, and the step that they name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.core.workload import Workload
+from steptime.prediction import DEFAULT
+from steptime.prediction.step_model import StepModel
+from steptime.questions import options
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The options that say which step of a network it is, and how it is predicted."""
+
+    phase: options.Phase = "train"
+    dtype: options.Dtype = "float32"
+    optimizer: options.Optimizer = "sgd"
+    method: options.Method = DEFAULT
+    option_: options.Settings = None
+    allow_unknown: options.AllowUnknown = False
+
+    def workload(self, model: str | Workload, batch: str | int | None) -> Workload:
+        """Return the workload of a network; raises `InputError`."""
+        return options.workload_of(
+            model, batch, self.dtype, self.phase, self.optimizer, self.allow_unknown
+        )
+
+    def on(self, model: str | Workload, batch: str | int | None, device: Any) -> StepModel:
+        """Return the step of a network on one device; raises `InputError`."""
+        workload, given = self.workload(model, batch), options.pairs(self.option_, "option")
+        return StepModel(workload, options.one_device(device), method=self.method, options=given)
