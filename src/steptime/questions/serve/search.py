@@ -86,6 +86,11 @@ class ServerSearch:
     runs: int = 0
 
     @cached_property
+    def placed(self) -> list[Site]:
+        """The sites with their devices, read once; raises `InputError` for an unknown one."""
+        return [site._replace(device=catalog.device(site.device)) for site in self.sites]
+
+    @cached_property
     def demand(self) -> Demand:
         """What is asked of the servers; raises `InputError` without arrivals and a target.
 
@@ -124,7 +129,6 @@ class ServerSearch:
     def kinds(self, site: Site) -> list[Kind]:
         """Return the servers of a site in which a request fits, of every split that can be."""
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
-        site = site._replace(device=catalog.device(site.device))  # read once
         base = replace(self.service, site=site, input=inputs, output=outputs)
         tensors = [2**k for k in range(site.per_node.bit_length())]
         mixed = shape_of(base.model, trusted=base.trusted).experts

@@ -136,7 +136,7 @@ def searched(search: ServerSearch) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     front: list[dict[str, Any]] = []
     notes: list[str] = []
-    for site in search.sites:
+    for site in search.placed:
         kinds = search.kinds(site)
         both = [*search.together(kinds), *search.apart(kinds)]
         rows += [_row(search, one) for one in both]
