@@ -24,7 +24,7 @@ from steptime.questions.from_python import predict as predict
 from steptime.questions.from_python import whatif as whatif
 from steptime.questions.module_file import from_module as from_module
 from steptime.questions.plan.best import plan as plan
-from steptime.questions.serve.answer import serve as serve
+from steptime.questions.serve.targets import serve as serve
 from steptime.questions.why import Diagnosis
 from steptime.reports.answered import analyse as analyse
 

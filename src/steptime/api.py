@@ -31,7 +31,7 @@ QUESTIONS = {
     "scale": QuestionRow("Predict", "steptime.cli.scale:scale"),
     "plan": QuestionRow("Predict", "steptime.cli.plan:plan", "steptime.questions.plan.best:plan"),
     "serve": QuestionRow(
-        "Predict", "steptime.cli.serve:serve", "steptime.questions.serve.answer:serve"
+        "Predict", "steptime.cli.serve:serve", "steptime.questions.serve.targets:serve"
     ),
     "count": QuestionRow("Explain", "steptime.cli.count:count"),
     "why": QuestionRow("Explain", "steptime.cli.why:why"),

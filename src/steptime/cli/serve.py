@@ -1,21 +1,40 @@
 """The command `serve`: a language model that answers."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from steptime.core.question import File, Text, optional, question, whole
+from steptime.cli.picture import picture
+from steptime.core.question import File, Text, option, optional, question, whole
+from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
 from steptime.prediction import DEFAULT
 from steptime.questions import options
+from steptime.questions.grid_table import names
 from steptime.questions.plan.answer import held
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
+from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
+from steptime.questions.serve.targets import searched, split_of, targets_of
+from steptime.reports.charts.files import save
 
 PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
     "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
 }  # fmt: skip
+
+
+SERVERS = columns(
+    "device", "devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=first token, 90 % in",
+    "tpot_s[tpot_s_0,tpot_s_1]=each token, 90 % in",
+    "cost=a million tokens", "bounded_by=bounded by",
+)  # fmt: skip
+ROW = ("device", "devices", "bounded_by")
+SPEEDS = ("tokens_per_s_per_user", "tokens_per_s_per_device")
+Devices = Annotated[
+    str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")
+]
+SHOWN = 40  # points of the front that people see
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,9 @@ class ServeOptions:
     )
     kv: Text = optional("NAME", "How keys and values are kept: float8 or int8.")
     prices: options.Prices = None
+    prefix: float | None = optional(
+        "W", "Share of each prompt that the cache has already, such as 0.3.", parser=share
+    )
     stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025.")
     method: options.Method = DEFAULT
 
@@ -54,34 +76,114 @@ class LoadOptions:
     max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256.")
     prefill_replicas: Text = optional("N", "So many more replicas read prompts; the others decode.")
     prefill_tensor: Text = optional("T", "Of these. Default: --tensor.")
+    prefill_data: Text = optional("N", "Of these. Default: --data.")
+    prefill_expert: Text = optional("E", "Of these. Default: --expert.")
     draft: Text = optional("MODEL", "It guesses tokens, which the model verifies.")
     speculate: Text = optional("Q", "Tokens that it guesses for a step.")
     accept: Text = optional("W", "Chance of each to be right, such as 0.7.")
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of a search for servers that hold targets."""
+
+    ttft: Text = optional("S", "Search: 90 % of first tokens within so many seconds.")
+    tpot: Text = optional("S", "Search: 90 % with so many seconds a token after it.")
+    max_devices: int | None = whole(
+        "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
+    )
+    out: File = picture("Search: draw tokens/s of a device over those of a user")
+
+
 @question(long="pricing the layers of the network")
 def serve(
     model: options.Model,
-    device: options.Device,
+    device: Devices,
     how: ServeOptions,
     nodes: options.NodeOptions,
     load: LoadOptions,
+    search: SearchOptions,
     option_: options.Settings = None,
 ) -> Answer:
     """Predict a language model that answers prompts.
 
-    Time to the first token and per token, tokens a second, memory, cost.
+    Time to the first token and per token, tokens a second, memory, cost; or the servers that hold
+    targets.
     """
     if load.requests is not None:
         said = {"--input": how.input, "--output": how.output}
         options.refuse(said, "--requests says it: leave out {}")
-    (site,) = nodes.sites([device])
-    told = answered(Service(
-        model, site, **options.given(how), demand=Demand.of(vars(load)),
+    goals, every = options.given(search), nodes.sites(names(device, "--device"))
+    clash = {"--ttft-target": load.ttft_target, "--tpot-target": load.tpot_target}
+    if goals or len(every) > 1:
+        options.refuse(clash, "a search has --ttft and --tpot: leave out {}")
+    service = Service(
+        model, every[0], **options.given(how),
+        demand=Demand.of(vars(load) | targets_of(goals)),
         options=options.pairs(option_, "option"), trusted=True,
-    ))  # fmt: skip
+    )  # fmt: skip
+    if goals or len(every) > 1:
+        told = searched(ServerSearch(service, every, search.max_devices or MOST_DEVICES))
+        notes = [f"note: {said}" for said in told["notes"]]
+        if search.out is not None:
+            from steptime.reports.charts.serving import front
+
+            save(front(told), search.out)
+            notes.append(f"picture: {search.out}")
+        return Answer(told, [servers(told), fronts(told)], notes)
+    told = answered(service)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
     return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
+
+
+def servers(told: dict[str, Any]) -> Table:
+    """Return the best servers of each device, together and apart."""
+    first: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in told["rows"]:
+        first.setdefault((row["device"], row["arrangement"]), row)
+    rows = [
+        {
+            **{name: row[name] for name in ROW},
+            "servers": split_of(row),
+            **{key: (row[key] or {}).get("p90") for key in row["bounds"]},
+            **{
+                f"{key}_{end}": s
+                for key, both in row["bounds"].items()
+                for end, s in enumerate(both)
+            },
+            "cost": _paid(row["cost"]),
+        }
+        for row in first.values()
+    ]
+    title = f"{told['model']}, {told['requests_per_s']:,.4g} requests/s: {told['answer']}"
+    more = len(told["rows"]) - len(rows)
+    below = [
+        f"the best of {told['candidates']:,} services of at most {told['max_devices']} devices, "
+        f"{told['runs']:,} of them run" + (f"; --json has {more} more rows" if more > 0 else ""),
+        *([f"one answer of the first: {told['best']['command']}"] if rows else []),
+    ]
+    return Table(SERVERS, rows, "\n".join([*told["missing"], title]), below)
+
+
+def _paid(cost: dict[str, Any] | None) -> str:
+    """Return what a million tokens cost, by which offer and of which date."""
+    if cost is None:
+        return "no price is known"
+    by = f"{cost['offer']}, {cost['date']}"
+    return f"{cost['million_tokens']:,.2f} {cost['currency']} ({by})"
+
+
+def fronts(told: dict[str, Any]) -> Table:
+    """Return the front: more tokens a second of a device or of a user, not both."""
+    heads = columns(
+        "device", "servers", "concurrency=users", "tokens_per_s_per_user=tokens/s a user",
+        "tokens_per_s_per_device=tokens/s a device", "ttft_s=first token",
+    )  # fmt: skip
+    rows = [
+        row | {"servers": split_of(row)} | {name: round(row[name], 1) for name in SPEEDS}
+        for row in sorted(told["front"], key=lambda one: one["device"])
+    ]
+    return Table(heads, rows, "tokens a second of a device over those of a user", most=SHOWN)
 
 
 def _split(told: dict[str, Any]) -> str:

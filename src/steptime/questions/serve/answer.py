@@ -1,6 +1,6 @@
 """What serving a language model takes, as rows of named quantities that commands print."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -8,32 +8,40 @@ from typing import Any
 
 from steptime.core.errors import InputError, unknown
 from steptime.core.table import picked
+from steptime.core.units import seconds
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
-from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.power import drawn_of
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
+from steptime.prediction.training import LOW_BYTES
 from steptime.questions.plan.answer import cost_of, fitted_notes, offer_of
 from steptime.questions.plan.faults import Asked, checked
-from steptime.questions.plan.request import ALIASES, Site, cluster_of, planner_of, shape_of
+from steptime.questions.plan.request import (
+    ALIASES,
+    Site,
+    cluster_of,
+    own_link,
+    planner_of,
+    shape_of,
+)
 from steptime.questions.serve.kernels import FORMATS
-from steptime.questions.serve.load import Demand, pool_of, under_load
+from steptime.questions.serve.load import PREFILL, Demand, pool_of, under_load
 from steptime.questions.serve.phases import Phases, Spent
-from steptime.questions.serve.queueing import Load
+from steptime.questions.serve.queueing import Load, at_once, cached_of
 
 BLOCK = 16  # tokens of a page of the cache
 STACK = "vllm-2025"  # where nobody says
-_NOT_SAID = ("model", "site", "demand", "trusted")  # by options
+HOST_BOUND = 0.25  # of a step: waiting for the host that is more is said
 
 
 @dataclass(frozen=True)
 class Service:
     """What a user asks of serving: the network, where it runs, how it is split, what comes in.
 
-    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made. A
-    `trusted` model may be code.
+    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made. Of each
+    prompt the share `prefix` lies in the cache already. A `trusted` model may be code.
     """
 
     model: str
@@ -54,6 +62,7 @@ class Service:
     options: Mapping[str, str] = field(default_factory=dict)
     prices: Path | None = None
     demand: Demand | None = None
+    prefix: float = 0.0
     trusted: bool = False
 
     @property
@@ -86,18 +95,40 @@ class Service:
             ranks = -(-self.data // self.expert) * self.expert
             said = f"serve: --expert {self.expert} does not divide --data {self.data}"
             raise InputError(f"{said}, the ranks that share out experts; nearest: --data {ranks}")
+        if not 0 <= self.prefix <= 1:
+            raise InputError(f"serve: --prefix is a share from 0 to 1, not {self.prefix:g}")
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
         plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
         method, options = cost_model(self.method), dict(self.options)
         if "stack" in method.options:
             options = {"stack": STACK if self.stack is None else self.stack, **options}
-        cluster = cluster_of(self.site, self.devices)
-        planner = planner_of(shape, cluster, self.dtype, method, options, use="serving")
+        cluster, alone = cluster_of(self.site, self.devices), self.weights_alone
+        dtype = None if alone else self.dtype
+        planner = planner_of(shape, cluster, dtype, method, options, use="serving")
         if not catalog.stack(said := planner.method.settings.stack).serving:
             other = f"nearest: --stack {STACK}"
             raise InputError(f"serve: stack {said} has no constants of serving; {other}")
         weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
-        return Phases(planner, plan, weights, kv)
+        return Phases(planner, plan, weights or alone, kv)
+
+    @property
+    def cached(self) -> int:
+        """Tokens of a prompt that the cache has already."""
+        return cached_of(self.input, self.prefix)
+
+    @property
+    def weights_alone(self) -> str:
+        """The type of 8 or 4 bit that the device has no arithmetic of, "" for one that it has.
+
+        Weights are kept so, and products have 16 bit.
+        """
+        word = ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
+        known = catalog.device(self.site.device).peak_flop_per_s
+        return word if word in LOW_BYTES and word not in known else ""
+
+    def read(self, phases: Phases, sequences: int) -> Spent:
+        """Return what it takes to read so many prompts, but for what the cache has of them."""
+        return phases.prefill(sequences, self.input - self.cached, self.cached)
 
 
 def format_of(word: str | None, option: str) -> str:
@@ -165,7 +196,7 @@ def answered(asked: Service) -> dict[str, Any]:
         whole = {name: max(1, round(load[name])) for name in ("batch", "input", "output")}
         asked = replace(asked, **whole)
     planner, batch = phases.planner, asked.batch
-    first = phases.prefill(batch if load is None else 1, asked.input)
+    first = asked.read(phases, batch if load is None else 1)
     each = phases.decode(batch, asked.input + asked.output / 2)
     within = times_of(asked, phases, load)
     times = {name: time.value for name, time in within.items()}
@@ -199,15 +230,29 @@ def answered(asked: Service) -> dict[str, Any]:
             "decode": each.parts,
             "beside_predict": phases.beside_predict(asked.input) if alone else None,
         },
-        "energy": _energy(asked, phases, phases.prefill(batch, asked.input), each),
+        "energy": _energy(asked, phases, asked.read(phases, batch), each),
         "fits": fits,
         "usable_bytes": planner.device.usable_bytes,
         "memory": memory,
         "cost": cost_of(offer_of(planner, asked.prices), devices, "million_tokens", 1e6 / rate),
-        "notes": fitted_notes(planner),
+        "notes": [*fitted_notes(planner), *_notes(asked, phases, each)],
         "nearest_that_fits": None if fits else nearest(asked),
         "load": load,
     }
+
+
+def _notes(asked: Service, phases: Phases, each: Spent) -> list[str]:
+    """Return what of a service is otherwise than it was asked, and what bounds its decoding."""
+    name, low = phases.planner.device.name, asked.weights_alone
+    said = [f"{name} has no arithmetic of {low}: weights alone are kept so"] if low else []
+    if each.host_s > HOST_BOUND * each.seconds and not phases.planner.flag("graphs"):
+        stack = phases.planner.method.settings.stack
+        took = f"{seconds(each.host_s)} of {seconds(each.seconds)} a token"
+        said.append(
+            f"decoding is bound by the host: {stack} issues op by op, and {took} is waiting "
+            f"for it; nearest that replays graphs: --stack {STACK}"
+        )
+    return said
 
 
 def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> dict[str, Interval]:
@@ -217,7 +262,7 @@ def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> 
     """
     tpot_s = phases.decode(asked.batch, asked.input + asked.output / 2).seconds
     if load is None:
-        ttft_s = phases.prefill(asked.batch, asked.input).seconds + phases.constant("prompt_s")
+        ttft_s = asked.read(phases, asked.batch).seconds + phases.constant("prompt_s")
     else:
         spread = load["ttft_s"], load["tpot_s"] or {"mean": tpot_s}
         ttft_s, tpot_s = (one["mean"] for one in spread)
@@ -235,32 +280,40 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
         near = nearest(replace(asked, batch=1)) or {"change": "none"}
         raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
     draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
-    pools = [pool_of(phases, demand, load, asked.replicas, draft)]
-    devices, joins, token_bytes = asked.devices * asked.replicas, None, 0.0
+    pools = [pool_of(phases, demand, load, asked.replicas, draft, asked.prefix)]
+    devices = asked.devices * asked.replicas
+    sent_s: Callable[[int], float] = at_once
     if demand.prefill_replicas:
-        link = asked.site.link or asked.site.inside
-        if link is None:
-            raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
-        other = replace(asked, tensor=demand.prefill_tensor or asked.tensor)
-        first = other.phases()
-        pools.insert(0, pool_of(first, demand, load, demand.prefill_replicas))
-        devices += other.devices * demand.prefill_replicas
-        joins = first.planner.method.joins(catalog.link(link))
-        token_bytes = first.kv_token_bytes
-
-    def sent_s(tokens: int) -> float:
-        return joins.message_s(tokens * token_bytes) if joins else 0.0
-
+        split = {name: getattr(demand, word) for word, name in PREFILL.items()}
+        other = replace(asked, **{name: n for name, n in split.items() if n})
+        first, many = other.phases(), demand.prefill_replicas
+        pools.insert(0, pool_of(first, demand, load, many, prefix=asked.prefix))
+        devices += other.devices * many
+        sent_s = sent_by(first, asked.site)
     told = under_load(demand, load, pools, phases.constant("prompt_s"), sent_s)
     return told | {"devices": devices}
+
+
+def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
+    """Return what gives the seconds that the cache of so many tokens is under way to a server.
+
+    Where nobody says a link it is that which the device's file names for a node; raises
+    `InputError` without one.
+    """
+    name = site.link or site.inside
+    link = own_link(phases.planner.device) if name is None else catalog.link(name)
+    if link is None:
+        raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
+    joins = phases.planner.method.joins(link)
+    return lambda tokens: joins.message_s(tokens * phases.kv_token_bytes)
 
 
 def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:
     """Return the joules of a token, of all devices, and watts of one; None where not known."""
     whole, took_s = 0.0, 0.0
     for spent, times in ((first, 1), (each, asked.output - 1)):
-        seconds = (spent.seconds,) * 3
-        drawn = drawn_of(spent.joules / asked.pipeline, seconds, phases.device)
+        of_step = (spent.seconds,) * 3
+        drawn = drawn_of(spent.joules / asked.pipeline, of_step, phases.device)
         if drawn is None:
             return None
         whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
@@ -289,33 +342,3 @@ def nearest(asked: Service) -> dict[str, Any] | None:
         if not memory["over_bytes"]:
             return {"change": f"--{name} {value}", "total_bytes": memory["total_bytes"]}
     return None
-
-
-def serve(
-    model: str | Path,
-    device: str | Path | Device,
-    batch: int = 1,
-    input: int = 1024,  # noqa: A002  # the option's name
-    output: int = 128,
-    *,
-    per_node: int = 8,
-    inside: str | None = None,
-    link: str | None = None,
-    links_per_node: int | None = None,
-    **how: Any,
-) -> dict[str, Any]:
-    """Return what serving a language model takes: the JSON of `steptime serve`.
-
-    `batch` prompts of `input` tokens come at once, `output` tokens are made of each. `how` are
-    options of the command by name: `tensor=8, dtype="float8", kv="float8", stack="vllm-2025"`,
-    or under load `rate=8, ttft_target=0.2`. Raises `InputError` for what is not known or
-    cannot be.
-    """
-    site = Site(device, per_node, inside, link, links_per_node)
-    known = [name for name in vars(Service("", site)) if name not in _NOT_SAID]
-    under = {name: how.pop(name) for name in vars(Demand()) if name in how}
-    for name in how:
-        if name not in known:
-            raise unknown("option", name, [*known, *vars(Demand())], "serve")
-    how["demand"] = Demand.of(under)
-    return answered(Service(str(model), site, batch, input, output, trusted=True, **how))

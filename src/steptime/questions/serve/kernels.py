@@ -9,7 +9,6 @@ from steptime.core.graph import Graph
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
 from steptime.prediction.kernel import Kernel
-from steptime.prediction.lower import stack_of
 from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.questions.plan.planner import Planner
 
@@ -57,11 +56,10 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
     how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
     how |= {"window": head.window} if head.window and tokens > 1 else {}
     y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
-    settings = planner.method.settings
     cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
     saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
-    first, *rest = planner.method.lower(b.graph(y), planner.in_memory, settings).kernels
-    runs, flop = stack_of(settings).kinds.get("attention", PLAIN), first.flop
+    first, *rest = planner.step.of(b.graph(y), sequences).lowered().kernels
+    runs, flop = planner.stack.kinds.get("attention", PLAIN), first.flop
     if tokens > 1 and not (head.window and runs.skips_window):
         skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
         flop *= (1 - skips * tokens / keys) / (1 - skips)

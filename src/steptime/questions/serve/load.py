@@ -17,7 +17,7 @@ from steptime.core.table_files import table_rows
 from steptime.core.toml_files import shown
 from steptime.questions.serve.pace import Paced
 from steptime.questions.serve.phases import Phases
-from steptime.questions.serve.queueing import Load, Pool, simulate
+from steptime.questions.serve.queueing import Load, Pool, at_once, cached_of, simulate
 
 ATTAINED = 0.9  # of requests in time, at a rate that a service stands (Zhong et al., OSDI 2024)
 EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of what is between
@@ -30,39 +30,48 @@ SOME = 32  # lengths of prompts that are priced each
 
 
 def pool_of(
-    phases: Phases, demand: Demand, load: Load, replicas: int, draft: Phases | None = None
+    phases: Phases,
+    demand: Demand,
+    load: Load,
+    replicas: int,
+    draft: Phases | None = None,
+    prefix: float = 0.0,
 ) -> Pool:
-    """Return the servers that phases make, by the rules of their software."""
+    """Return the servers that phases make, by the rules of their software.
+
+    Of each prompt the share `prefix` lies in the cache already.
+    """
     if replicas > MOST_SERVERS:
         raise InputError(f"serve: {replicas:,} replicas under load, at most {MOST_SERVERS:,}")
     room, each, lengths = phases.room_bytes, phases.kv_token_bytes, set(load.inputs)
     if draft is not None:
         room, each = room - draft.weight_bytes, each + draft.kv_token_bytes
+    lengths |= {tokens - cached_of(tokens, prefix) for tokens in lengths}
     exact = [*lengths] if len(lengths) <= SOME else []
     pace = Paced(phases, exact, draft, demand.speculate, demand.accept)
     most = demand.max_batch or -(-load.concurrency // replicas) or MOST
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
-    rules = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
-    return Pool(pace, most, blocks, replicas, 16, budget, *rules)
+    mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
+    return Pool(pace, most, blocks, replicas, 16, budget, mixes, ahead, reserves, prefix)
 
 
 def under_load(
     demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
-    sent_s: Callable[[int], float] = lambda tokens: 0.0,
+    sent_s: Callable[[int], float] = at_once,
 ) -> dict[str, Any]:  # fmt: skip
     """Return times and rates of requests; with targets the highest rate that meets them.
 
     A request takes `prompt_s` beside the servers until its first token, in which they work on.
     """
-    told = _summary(demand, load, pools, prompt_s, sent_s)
+    told = summary(demand, load, pools, prompt_s, sent_s)
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
     low, high, rate = 0.0, inf, told["requests_per_s"]
     inputs, outputs = load.inputs[:TRIED], load.outputs[:TRIED]
     for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
         other = Load(inputs, outputs, [time * base / rate for time in times[:TRIED]])
-        found = _summary(demand, other, pools, prompt_s, sent_s)
+        found = summary(demand, other, pools, prompt_s, sent_s)
         stands = found["in_time"] >= ATTAINED and not found["grows"]
         low, high = (rate, high) if stands else (low, rate)
         rate = 2 * rate if high == inf else (low + high) / 2
@@ -70,9 +79,9 @@ def under_load(
     return told
 
 
-def _summary(
-    demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float,
-    sent_s: Callable[[int], float],
+def summary(
+    demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
+    sent_s: Callable[[int], float] = at_once,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a run says of its requests; of open arrivals without filling and draining."""
     run, count = simulate(load, pools, sent_s), len(load.inputs)
@@ -133,9 +142,10 @@ COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of 
     ("arrival_s", "input_tokens", "output_tokens"): 1.0,
     ("timestamp", "input_length", "output_length"): 1e-3,  # Mooncake (Qin et al., FAST 2025)
 }
+PREFILL = {f"prefill_{name}": name for name in ("tensor", "data", "expert")}
 READ: dict[str, Callable[[Any, str], Any]] = {  # options that are no whole numbers from 1
     **dict.fromkeys(("rate", "ttft_target", "tpot_target"), amount),
-    "accept": share,
+    "accept": lambda value, where: share(str(value), where),
     "seed": lambda value, where: whole_number(value, where, 0),
     "requests": lambda value, _: Path(value),
     "draft": lambda value, _: str(value),
@@ -147,8 +157,9 @@ class Demand:
     """What a service is asked, in how many seconds, and how it is run for that.
 
     Requests come `concurrency` at once (the next as one ends), at a `rate` a second by chance, or
-    as a file tells. `prefill_replicas` read prompts and send the cache to the others. A `draft`
-    network guesses `speculate` tokens a step, each right with the chance `accept`.
+    as a file tells. `prefill_replicas` read prompts and send the cache to the others, split as
+    `prefill_tensor`, `prefill_data` and `prefill_expert` say where they are split otherwise. A
+    `draft` network guesses `speculate` tokens a step, each right with the chance `accept`.
     """
 
     concurrency: int = 0
@@ -161,6 +172,8 @@ class Demand:
     max_batch: int = 0
     prefill_replicas: int = 0
     prefill_tensor: int = 0
+    prefill_data: int = 0
+    prefill_expert: int = 0
     draft: str = ""
     speculate: int = 0
     accept: float = 0.0
@@ -181,8 +194,9 @@ class Demand:
         by_chance = found.rate or min(found.ttft_target, found.tpot_target) < inf
         if found.seed and (found.requests or not by_chance):
             raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
-        if found.prefill_tensor and not found.prefill_replicas:
-            raise InputError("serve: --prefill-tensor goes with --prefill-replicas")
+        split = [name for name in PREFILL if getattr(found, name)]
+        if split and not found.prefill_replicas:
+            raise InputError(f"serve: --{split[0].replace('_', '-')} goes with --prefill-replicas")
         return found if texts else None
 
     def load(self, inputs: int, outputs: int) -> Load:

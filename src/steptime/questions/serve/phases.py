@@ -217,8 +217,9 @@ class Phases:
         return self._parts[rows]
 
     def _lowered(self, rows: int) -> tuple[Graph, Sequence[Kernel]]:
-        graph, method = self._graph(rows), self.planner.method
-        return graph, method.lower(graph, self.planner.in_memory, method.settings).kernels
+        """Return a rank's graph of a step of so many tokens, and its kernels."""
+        graph = self._graph(rows)
+        return graph, self.planner.step.of(graph, rows).lowered().kernels
 
     def _graph(self, rows: int) -> Graph:
         """Return a rank's graph for so many tokens, as if of one sequence."""

@@ -35,6 +35,7 @@ class Pool(NamedTuple):
     mixed: bool = True  # prompts beside decoding, in one step
     ahead: bool = False  # a step is chosen as the one before it begins
     reserves: bool = False  # a request has blocks for all its tokens from the begin on
+    prefix: float = 0.0  # of each prompt, what the cache has already
 
     def held(self, tokens: int) -> int:
         """Return the blocks that so many tokens take."""
@@ -226,10 +227,20 @@ class Server:
                 self.ready.remove(request)
                 self._decode(request, 1)
             else:
-                self.partial[request] = 0
-                found.append((request, min(length, left), 0))
+                done = self.partial[request] = cached_of(self.inputs[request], pool.prefix)
+                found.append((request, min(length - done, left), done))
                 left -= found[-1][1]
         return found
+
+
+def at_once(_tokens: int) -> float:
+    """Return the seconds until a cache is there that is sent nowhere."""
+    return 0.0
+
+
+def cached_of(tokens: int, share: float) -> int:
+    """Return how many tokens of a prompt the cache has already: all but one at most."""
+    return min(tokens - 1, int(share * tokens))
 
 
 def _sum(first: float, slope: float, count: int) -> float:
@@ -238,7 +249,7 @@ def _sum(first: float, slope: float, count: int) -> float:
 
 
 def simulate(
-    load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = lambda tokens: 0.0
+    load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
 ) -> QueueRun:
     """Run all requests through one pool of servers, or through one of prompts and one of decoding.
 
