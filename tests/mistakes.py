@@ -235,6 +235,14 @@ _PLAN = [
     ("--option stack=tourch", "unknown stack 'tourch'"),
     ("--stack megatron-2205", "unknown stack 'megatron-2205'; did you mean 'megatron-2025'?"),
 ]
+_TUNE = [  # what predict, fit and choose share
+    ("--lora r=0", "--lora r: must be at least 1, not 0"),
+    ("--lora rank=8", "--lora: unknown key 'rank'"),
+    ("--lora 8 --weights nf5", "unknown weights 'nf5'; did you mean 'nf4'?"),
+    ("--weights nf4", "--weights nf4: of frozen weights, with --lora or --train"),
+    ("--train lm_haed", "--train 'lm_haed': no weight is named so"),
+    ("--lora 8 --phase infer", "--lora is of a training: --phase train"),
+]
 _CHOOSE = [
     ("--devices T4,,V100", "--devices: 'T4,,V100' has an empty name"),
     ("--devices V10", "unknown device 'V10'; did you mean 'V100'?"),
@@ -623,9 +631,13 @@ LINES = [
     *((f"predict {words}", message) for words, message in _IN),
     *((f"fit fc {words}", message) for words, message in _DEVICE),
     *((f"fit fc --device T4 {words}", message) for words, message in (*_STEP, *_FIT)),
+    *((f"predict fc --device T4 {words}", message) for words, message in _TUNE),
+    *((f"fit fc --device T4 {words}", message) for words, message in _TUNE),
+    *((f"choose fc --devices T4 {words}", message) for words, message in _TUNE),
     *((f"choose fc {words}", message) for words, message in _CHOOSE),
     *((f"choose fc --devices T4 {words}", message) for words, message in _STEP),
     ("serve resnet50 --device h100", "resnet50: not a language model of one decoder"),
+    ("serve llama3_8b --device h100 --prefix 2", "--prefix: is a share such as 5% or 0.05, not '2'"),
     ("plan resnet50 --device h100 --tensor 2", "split into data, pipeline and ZeRO alone; neares"),
     ("plan resnet50 --device h100 --recompute selective", "has no --recompute selective; nearest"),
     ("plan resnet50 --device h100 --schedule zero-bubble --pipeline 2", "nearest: --schedule 1f1b"),
