@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from steptime.cli.picture import picture
-from steptime.core.question import File, Text, option, optional, question, whole
+from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
@@ -87,8 +87,8 @@ class LoadOptions:
 class SearchOptions:
     """The options of a search for servers that hold targets."""
 
-    ttft: Text = optional("S", "Search: 90 % of first tokens within so many seconds.")
-    tpot: Text = optional("S", "Search: 90 % with so many seconds a token after it.")
+    ttft: float | None = number("S", "Search: 90 % of first tokens within so many seconds.")
+    tpot: float | None = number("S", "Search: 90 % with so many seconds a token after it.")
     max_devices: int | None = whole(
         "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
     )

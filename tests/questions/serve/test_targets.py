@@ -123,6 +123,14 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path: Path) -> None:
     assert best["cost"]["date"] == "2026-11-01"
 
 
+def test_devices_that_nothing_joins_serve_together_alone() -> None:
+    told = steptime.serve(
+        "llama3_8b", ["rtx-4090"], rate=2, ttft=1.0, tpot=0.1, max_devices=2, input=64, output=16
+    )
+    assert told["rows"]
+    assert {row["arrangement"] for row in told["rows"]} == {"together"}
+
+
 def test_a_front_has_no_point_that_another_beats(tmp_path: Path) -> None:
     out = tmp_path / "front.svg"
     words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"

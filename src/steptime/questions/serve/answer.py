@@ -11,6 +11,7 @@ from steptime.core.table import picked
 from steptime.core.units import seconds
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
+from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.calibrated.power import drawn_of
 from steptime.prediction.kernel import Interval
@@ -297,15 +298,19 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
 def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
     """Return what gives the seconds that the cache of so many tokens is under way to a server.
 
-    Where nobody says a link it is that which the device's file names for a node; raises
-    `InputError` without one.
+    Raises `InputError` where nothing joins servers.
     """
-    name = site.link or site.inside
-    link = own_link(phases.planner.device) if name is None else catalog.link(name)
+    link = link_of(site, phases.planner.device)
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
     joins = phases.planner.method.joins(link)
     return lambda tokens: joins.message_s(tokens * phases.kv_token_bytes)
+
+
+def link_of(site: Site, device: Device) -> Link | None:
+    """Return what joins servers: where nobody says it, what the device's file names for a node."""
+    name = site.link or site.inside
+    return own_link(device) if name is None else catalog.link(name)
 
 
 def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:

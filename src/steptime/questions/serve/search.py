@@ -17,7 +17,7 @@ from steptime.core.table import picked
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.questions.plan.request import Site, shape_of
-from steptime.questions.serve.answer import Service, sent_by
+from steptime.questions.serve.answer import Service, link_of, sent_by
 from steptime.questions.serve.load import ATTAINED, COUNT, TRIED, Demand, pool_of, summary
 from steptime.questions.serve.phases import Phases
 from steptime.questions.serve.queueing import Load, Pool, at_once
@@ -250,8 +250,11 @@ class ServerSearch:
     def apart(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         """Yield servers that decode, each kind with the fewest of those that read prompts for it.
 
-        What reads prompts waits for no decoding, so that it is chosen by itself.
+        What reads prompts waits for no decoding, so that it is chosen by itself. Where nothing is
+        known to join servers there are none.
         """
+        if kinds and link_of(kinds[0].service.site, kinds[0].phases.planner.device) is None:
+            return
         readers: dict[int, tuple[Kind, int]] = {}
         ones = self.load._replace(outputs=[1] * len(self.load.inputs))
         for number, kind in self.ordered(kinds, True, False):
