@@ -64,7 +64,7 @@ def test_bounds_hold_the_exchanges_of_ops() -> None:
         StepModel(work, device, Cluster(device, ((2, link),)), graph=graph).timeline()
         for link in (Link("quick", 0.0, 1e15, "by hand"), catalog.link("ethernet-1"))
     )
-    assert made.exposed_s > 0.4 * made.step_s > 100 * quick.exposed_s
+    assert made.exposed_s > 0.4 * made.step_s > 10 * quick.exposed_s  # which is started, too
     assert made.low_s is not None
     assert made.high_s is not None
     assert quick.low_s is not None

@@ -4,7 +4,6 @@ import pytest
 
 import steptime
 from steptime.cli.main import run
-from steptime.core.errors import InputError
 
 N = 124_439_808  # parameters of GPT-2
 
@@ -52,8 +51,6 @@ def test_float32_computes_in_float32() -> None:
     [
         ("serve gpt2 --device a100 --dtype bfloat16-mixed", "nearest: --dtype bfloat16\n"),
         ("serve gpt2 --device v100 --dtype float32", "nearest: --dtype float16"),
-        ("serve llama3_8b --device a100 --dtype float8",
-         "no peak is known for float8; nearest: --dtype bfloat16 --weights float8"),
         ("plan gpt2 --device a100 --dtype float8", "nearest: --dtype bfloat16-mixed"),
         ("plan gpt2 --device a100 --dtype bf17", "unknown dtype 'bf17'; known: bfloat16-mixed, "),
     ],
@@ -67,11 +64,13 @@ def test_a_type_that_cannot_be_is_said_with_the_nearest(
     assert told.count("\n") == 1
 
 
-def test_the_nearest_type_of_a_service_works() -> None:
-    told = steptime.serve("llama3_8b", "a100", dtype="bfloat16", weights="float8")
-    assert told["fits"]
-    with pytest.raises(InputError, match="nearest: --dtype bfloat16 --weights float8"):
-        steptime.serve("llama3_8b", "a100", dtype="float8")
+def test_a_type_without_arithmetic_is_that_of_weights_alone() -> None:
+    weights = steptime.serve("llama3_8b", "a100", dtype="bfloat16", weights="float8")
+    short = steptime.serve("llama3_8b", "a100", dtype="float8")
+    assert weights["fits"]
+    assert short["tpot_s"] == weights["tpot_s"]
+    assert short["memory"] == weights["memory"]
+    assert any("weights alone" in note for note in short["notes"])
 
 
 def test_weights_of_autocast_are_in_32_bit_with_a_copy_in_16() -> None:
