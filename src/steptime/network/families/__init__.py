@@ -9,7 +9,9 @@ from steptime.network.families import language
 from steptime.network.families.family import Family
 
 _HERE = "steptime.network.families"
-FAMILIES = {name: f"{_HERE}.{name}:FAMILY" for name in ("fc", "cnn", "rnn", "transformer")}
+FAMILIES = {
+    **{name: f"{_HERE}.{name}:FAMILY" for name in ("fc", "cnn", "rnn", "transformer")},
+}
 ZOO = {
     **{name: f"{_HERE}.convolutional:{name}" for name in packaged("convolutional_networks.toml")},
     **{name: f"{_HERE}.densenet:{name}" for name in ("densenet121", "densenet_cifar")},
