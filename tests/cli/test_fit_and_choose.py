@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,24 @@ def test_explain_ends_with_the_calibrated_step_and_its_ops(
     ]
     assert own == [{key: one[key] for key in own[0]} for one in predicted["ops"]]
     assert all(one["low_s"] <= one["step_s"] <= one["high_s"] for one in own)
+
+
+def test_where_a_step_does_not_fit_each_command_that_is_named_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "fit llama3_8b --device rtx-4090 --dtype bfloat16 --optimizer adam --batch 1 --json"
+    assert run(words.split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fits"] is False
+    assert any("--lora r=16 --weights nf4" in one for one in told["would_fit"])
+    for command in told["would_fit"]:
+        assert run([*shlex.split(command)[1:], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["fits"] is True
+    assert run([*shlex.split(told["would_fit"][0])[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["would_fit"] == []
+
+
+def test_the_largest_batch_that_fits_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "resnet50", "--device", "t4", "--batch", "1024", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert f"--batch {told['largest_batch']} " in told["would_fit"][0]

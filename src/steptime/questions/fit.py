@@ -1,12 +1,16 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
+from steptime.core.workload import WHOLE, Tuning, Workload
+from steptime.hardware import catalog
+from steptime.hardware.prices import cheapest, offers
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
@@ -25,7 +29,8 @@ class Fitting(Result):
     """Whether a step fits a device: what it needs, and which batches would fit.
 
     `fits` is None where the memory of the device is unknown, as `usable_bytes` is; `parts` are of
-    the `worst_moment`, `helps` what would save memory, `rows` a batch each.
+    the `worst_moment`, `helps` what would save memory, `rows` a batch each. Of a step that does not
+    fit, `would_fit` are commands of those that do, the cheapest first.
     """
 
     model: str
@@ -59,6 +64,7 @@ class Fitting(Result):
     workspace_bytes: int | None
     context_bytes: int | None
     rows: Sequence[Row]
+    would_fit: Sequence[str]
     notes: Sequence[str]
 
     def tables(self) -> list[Table]:
@@ -82,6 +88,7 @@ class Fitting(Result):
             ("  most", self.worst_moment),
             ("  that is", parts),
             ("  what helps", "; ".join(saving)),
+            *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
             ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
             ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
         ]
@@ -148,8 +155,46 @@ def fit(
         other_bytes=0,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         rows=rows,
+        would_fit=[] if made.fits else _would_fit(asked, largest or 0),
         notes=notes,
     )
+
+
+def _would_fit(asked: StepModel, largest: int) -> list[str]:
+    """Return commands of changed steps that fit, the cheapest first.
+
+    Those are a smaller batch, fewer bits, LoRA, LoRA beside weights of 4 bits, and the cheapest
+    card with a price.
+    """
+    work, device = asked.workload, asked.device
+    shape = f"fit {shlex.quote(work.label)}"
+    tries = [(replace(work, batch_per_replica=largest), "")] if largest else []
+    trains = work.phase == "train" and work.tuning == WHOLE
+    if trains and work.dtype == "float32":
+        tries.append((replace(work, dtype="bfloat16-mixed"), ""))
+    if trains and asked.graph().tokens is not None:
+        light = replace(work, dtype="bfloat16", tuning=Tuning(rank=16))
+        tries.append((light, "--lora r=16"))
+        few = replace(light, tuning=Tuning(rank=16, weights="nf4"))
+        tries.append((few, "--lora r=16 --weights nf4"))
+    found = []
+    for other, more in tries:
+        model = StepModel(other, device, method=asked.method)
+        if model.needs().fit(device):
+            found.append(_command(shape, device.name, other, more))
+    priced = cheapest(one for one in offers() if one.currency == "USD")
+    for name in sorted(priced, key=lambda name: priced[name].price):
+        card = catalog.device(name)
+        if card.usable_bytes is not None and asked.on(card).needs().fit(card):
+            found.append(_command(shape, name, work, ""))
+            break
+    return found
+
+
+def _command(shape: str, device: str, work: Workload, more: str) -> str:
+    said = f"--batch {work.batch_per_replica} --dtype {work.dtype}"
+    said += f" --optimizer {work.optimizer}" if work.phase == "train" else " --phase infer"
+    return " ".join(filter(None, ["steptime", shape, f"--device {device}", said, more]))
 
 
 def _row(model: StepModel, batch: int) -> dict[str, Any]:
