@@ -224,7 +224,8 @@ def _fastest(shape: Shape, units: _Units, in_batch: bool) -> tuple[Any, Any]:
     """
     batch, m, n, k = shape
     count, long = units.multiprocessors, units.step * ceil(k, units.step)
-    least, padded, timed = np.inf, 0.0, units.batched if in_batch else units.alone
+    padded: Any = 0.0
+    least, timed = np.inf, units.batched if in_batch else units.alone
     for (rows, columns), (each, waits) in zip(*timed, strict=True):
         blocks = batch * ceil(m, rows) * ceil(n, columns)
         busy = ceil(blocks, count) * each
