@@ -215,6 +215,8 @@ def test_short_names_are_those_of_the_whole() -> None:
         ("llama-7b", "llama_7b"),
         ("GPT-2", "gpt2"),
         ("MobileNet", "mobilenet_v1"),
+        ("ViT-L/16", "vit_l_16"),
+        ("google-bert/bert-large-uncased", "bert_large"),
         ("FC:layers=2", "fc:layers=2"),
         ("transformer:positions=RoPE,norm=rmsnorm", "transformer:positions=rotary,norm=rms"),
         ("transformer:activation=swish", "transformer:activation=silu"),

@@ -355,6 +355,10 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("bert_base:length=513", "bert_base: length 513 is larger than max_length 512"),
         ("resnet5", "unknown model 'resnet5'; did you mean 'resnet50'?"),
         ("resnet200", "unknown model 'resnet200'; known: fc, "),  # not its smaller sibling
+        ("vit_huge", "unknown model 'vit_huge'; known: fc, "),
+        ("convnext_l", "unknown model 'convnext_l'; known: fc, "),
+        ("gpt2_xxl", "unknown model 'gpt2_xxl'; known: fc, "),
+        ("bert_larg", "unknown model 'bert_larg'; did you mean 'bert_large'?"),
         ("BERT", "unknown model 'BERT'; did you mean 'bert_base'?"),
     ],
 )

@@ -16,15 +16,7 @@ ZOO = {
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }
 
-SHORT = {  # a name as it is said: the network that it stands for
-    "densenet": "densenet_cifar",
-    "mobilenet": "mobilenet_v1",
-    "squeezenet": "squeezenet1_0",
-    "convnext_t": "convnext_tiny",
-    "vit_b": "vit_b_16",
-    "vit_l": "vit_l_16",
-}
-
+SHORT: dict[str, str] = packaged("other_names.toml")
 
 _OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors")
 BRING_YOUR_OWN = (
@@ -44,7 +36,7 @@ def named(text: str) -> str:
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
     known = {_plain(name): name for name in (*language.rows(), *SHORT, *ZOO, *FAMILIES)}
-    bare, dressed = text.rpartition("/")[2], ""
+    bare, dressed = text, ""
     while bare != dressed:
         if name := known.get(_plain(bare)):
             return SHORT.get(name, name)
@@ -53,11 +45,11 @@ def named(text: str) -> str:
 
 
 _DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d|(un)?cased"  # besides, of weights
-_DRESSED = re.compile(rf"^meta-|[-_]({_DRESS})$", re.IGNORECASE)
+_DRESSED = re.compile(rf"^(.*/|meta-)|[-_]({_DRESS})$", re.IGNORECASE)
 
 
 def _plain(name: str) -> str:
-    return name.lower().translate({ord(mark): None for mark in "-_ ."})
+    return name.lower().translate({ord(mark): None for mark in "-_ ./"})
 
 
 def family(name: str, where: str = "") -> Family:
@@ -66,16 +58,19 @@ def family(name: str, where: str = "") -> Family:
         return language.model(name)
     known = names()
     if name not in known:
-        number = _number(name)
-        alike = [one for one in known if _number(one).startswith(number)]
+        size = _size(name)
+        alike = [one for one in known if _size(one).startswith(size)]
         raise unknown("model", name, known, where, alike)
     result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
     return result
 
 
-def _number(name: str) -> str:
-    """Return the digits of a name: a network of another number is another network."""
-    return re.sub(r"\D", "", name)
+_SIZE = re.compile(r"\d+|tiny|small|medium|base|large|huge|giant|(?<=[_-])(?:x+l|[tsblh])$")
+
+
+def _size(name: str) -> str:
+    """Return the size that a name says: a network of another size is another network."""
+    return "".join(_SIZE.findall(name.lower()))
 
 
 def names() -> list[str]:
