@@ -20,7 +20,7 @@ from steptime.prediction.kernels import Floats, Kernels, Numbers, numbers_of, su
 from steptime.prediction.lower import Lowered
 from steptime.prediction.step_model import StepModel
 
-CHUNK = 1 << 17  # numbers of a column at once
+CHUNK = 1 << 18  # numbers of a column at once
 
 
 class Span(NamedTuple):

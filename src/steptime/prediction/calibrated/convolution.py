@@ -143,7 +143,7 @@ def _direct_s(
     each = 2.0 * side * filters * units / rate  # seconds of a wave and one k
     blocks = groups * ceil(m, side) * ceil(n, filters)
     found = ceil(blocks, units) * each * (k + ramp)
-    if splits:
+    if splits and np.min(blocks) <= units / 2:  # else none is split
         parts = np.minimum(
             np.floor(units / blocks), np.floor(k / constants["convolution.least_part"])
         )
@@ -315,4 +315,5 @@ def _either(first: Any, one: Parts, other: Parts) -> Parts:
 
 def _rough_s(parts: Parts) -> Any:
     """Return about the seconds of parts that overlap but for the gap."""
-    return (parts.compute_s**4 + parts.memory_s**4) ** 0.25 + parts.gap_s
+    both = np.square(np.square(parts.compute_s)) + np.square(np.square(parts.memory_s))
+    return np.sqrt(np.sqrt(both)) + parts.gap_s

@@ -223,20 +223,19 @@ def _fastest(shape: Shape, units: _Units, in_batch: bool) -> tuple[Any, Any]:
     contraction are written and summed up.
     """
     batch, m, n, k = shape
-    count, dims = units.multiprocessors, [1] * np.ndim(batch * m * n * k)
-    tiles, waves_s = units.batched if in_batch else units.alone
-    rows, columns = (np.array(sides).reshape(-1, *dims) for sides in zip(*tiles, strict=True))
-    each, waits = (np.array(one).reshape(-1, *dims) for one in zip(*waves_s, strict=True))
-    area = rows * columns
-    blocks, long = batch * ceil(m, rows) * ceil(n, columns), units.step * ceil(k, units.step)
-    busy = ceil(blocks, count) * each
-    seconds = np.maximum(busy, units.turn_s) * long + busy * waits
-    if not in_batch:
-        parts = np.maximum(np.floor(count / blocks), 1.0)
-        busy = ceil(blocks * parts, count) * each
-        summed = 4.0 * (m * n + area * count) / units.rate + units.sum_s
-        split = np.maximum(busy, units.turn_s) * ceil(long, parts) + busy * waits + summed
-        seconds = np.minimum(seconds, split)
-    fastest = seconds.argmin(axis=0)[None]
-    flop = 2.0 * k * area * blocks
-    return tuple(np.take_along_axis(one, fastest, axis=0)[0] for one in (seconds, flop))
+    count, long = units.multiprocessors, units.step * ceil(k, units.step)
+    padded: Any = 0.0
+    least, timed = np.inf, units.batched if in_batch else units.alone
+    for (rows, columns), (each, waits) in zip(*timed, strict=True):
+        blocks = batch * ceil(m, rows) * ceil(n, columns)
+        busy = ceil(blocks, count) * each
+        seconds = np.maximum(busy, units.turn_s) * long + busy * waits
+        if not in_batch and np.min(blocks) <= count / 2:  # else none is split
+            parts = np.maximum(np.floor(count / blocks), 1.0)
+            busy = ceil(blocks * parts, count) * each
+            summed = 4.0 * (m * n + rows * columns * count) / units.rate + units.sum_s
+            split = np.maximum(busy, units.turn_s) * ceil(long, parts) + busy * waits + summed
+            seconds = np.minimum(seconds, split)
+        padded = np.where(seconds < least, rows * columns * blocks, padded)
+        least = np.minimum(seconds, least)
+    return least, 2.0 * k * padded
