@@ -76,10 +76,11 @@ def stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
     The place of a record is `RANK` times that of its file, and the byte at which its line begins.
     """
     sizes = [path.stat().st_size for path in paths]
+    whole = sum(sizes) >> 20  # MiB; of less than one nobody waits
     for rank, path in enumerate(paths):
         for number, (at, record, key) in enumerate(store.lines_of(path, warn)):
-            if number % AT_ONCE == 0:
-                tell("MB of records read", (sum(sizes[:rank]) + at) >> 20, sum(sizes) >> 20)
+            if whole and number % AT_ONCE == 0:
+                tell("MB of records read", (sum(sizes[:rank]) + at) >> 20, whole)
             yield rank * RANK + at, record, key
 
 
