@@ -212,4 +212,21 @@ def test_where_a_step_does_not_fit_each_command_that_is_named_does(
 def test_the_largest_batch_that_fits_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "resnet50", "--device", "t4", "--batch", "1024", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert f"--batch {told['largest_batch']} " in told["would_fit"][0]
+    assert told["would_fit"][0].split()[-2:] == ["--batch", str(told["largest_batch"])]
+
+
+def test_what_would_fit_is_asked_with_the_same_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (
+        "fit llama3_8b:length=4096 --device rtx-4090 --dtype bfloat16 --optimizer adam --batch 1 "
+        "--lora 8 --option stack=hf-2025 --json"
+    )
+    assert run(words.split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["would_fit"]
+    for command in told["would_fit"]:
+        said = shlex.split(command)[1:]
+        assert {"--lora", "stack=hf-2025", "llama3_8b:length=4096"} <= {*said}
+        assert run([*said, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["fits"] is True

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
-from steptime.core.workload import WHOLE, Tuning, Workload
+from steptime.core.workload import WHOLE, Workload
 from steptime.hardware import catalog
 from steptime.hardware.prices import cheapest, offers
 from steptime.prediction.assumed import assumed_of, assumed_row
@@ -155,46 +155,46 @@ def fit(
         other_bytes=0,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         rows=rows,
-        would_fit=[] if made.fits else _would_fit(asked, largest or 0),
+        would_fit=[] if made.fits else _would_fit(asked, step, model, largest or 0),
         notes=notes,
     )
 
 
-def _would_fit(asked: StepModel, largest: int) -> list[str]:
-    """Return commands of changed steps that fit, the cheapest first.
+def _would_fit(
+    asked: StepModel, step: StepOptions, model: str | Workload, largest: int
+) -> list[str]:
+    """Return commands of changed steps that fit, by the options that were asked with.
 
     Those are a smaller batch, fewer bits, LoRA, LoRA beside weights of 4 bits, and the cheapest
     card with a price.
     """
     work, device = asked.workload, asked.device
-    shape = f"fit {shlex.quote(work.label)}"
-    tries = [(replace(work, batch_per_replica=largest), "")] if largest else []
-    trains = work.phase == "train" and work.tuning == WHOLE
-    if trains and work.dtype == "float32":
-        tries.append((replace(work, dtype="bfloat16-mixed"), ""))
+    own, name = work.batch_per_replica, model if isinstance(model, str) else work.label
+    tries = [(step, largest)] if largest else []
+    trains = step.phase == "train" and work.tuning == WHOLE
+    if trains and step.dtype == "float32":
+        tries.append((replace(step, dtype="bfloat16-mixed"), own))
     if trains and asked.graph().tokens is not None:
-        light = replace(work, dtype="bfloat16", tuning=Tuning(rank=16))
-        tries.append((light, "--lora r=16"))
-        few = replace(light, tuning=Tuning(rank=16, weights="nf4"))
-        tries.append((few, "--lora r=16 --weights nf4"))
-    found = []
-    for other, more in tries:
-        model = StepModel(other, device, method=asked.method)
-        if model.needs().fit(device):
-            found.append(_command(shape, device.name, other, more))
+        light = replace(step, dtype="bfloat16", lora="r=16")
+        tries += [(light, own), (replace(light, weights="nf4"), own)]
+    found = [
+        _command(name, device.name, other, batch)
+        for other, batch in tries
+        if other.on(name, batch, device).needs().fit(device)
+    ]
     priced = cheapest(one for one in offers() if one.currency == "USD")
-    for name in sorted(priced, key=lambda name: priced[name].price):
-        card = catalog.device(name)
+    for offer in sorted(priced.values(), key=lambda one: one.price):
+        card = catalog.device(offer.device)
         if card.usable_bytes is not None and asked.on(card).needs().fit(card):
-            found.append(_command(shape, name, work, ""))
-            break
+            return [*found, _command(name, card.name, step, own)]
     return found
 
 
-def _command(shape: str, device: str, work: Workload, more: str) -> str:
-    said = f"--batch {work.batch_per_replica} --dtype {work.dtype}"
-    said += f" --optimizer {work.optimizer}" if work.phase == "train" else " --phase infer"
-    return " ".join(filter(None, ["steptime", shape, f"--device {device}", said, more]))
+def _command(model: str, device: str, step: StepOptions, batch: int) -> str:
+    usual = vars(StepOptions())
+    said = {name: value for name, value in vars(step).items() if value != usual[name]}
+    words = options.words_of({"device": device, "batch": batch, **said})
+    return shlex.join(["steptime", "fit", model, *words])
 
 
 def _row(model: StepModel, batch: int) -> dict[str, Any]:
