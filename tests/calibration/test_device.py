@@ -289,5 +289,7 @@ def test_a_wrong_calibration_in_a_device_file_is_one_line(wrong):
         "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 900,
         "peak_TFLOP_per_s": {"float32": 15.7}, "calibration": wrong,
     }  # fmt: skip
-    with pytest.raises(InputError, match=f"mine.toml: 'calibration.{next(iter(wrong))}' must be"):
+    with pytest.raises(
+        InputError, match=rf"mine.toml: 'calibration\.{next(iter(wrong))}[^']*' must be"
+    ):
         device_from_table(said, "mine.toml")

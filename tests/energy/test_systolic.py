@@ -281,8 +281,8 @@ def test_an_array_of_a_file(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"row": 4}, r"small.toml: unknown key 'row'; did you mean 'rows'\?"),
-        ({"clock_MHz": "fast"}, "small.toml: 'clock_MHz' must be a positive number, not 'fast'"),
-        ({"buffer_MiB": 0}, "small.toml: 'buffer_MiB' must be a positive number"),
+        ({"clock_MHz": "fast"}, "small.toml: 'clock_MHz' must be a number above 0, not 'fast'"),
+        ({"buffer_MiB": 0}, "small.toml: 'buffer_MiB' must be a number above 0"),
         ({"arrays": 1.5}, "small.toml: 'arrays' must be a whole number from 1"),
         ({"source": None}, "small.toml: 'source' is missing"),
         ({"source": ""}, "small.toml: 'source' must be a text"),

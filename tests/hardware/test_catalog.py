@@ -111,7 +111,7 @@ def test_a_link_states_between_what_its_latency_lies(tmp_path):
     path = tmp_path / "x.toml"
     for ends in ("[2]", "[3, 2]", "[5, 8]", "[1, 3]", "[-1, 9]", '["a", 9]'):
         path.write_text(f'name="x"\nsource="s"\nGB_per_s=1\nlatency_us=4\nlatency_range_us={ends}')
-        with pytest.raises(InputError, match=r"x\.toml: 'latency_range_us' must be"):
+        with pytest.raises(InputError, match=r"x\.toml: 'latency_range_us(\[\d\])?' must be"):
             catalog.link(path)
 
 
@@ -421,26 +421,54 @@ peak_TFLOP_per_s = {float32 = 1}
         ('source = "me"', "source = ", "not TOML: Invalid value (at line 4, column 10)"),
         ('"gpu"', '"gpus"', "unknown kind 'gpus'; did you mean 'gpu'?"),
         ("memory_GB_per_s", "memory_GBs", "unknown key 'memory_GBs'"),
-        ("= 10", "= -10", "'memory_GB_per_s' must be positive and finite, not '-10'"),
-        ("= 10", "= nan", "must be positive and finite"),
-        ("= 10", "= 1" + 400 * "0", "must be positive and finite"),
+        (
+            "= 10",
+            "= -10",
+            "'memory_GB_per_s' must be positive, in the unit of its name (1e-06 to 1e+08), not",
+        ),
+        ("= 10", "= nan", "must be positive, in the unit of its name"),
+        ("= 10", "= 1" + 400 * "0", "must be positive, in the unit of its name"),
         ("= 10", "= 1" + 5000 * "0", "not TOML"),
-        ("= 10", "= true", "must be a number, not 'True'"),
-        ("float32", "fp32", "unknown dtype in peak_TFLOP_per_s 'fp32'"),
+        (
+            "= 10",
+            "= true",
+            "must be positive, in the unit of its name (1e-06 to 1e+08), not 'True'",
+        ),
+        ("float32", "fp32", "peak_TFLOP_per_s: unknown key 'fp32'; did you mean"),
         ("{float32 = 1}", "{}", "must be a table of dtypes"),
         ("{float32 = 1}", "[" * 5000, "nested too deeply"),
         ('source = "me"', 'source = "me"\nmeasured = 3', "'measured' must be a table"),
         ("{float32 = 1}", "{float32 = 1}\ndetails = 3", "'details' must be a table"),
-        ("{float32 = 1}", "{float32 = 1}\ndetails = {cores = -2}", "'details.cores' must be pos"),
-        ("{float32 = 1}", "{float32 = 1}\ndetails = {cores = 1.5}", "must be one whole number"),
+        (
+            "{float32 = 1}",
+            "{float32 = 1}\ndetails = {cores = -2}",
+            "'details.cores' must be one positive",
+        ),
+        (
+            "{float32 = 1}",
+            "{float32 = 1}\ndetails = {cores = 1.5}",
+            "must be one positive whole number",
+        ),
         ("{float32 = 1}", "{float32 = 1}\ndetails = {maker = 1}", "'details.maker' must be"),
         ("{float32 = 1}", "{float32 = 1}\nvector_TFLOP_per_s = {int8 = 0}", "must be positive"),
-        ("{float32 = 1}", "{float32 = 1}\nvector_TFLOP_per_s = {fp8 = 1}", "unknown dtype in vec"),
+        (
+            "{float32 = 1}",
+            "{float32 = 1}\nvector_TFLOP_per_s = {fp8 = 1}",
+            "vector_TFLOP_per_s: unknown key",
+        ),
         ("{float32 = 1}", "{float32 = 1}\nonly_by_name = 1", "'only_by_name' must be true or"),
         ('source = "me"', 'source = "me"\nproducts = "x"', "'products' must be a list of texts"),
-        ("= 10", "= 6e11", "'memory_GB_per_s' must be between 1e-06 and 1e+08, not '600000000000"),
-        ("{float32 = 1}", "{float32 = 3e13}", "'peak_TFLOP_per_s.float32' must be between"),
-        ("{float32 = 1}", "{float32 = 1}\ndetails = {process_nm = 5e-9}", "another unit?"),
+        ("= 10", "= 6e11", "(1e-06 to 1e+08), not '600000000000"),
+        (
+            "{float32 = 1}",
+            "{float32 = 3e13}",
+            "'peak_TFLOP_per_s.float32' must be positive, in the unit",
+        ),
+        (
+            "{float32 = 1}",
+            "{float32 = 1}\ndetails = {process_nm = 5e-9}",
+            "in the unit of its name",
+        ),
         ('"me"', '"me"\nidle_W = 30\ntdp_W = 20', "'idle_W' must be below 'tdp_W', not 30 of 20"),
     ],
 )

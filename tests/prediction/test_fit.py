@@ -254,12 +254,12 @@ def test_a_price_file_of_a_user(tmp_path: Path) -> None:
         ("date =", "when =", "unknown key 'when'"),
         ('date = "2026-11-22"\n', "", "'date' is missing"),
         ('"second"', '"minute"', "unknown billing 'minute'"),
-        ("per_hour = 4.0", "per_hour = -4.0", "offer 1: 'per_hour' must be positive"),
+        ("per_hour = 4.0", "per_hour = -4.0", "'offers[0].per_hour' must be positive"),
         ("Tesla T4", "Tesla T44", "offer 1: unknown device 'Tesla T44'"),
         ('["Tesla T4"]', "[]", "offer 1 ('a node') has no device"),
         ("number = 8", "number = 0", "offer 1 ('a node') has no device"),
-        ("number = 8", f"number = 1{'0' * 400}", "offer 1: 'number' must be positive and finite"),
-        ("[[offers]]", "[offers]", "'offers' must be a list of tables"),
+        ("number = 8", f"number = 1{'0' * 400}", "'offers[0].number' must be a whole number"),
+        ("[[offers]]", "[offers]", "'offers' must be a list, not"),
     ],
 )
 def test_a_wrong_price_file_is_told_in_one_line(

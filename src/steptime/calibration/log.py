@@ -8,32 +8,39 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from steptime.core.checks import ABOVE_0, NUMBER, TABLE, TEXT, Check, checked, table_of
+from msgspec import Meta, Struct
+
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
 from steptime.core.toml_files import shown
+from steptime.core.typed import Above0, Text, typed
 from steptime.hardware.device import device_from_table
 from steptime.records.record import now
 
 LONGEST = timedelta(hours=12)  # after which a machine may be another one
 
 
-def _is_time(text: Any) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except (TypeError, ValueError):
-        return False
+class _First(Struct, forbid_unknown_fields=True):
+    of: Mapping[str, Any]
+    table: Mapping[str, Any]
+    at: Annotated[datetime, Meta(tz=True, description="a time with its zone")]
 
 
-_FIRST: dict[str, Check] = {"of": TABLE, "table": TABLE, "at": (_is_time, "a time with its zone")}
-_POINT: dict[str, Check] = {"point": TEXT, "answer": TABLE}
-_ANSWER: dict[str, Check] = {  # what is read of it
-    "seconds": table_of(ABOVE_0[0], "numbers above 0"),
-    "disturbed": NUMBER,
-    "note": TEXT,
-}
+class _Answer(Struct):
+    """What is read of the answer of a point."""
+
+    seconds: Mapping[str, Above0] = {}
+    disturbed: float = 0.0
+    note: Text | None = None
+
+
+class _Point(Struct, forbid_unknown_fields=True):
+    point: Text
+    answer: _Answer
+
+
 Answers = Mapping[str, list[Mapping[str, Any]]]  # of points by name, in their order
 
 
@@ -58,16 +65,14 @@ def resume(path: Path, of: Mapping[str, Any]) -> tuple[dict[str, Any] | None, An
     if first.get("of") != of:
         return None, answers
     try:
-        checked(first, _FIRST, tuple(_FIRST), shown(path))
+        began = typed(first, _First, shown(path)).at
         device_from_table(first["table"], f"{shown(path)}: table")
         for line in lines:
-            checked(line, _POINT, tuple(_POINT), shown(path))
-            read = {key: value for key, value in line["answer"].items() if key in _ANSWER}
-            checked(read, _ANSWER, (), shown(path), "answer.")
+            typed(line, _Point, shown(path))
             answers[line["point"]].append(line["answer"])
     except InputError as error:
         raise InputError(f"{error}; without this file the calibration begins anew") from None
-    if datetime.now(UTC) - datetime.fromisoformat(first["at"]) > LONGEST:
+    if datetime.now(UTC) - began > LONGEST:
         return None, {}
     with path.open("a", encoding="utf-8") as file:
         file.write("\n")  # the last line may be torn

@@ -8,7 +8,7 @@ from steptime.core.question import argument, question
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 from steptime.hardware import catalog
-from steptime.hardware.device import DETAILS, DETAILS_IN_WORDS, Device, Link
+from steptime.hardware.device import DETAILS, Device, Link
 from steptime.network.families import family, names
 
 
@@ -33,7 +33,7 @@ def _hardware(found: Device | Link) -> Answer:
     rows: list[tuple[str, Any]] = []
     for key, value in document.items():
         if isinstance(value, dict):
-            own = {*DETAILS, *DETAILS_IN_WORDS} if key == "details" else ()  # figures elsewhere
+            own = {*DETAILS} if key == "details" else ()  # figures elsewhere
             items = ((name, item) for name, item in value.items() if name not in own)
             rows += [(f"{key}.{name}", shown(key, item)) for name, item in items]
         elif value is not False and value not in ("", (), None) and key not in ("name", "note"):

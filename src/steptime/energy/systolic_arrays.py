@@ -1,26 +1,25 @@
 """The systolic arrays that are known: files of `data/arrays`, or a user's own."""
 
-from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from steptime.core.checks import TEXT, TEXTS, Check, checked
+from msgspec import Meta
+
 from steptime.core.errors import unknown
 from steptime.core.toml_files import DATA, read_toml, shown
+from steptime.core.typed import Above0, Text, Texts, given, struct
 from steptime.energy.systolic import Array
 
 _FOLDER = DATA / "arrays"
-_SIZE: Check = (lambda value: type(value) is int and value >= 1, "a whole number from 1")
-_RATE: Check = (
-    lambda value: isinstance(value, int | float) and type(value) is not bool and 0 < value < inf,
-    "a positive number",
-)
-_REQUIRED: dict[str, Check] = {
-    **dict.fromkeys(("name", "source"), TEXT),
-    **dict.fromkeys(("rows", "columns", "element_bytes", "sum_bytes", "arrays"), _SIZE),
-    **dict.fromkeys(("clock_MHz", "buffer_MiB", "memory_GB_per_s"), _RATE),
+_Size = Annotated[int, Meta(ge=1, description="a whole number from 1")]
+
+_FILE = {
+    **dict.fromkeys(("name", "source", "note"), Text),
+    **dict.fromkeys(("rows", "columns", "element_bytes", "sum_bytes", "arrays"), _Size),
+    **dict.fromkeys(("clock_MHz", "buffer_MiB", "memory_GB_per_s"), Above0),
+    "unverified": Texts,
 }
-_KEYS = {**_REQUIRED, "note": TEXT, "unverified": TEXTS}
+_ARRAY = struct("Array", _FILE, " ".join(_FILE.keys() - {"note", "unverified"}))
 
 
 def array(name: str | Path) -> Array:
@@ -46,12 +45,12 @@ def array_from_table(table: dict[str, Any], where: str) -> Array:
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    given = checked(table, _KEYS, tuple(_REQUIRED), where)
-    count = given.pop("arrays")
+    values = given(table, _ARRAY, where)
+    count = values.pop("arrays")
     return Array(
-        clock_hz=given.pop("clock_MHz") * 1e6,
-        buffer_bytes=int(given.pop("buffer_MiB") * 2**20) // count,
-        memory_bytes_per_s=given.pop("memory_GB_per_s") * 1e9 / count,
+        clock_hz=values.pop("clock_MHz") * 1e6,
+        buffer_bytes=int(values.pop("buffer_MiB") * 2**20) // count,
+        memory_bytes_per_s=values.pop("memory_GB_per_s") * 1e9 / count,
         per_chip=count,
-        **given,
+        **values,
     )

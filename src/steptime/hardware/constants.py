@@ -8,11 +8,13 @@ in `data/constants.toml`.
 from collections.abc import Mapping
 from functools import cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from steptime.core.checks import NUMBER, TEXT, TEXTS, Check, checked
+from msgspec import Meta
+
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
+from steptime.core.typed import fields_of, given, struct
 
 
 class Constant(NamedTuple):
@@ -37,9 +39,9 @@ NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that change
     "flag": False,
 }
 _HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
-_VALUE: Check = (lambda value: type(value) in {int, float, bool}, "a number, true or false")
-_CONSTANT: dict[str, Check] = {"value": _VALUE, "spread": NUMBER, "rows": TEXTS}
-_CONSTANT |= dict.fromkeys(("fitted_on", "why"), TEXT)
+_VALUE = Annotated[int | float | bool, Meta(description="a number, true or false")]
+_KINDS = fields_of(Constant) | {"value": _VALUE, "spread": float}
+_CONSTANT = struct("Constant", _KINDS, "value")
 
 
 @cache
@@ -94,14 +96,13 @@ def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Cons
             key = f"{form}.{name}"
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: {key} must be a table, not {shorten(row)}")
-            given = checked(row, _CONSTANT, ("value",), where, f"{key}.")
-            found[key] = _constant({"spread": 0.0, **given}, declared.get(key), where, key)
+            said = {"spread": 0.0, **given(row, _CONSTANT, where, f"{key}.")}
+            found[key] = _constant(Constant(**said), declared.get(key), where, key)
     return found
 
 
-def _constant(given: Mapping[str, Any], what: str | None, where: str, key: str) -> Constant:
+def _constant(one: Constant, what: str | None, where: str, key: str) -> Constant:
     """Return a constant whose value is what it must be, a flag as True or False."""
-    one = Constant(**given)
     if not one.rows:
         one = one._replace(fitted_on="", why=one.why or one.fitted_on)
     if not one.rows and not one.why:

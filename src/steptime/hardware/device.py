@@ -3,28 +3,16 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from steptime.core.checks import (
-    ABOVE_0,
-    FLAG,
-    NUMBER,
-    TABLE,
-    TEXT,
-    TEXTS,
-    WHOLE,
-    Check,
-    checked,
-    list_of,
-    positive,
-    row_of,
-    table_of,
-)
-from steptime.core.errors import InputError, one_of, shorten
+from msgspec import Meta
+
+from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
+from steptime.core.typed import Above0, Figure, Text, Texts, Whole, given, struct
 
 GB = 1e9
 GIB = 2.0**30
@@ -215,87 +203,73 @@ OF_DEVICE: Numbers = {
     "idle_W": ("idle_w", 1.0),
     "tdp_W": ("peak_w", 1.0),
 }
+OF_DETAILS: Numbers = {
+    "multiprocessors": ("multiprocessors", 1),
+    "compute_units": ("multiprocessors", 1),
+    "arrays": ("arrays", 1),
+    "array_side": ("array_side", 1),
+    "cores": ("cores", 1),
+    "l2_MiB": ("l2_bytes", 2.0**20),
+    "last_cache_MiB": ("l2_bytes", 2.0**20),
+    "process_nm": ("process_nm", 1.0),
+}
 _OF_LINK: Numbers = {
     "latency_us": ("latency_s", 1e-6),
     "GB_per_s": ("bytes_per_s", GB),
     "reached_GB_per_s": ("reached_bytes_per_s", GB),
 }
+PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 # read since there were records: unknown, they change no hash
 LATER = ("arrays", "array_side")
-DETAILS = {  # number of [details]: (field, factor to SI, type)
-    "multiprocessors": ("multiprocessors", 1, int),
-    "compute_units": ("multiprocessors", 1, int),
-    "arrays": ("arrays", 1, int),
-    "array_side": ("array_side", 1, int),
-    "cores": ("cores", 1, int),
-    "l2_MiB": ("l2_bytes", 2.0**20, float),
-    "last_cache_MiB": ("l2_bytes", 2.0**20, float),
-    "process_nm": ("process_nm", 1.0, float),
-    "usable_GiB": ("usable_bytes", GIB, float),
-}
-DETAILS_IN_WORDS = {"maker": TEXT, "architecture": TEXT, "memory_type": TEXT}
-_COMMON = {"name": TEXT, "source": TEXT, "note": TEXT, "unverified": TEXTS, "measured": TABLE}
-PEAK_TABLES = {  # table of the file: field
-    "peak_TFLOP_per_s": "peak_flop_per_s",
-    "vector_TFLOP_per_s": "vector_flop_per_s",
-}
-_OF_DTYPES: Check = (lambda value: isinstance(value, dict) and bool(value), "a table of dtypes")
-_RANGE = "latency_range_us"
-_LINK: dict[str, Check] = {
-    **_COMMON,
-    **dict.fromkeys(_OF_LINK, NUMBER),
-    _RANGE: list_of(NUMBER[0], "two numbers, the lower one first"),
-}
-_DEVICE: dict[str, Check] = {
-    **_COMMON,
-    **dict.fromkeys(OF_DEVICE, NUMBER),
-    "kind": TEXT,
-    "products": TEXTS,
-    "only_by_name": FLAG,
-    "details": TABLE,
-    "calibration": TABLE,
-    **dict.fromkeys(PEAK_TABLES, _OF_DTYPES),
-}
 KINDS = ("cpu", "gpu", "tpu", "asic")
+_AS_SAID = ("measured", "details", "calibration")  # with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
-_PEAKS = dict.fromkeys(PEAK_DTYPES, NUMBER)
-_LOG: Check = (lambda value: NUMBER[0](value) and -100 < value < 100, "")  # of a ratio of seconds
-
-
-def _are_ends(row: Any) -> bool:
-    return row_of(_LOG, _LOG)(row) and bool(row[0] <= row[1])
-
-
-def _is_factor(value: Any) -> bool:
-    return NUMBER[0](value) and 1e-15 < value < 1e15
-
-
-_CALIBRATION: dict[str, Check] = {  # what predictions read of it
-    **dict.fromkeys(
-        ("constants", "alone"),
-        table_of(_is_factor, "numbers from 1e-15 to 1e15"),
-    ),
-    "intervals": table_of(_are_ends, "two logs each, the lower one first"),
-    "steps": list_of(row_of(ABOVE_0, ABOVE_0, _LOG), "[host_s, device_s, weight]"),
-    "products": table_of(
-        list_of(row_of(*[ABOVE_0] * 4, _LOG), "")[0], "lists of [batch, m, n, k, weight]"
-    ),
-    **dict.fromkeys(("stack", "date", "backend", "version", "driver"), TEXT),
-    **dict.fromkeys(("threads", "measured_points"), WHOLE),
+_WORDS = ("maker", "architecture", "memory_type")
+_Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
+_Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
+_Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of seconds")]
+_PEAKS: Any = Annotated[
+    struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
+]
+DETAILS = {  # what is read of it
+    **{key: _Count if factor == 1 else Figure for key, (_, factor) in OF_DETAILS.items()},
+    **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
+    **dict.fromkeys(_WORDS, Text),
 }
-
-
-def _is_curve(one: Any) -> bool:
-    lists: list[Any] = [one.get(key) for key in ("work", "min_s")] if isinstance(one, dict) else []
-    rows = list_of(ABOVE_0[0], "")[0]
-    return bool(lists) and all(map(rows, lists)) and len({*map(len, lists)}) == 1
-
-
-_MEASURED: dict[str, Check] = {  # what is read of it
-    "platform": TEXT,
-    "cache_bytes": ABOVE_0,
-    "memory": table_of(_is_curve, "curves, each with as many numbers above 0 of 'work' as 'min_s'"),
+_CALIBRATION = {  # what predictions read of it
+    **dict.fromkeys(("constants", "alone"), Mapping[str, _Factor]),
+    "intervals": Mapping[str, tuple[_Log, _Log]],
+    "steps": Sequence[tuple[Above0, Above0, _Log]],
+    "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
+    **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
+    **dict.fromkeys(("threads", "measured_points"), Whole),
 }
+_CURVE: Any = struct(
+    "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), "work min_s", closed=False
+)
+_MEASURED = {"platform": Text, "cache_bytes": Above0, "memory": Mapping[str, _CURVE]}  # is read
+_COMMON = {
+    **dict.fromkeys(("name", "source", "note"), Text),
+    "unverified": Texts,
+    "measured": struct("Measured", _MEASURED, closed=False),
+}
+_LINK = {
+    **_COMMON,
+    **dict.fromkeys(_OF_LINK, Figure),
+    "latency_range_us": tuple[Figure, Figure],
+}
+_DEVICE = {
+    **_COMMON,
+    **dict.fromkeys(OF_DEVICE, Figure),
+    **dict.fromkeys(PEAK_TABLES, _PEAKS),
+    "kind": Literal["cpu", "gpu", "tpu", "asic"],
+    "products": Texts,
+    "only_by_name": bool,
+    "details": struct("Details", DETAILS, closed=False),
+    "calibration": struct("Calibration", _CALIBRATION, closed=False),
+}
+_LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
+_DEVICE_FILE = struct("Device", _DEVICE, "name kind source peak_TFLOP_per_s memory_GB_per_s")
 
 
 _READ_BY_ALL = (  # figures that every method of prediction may read
@@ -321,27 +295,36 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
 
     Raises `InputError` for an unknown key, a missing one, or a number that no device has.
     """
-    required = ("name", "kind", "source", "peak_TFLOP_per_s", "memory_GB_per_s")
-    values = _in_si(checked(table, _DEVICE, required, where), OF_DEVICE, where)
-    one_of("kind", values["kind"], KINDS, where)
+    values = given(table, _DEVICE_FILE, where) | {
+        key: table[key] for key in _AS_SAID if key in table
+    }
+    values = _in_si(values, OF_DEVICE)
     idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
     if idle >= most:
         raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
-    for part, checks in (("calibration", _CALIBRATION), ("measured", _MEASURED)):
-        read = {key: value for key, value in values.get(part, {}).items() if key in checks}
-        checked(read, checks, (), where, f"{part}.")
-    for table_of_peaks in values.keys() & PEAK_TABLES.keys():
-        peaks = values.pop(table_of_peaks)  # by dtype in TFLOP/s
-        for dtype in peaks:
-            one_of(f"dtype in {table_of_peaks}", dtype, PEAK_DTYPES, where)
-        values[PEAK_TABLES[table_of_peaks]] = {
-            dtype: positive(peak, TFLOP, f"{table_of_peaks}.{dtype}", where)
-            for dtype, peak in checked(peaks, _PEAKS, (), where, f"{table_of_peaks}.").items()
-        }
-    known = _of_details(values.get("details", {}), where)
-    if (usable := known.pop("usable_bytes", None)) and "memory_bytes" in values:
-        known["usable_share"] = usable / values["memory_bytes"]
-    return Device(**values, **known)
+    _check_measured(values, where)
+    for key in values.keys() & PEAK_TABLES.keys():
+        if not table[key]:
+            raise InputError(f"{where}: '{key}' must be a table of dtypes, not empty")
+        del values[key]
+        values[PEAK_TABLES[key]] = {dtype: peak * TFLOP for dtype, peak in table[key].items()}
+    details = values.get("details", {})
+    read = {key: details[key] for key in (*_WORDS, *OF_DETAILS) if key in details}
+    if "usable_GiB" in details and "memory_bytes" in values:
+        values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
+    return Device(**values, **_in_si(read, OF_DETAILS))
+
+
+def _check_measured(values: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` where numbers of a calibration or of curves do not go together."""
+    for name, ends in values.get("calibration", {}).get("intervals", {}).items():
+        if ends[0] > ends[1]:
+            said = f"must be two logs, the lower one first, not {shorten(ends)}"
+            raise InputError(f"{where}: 'calibration.intervals.{name}' {said}")
+    for name, curve in values.get("measured", {}).get("memory", {}).items():
+        if len(curve["work"]) != len(curve["min_s"]):
+            said = "must have as many numbers of 'work' as 'min_s'"
+            raise InputError(f"{where}: 'measured.memory.{name}' {said}")
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
@@ -349,35 +332,20 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    required = ("name", "source", "GB_per_s")
-    values = _in_si(checked(table, _LINK, required, where), _OF_LINK, where)
-    if _RANGE in values:
-        ends = values.pop(_RANGE)
-        found = tuple(positive(end, 1e-6, _RANGE, where) for end in ends)
-        if len(found) != 2 or not found[0] <= values.get("latency_s", found[0]) <= found[1]:
+    values = _in_si(given(table, _LINK_FILE, where), _OF_LINK)
+    if ends := values.pop("latency_range_us", None):
+        low, high = (1e-6 * end for end in ends)
+        if not low <= values.get("latency_s", low) <= high:
             what = "must be two numbers around 'latency_us', the lower one first"
-            raise InputError(f"{where}: '{_RANGE}' {what}, not {shorten(list(ends))}")
-        values["latency_range_s"] = found
-    return Link(**{"latency_s": None, **values})
+            raise InputError(f"{where}: 'latency_range_us' {what}, not {shorten(list(ends))}")
+        values["latency_range_s"] = low, high
+    return Link(**{"latency_s": None, **values, "measured": table.get("measured", {})})
 
 
-def _in_si(values: Mapping[str, Any], numbers: Numbers, where: str) -> dict[str, Any]:
-    si = dict(values)
-    for key, (name, factor) in numbers.items():
-        if key in si:
-            si[name] = positive(si.pop(key), factor, key, where)
-    return si
-
-
-def _of_details(details: Mapping[str, Any], where: str) -> dict[str, Any]:
-    words = {key: details[key] for key in details.keys() & DETAILS_IN_WORDS.keys()}
-    values = dict(checked(words, DETAILS_IN_WORDS, (), where, "details."))
-    for key in details.keys() & DETAILS.keys():
-        name, factor, form = DETAILS[key]
-        value = checked({key: details[key]}, {key: NUMBER}, (), where, "details.")[key]
-        number = positive(value, factor, f"details.{key}", where)
-        if form is int and (number != int(number) or name in values):
-            what = "must be one whole number"
-            raise InputError(f"{where}: 'details.{key}' {what}, not {shorten(value)}")
-        values[name] = form(number)
-    return values
+def _in_si(values: Mapping[str, Any], numbers: Numbers) -> dict[str, Any]:
+    """Return the values, those of keys of numbers by their fields and in SI."""
+    found = {}
+    for key, value in values.items():
+        name, factor = numbers.get(key, (key, None))
+        found[name] = value if factor is None else value * factor
+    return found

@@ -4,23 +4,37 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
-from steptime.core.errors import InputError, one_of, shorten
+from msgspec import Meta, Struct
+
+from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import DATA, read_toml, shown
+from steptime.core.typed import Figure, Text, Texts, typed
 from steptime.hardware import catalog
 
 HOUR_S = 3600.0
 BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
 _DIGITS = 9  # of an hour: rounding in sums must not start another one
 _SHIPPED = DATA / "prices"
-_FILE: dict[str, Check] = {
-    **dict.fromkeys(("name", "date", "currency", "billing", "source", "note"), TEXT),
-    "unverified": TEXTS,
-    "offers": list_of(lambda value: isinstance(value, dict), "tables"),
-}
-_OFFER: dict[str, Check] = {"name": TEXT, "devices": TEXTS, "per_hour": NUMBER, "number": WHOLE}
+
+
+class _Offer(Struct, forbid_unknown_fields=True):
+    name: Text
+    devices: Texts
+    per_hour: Figure
+    number: Annotated[int, Meta(ge=0, le=10**6, description="a whole number")] = 1
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    name: Text
+    date: Text
+    currency: Text
+    billing: Literal["second", "hour"]
+    source: Text
+    offers: list[_Offer]
+    note: Text = ""
+    unverified: Texts = ()
 
 
 @dataclass(frozen=True)
@@ -63,24 +77,19 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
 
     Raises `InputError` for an unknown key, a missing one, and an unknown device.
     """
-    required = ("name", "date", "currency", "billing", "source", "offers")
-    file = checked(table, _FILE, required, where)
-    one_of("billing", file["billing"], BILLINGS, where)
-    doubted = file.get("unverified", ())
+    file = typed(table, _File, where)
     found = []
-    for number, table_of_offer in enumerate(file["offers"], start=1):
+    for number, one in enumerate(file.offers, start=1):
         place = f"{where}: offer {number}"
-        one = checked(table_of_offer, _OFFER, ("name", "devices", "per_hour"), place)
-        if one.get("number") == 0 or not one["devices"]:
-            raise InputError(f"{place} ({shorten(one['name'])}) has no device")
-        price = positive(one["per_hour"], 1.0, "per_hour", place)
-        price /= positive(one.get("number", 1), 1.0, "number", place)
+        if not one.number or not one.devices:
+            raise InputError(f"{place} ({shorten(one.name)}) has no device")
         try:
-            devices = [catalog.device(word).name for word in one["devices"]]
+            devices = [catalog.device(word).name for word in one.devices]
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-        told = file["currency"], file["billing"], f"{file['name']} {one['name']}", file["date"]
-        sure = one["name"] not in doubted and "date" not in doubted
+        told = file.currency, file.billing, f"{file.name} {one.name}", file.date
+        sure = one.name not in file.unverified and "date" not in file.unverified
+        price = one.per_hour / one.number
         found += [Offer(device, price, *told, sure) for device in devices]
     return found
 

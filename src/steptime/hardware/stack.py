@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from steptime.core.checks import TEXTS, checked, checks_of, list_of
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.typed import Texts, fields_of, given, struct
 from steptime.hardware.constants import Constant, constants_from_table, is_retired, known
 from steptime.hardware.constants import uses as uses_of_stacks
 
@@ -110,12 +110,10 @@ _TRAINS = ("host.update", "host.backward")  # what a stack for inference alone n
 _ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
 _OWN = ("name", "source", "like")  # which each stack has for itself
 
-_STACK = {
-    **checks_of(Stack),
-    "fuses": list_of(UNITS.__contains__, " and ".join(UNITS)),
-    "unlike": TEXTS,
-}
-_EXECUTION = checks_of(Execution)
+_KINDS = fields_of(Stack) | dict.fromkeys(("kinds", *uses_of_stacks()), Mapping[str, Any])
+_KINDS |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
+_STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, "name source")
+_EXECUTION = struct("Execution", fields_of(Execution), "source")
 
 
 def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = None) -> Stack:
@@ -125,19 +123,17 @@ def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = 
     but for what it is `unlike`. Raises `InputError` for an unknown or missing key and for a value
     of another type.
     """
-    given = checked(table, _STACK, ("name", "source"), where)
+    said = given(table, _STACK, where)
     kinds: dict[str, Execution] = {}
-    for kind, row in given.pop("kinds", {}).items():
+    for kind, row in said.get("kinds", {}).items():
         place = f"{where}: kinds.{kind}"
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
-        kinds[kind] = Execution(**checked(row, _EXECUTION, ("source",), place))
-    joins = given.pop("joins", {})
-    joins = checked(joins, dict.fromkeys(joins, TEXTS), (), where, "joins.")
-    unlike = [name for name in given.pop("unlike", ()) if not is_retired(name)]
-    said = {**given, "joins": joins, "kinds": kinds}
+        kinds[kind] = Execution(**given(row, _EXECUTION, place))
+    unlike = [name for name in said.pop("unlike", ()) if not is_retired(name)]
+    said |= {"kinds": kinds}
     for use in uses_of_stacks():
-        own = {k: row for k, row in given.get(use, {}).items() if not is_retired(f"{use}.{k}")}
+        own = {k: row for k, row in said.get(use, {}).items() if not is_retired(f"{use}.{k}")}
         said[use] = constants_from_table({use: own}, where)
         for name in said[use]:
             if name.partition("_")[0] not in _HOST_PASSES:

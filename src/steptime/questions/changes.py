@@ -8,10 +8,17 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import expand_range, is_range, number_of
-from steptime.hardware.device import DETAILS, OF_DEVICE, PEAK_DTYPES, PEAK_TABLES, TFLOP, Device
+from steptime.hardware.device import (
+    OF_DETAILS,
+    OF_DEVICE,
+    PEAK_DTYPES,
+    PEAK_TABLES,
+    TFLOP,
+    Device,
+)
 from steptime.prediction.method import Method
 
-_NUMBERS = {**OF_DEVICE, **{key: row[:2] for key, row in DETAILS.items()}}
+_NUMBERS = {**OF_DEVICE, **OF_DETAILS}
 KEYS = ("peak", *PEAK_TABLES, *_NUMBERS)
 BY_DTYPE = tuple(f"{table}.{dtype}" for table in ("peak", *PEAK_TABLES) for dtype in PEAK_DTYPES)
 _READ = ("peak_flop_per_s", "memory_bytes_per_s", "memory_bytes", "launch_s")  # by every method
