@@ -58,7 +58,7 @@ def _times(out: Path) -> dict[str, object]:
         return result
 
     experiment = check_experiment(EXPERIMENT, "benchmark")
-    cells, _ = timed("cells_s", lambda: cells_of(experiment, "benchmark", on_cluster=True))
+    cells, *_ = timed("cells_s", lambda: cells_of(experiment, "benchmark", on_cluster=True))
     request = SweepRequest("ten thousand", cells, out, Means())
     first = timed("plan_and_submit_s", lambda: send(request, _ignore))
     queued = timed("status_queued_s", lambda: cluster.status(out, _ignore))

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
@@ -176,15 +176,6 @@ def read_table(text: str, what: str) -> object:
         raise InputError(f"{what} {shorten(text)}: is no {form}: {line_of(error)}") from None
 
 
-def known_keys(
-    table: Iterable[str], model: type["BaseModel"], where: str, also: Collection[str] = ()
-) -> None:
-    """Raise `InputError` for a key that a model of files has not, with the nearest that it has."""
-    for key in table:
-        if key not in {*model.model_fields, *also}:
-            raise unknown("key", key, model.model_fields, where)
-
-
 def validated(table: object, model: type[Checked], where: str) -> Checked:
     """Return a table of a user's file as its model; raises `InputError` with all its faults."""
     from pydantic import ValidationError
@@ -192,15 +183,31 @@ def validated(table: object, model: type[Checked], where: str) -> Checked:
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, one['loc']))}: {_reason(one)}" for one in error.errors()]
-        raise InputError(f"{where}: {'; '.join(faults[:10])}") from None
+        faults = dict.fromkeys(_reason(one, model) for one in error.errors())
+        raise InputError(f"{where}: {'; '.join([*faults][:10])}") from None
 
 
-def _reason(fault: Any) -> str:
-    text = str(fault["msg"]).removeprefix("Value error, ")
-    given = fault.get("input")
-    simple = isinstance(given, str | int | float | bool)
-    return f"{text}, not {shorten(given)}" if simple and "'" not in text else text
+def _reason(fault: Any, model: Any) -> str:
+    """Return one fault of a file: its place, what is wrong, and the nearest name of one unknown."""
+    text, given = str(fault["msg"]).removeprefix("Value error, "), fault.get("input")
+    names = [one for one in fault["loc"] if isinstance(one, str)] or [""]
+    *path, last = names
+    inside = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault["loc"])
+    inside = inside.rpartition(f".{last}")[0].removeprefix(".")
+    if fault["type"] == "extra_forbidden":
+        for name in path:
+            if name in model.model_fields:
+                kind = model.model_fields[name].annotation
+                model = (kind, *get_args(kind))[-1]
+        return str(unknown("key", last, model.model_fields, inside))
+    if fault["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+        return str(unknown(last, given, known, inside))
+    if text.startswith(f"unknown {last}"):
+        return text
+    simple = isinstance(given, str | int | float | bool) and ", not " not in text
+    place = ".".join(filter(None, (inside, last)))
+    return f"{place}{': ' if place else ''}{text}{f', not {shorten(given)}' if simple else ''}"
 
 
 def choice_of(table: object, where: str, trusted: bool = False) -> Choice:

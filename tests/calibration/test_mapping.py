@@ -160,7 +160,7 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
     [
         ({"knd": "relu"}, r"unknown key 'knd'; did you mean 'kind'\?"),
         ({"rows": [{"where": "x"}]}, "one of kind, ops, parts or model"),
-        ({"unit": "hours"}, "unit: Input should be 's', 'ms', 'us' or 'ns'"),
+        ({"unit": "hours"}, "unknown unit 'hours'; known: s, ms, us, ns"),
         (
             {"rows": [{"kind": "relu", "shapes": [["mm"]]}]},
             r"ops.csv:2: formula 'mm': unknown name",

@@ -476,7 +476,7 @@ def test_networks_of_files(language: str, block: str, tmp_path: Path) -> None:
 def test_experiments_to_start_from(path: Path) -> None:
     experiment = read_experiment(path)
     assert experiment.name == path.stem
-    cells, _ = cells_of(experiment, path.name)
+    cells, *_ = cells_of(experiment, path.name)
     assert 10 <= len(cells) <= 100
     assert f"steptime sweep examples/{path.name} --out {path.stem}" in path.read_text("utf-8")
     assert any(path.name in page.read_text("utf-8") for page in PAGES)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.network.families import FAMILIES
-from steptime.sweeps.cells import Cell, Cells, cells_of
+from steptime.sweeps.cells import Asked, Cell, cells_of
 from steptime.sweeps.experiment import Experiment, check_experiment
 
 EXAMPLE = """
@@ -33,8 +33,12 @@ outputs = 200
 """
 
 
-def cells(text: str, **changes: Any) -> Cells:
-    return cells_of(check_experiment({**tomllib.loads(text), **changes}, "e.toml"), "e.toml")[0]
+def asked(text: str, **changes: Any) -> Asked:
+    return cells_of(check_experiment({**tomllib.loads(text), **changes}, "e.toml"), "e.toml")
+
+
+def cells(text: str, **changes: Any) -> list[Cell]:
+    return asked(text, **changes).cells
 
 
 def _shape(cell: Cell) -> tuple[Any, ...]:
@@ -60,10 +64,10 @@ FC = ("layers", "nodes", "inputs", "outputs")
 def test_what_is_left_out_is_the_default_of_the_command_line() -> None:
     (cell,) = cells('name = "e"\n[[networks]]\nfamily = "fc"')
     assert cell.workload == make_workload(read_model("fc"))
-    six = cells(
+    six = asked(
         EXAMPLE, batch=[1, 2, 4], dtype=["float32", "bfloat16"], networks=[{"family": "fc"}]
     )
-    assert len(six) == 6
+    assert len(six.cells) == 6
     assert six.text == "6 cells: 3 batches x 2 types"
 
 
@@ -82,13 +86,13 @@ def test_all_is_the_published_range_of_an_axis() -> None:
 
 
 def test_cells_say_which_axes_they_are_of() -> None:
-    assert cells(EXAMPLE).text == "12 cells: 2 values of nodes x 3 values of layers x 2 batches"
+    assert asked(EXAMPLE).text == "12 cells: 2 values of nodes x 3 values of layers x 2 batches"
     left = "8 cells of 12: 2 values of nodes x 3 values of layers x 2 batches"
-    assert cells(EXAMPLE, where="layers != 8").text == left
+    assert asked(EXAMPLE, where="layers != 8").text == left
     one, two = {"family": "fc"}, {"family": "rnn"}
-    assert cells(EXAMPLE, networks=[one, two]).text == "4 cells: 2 networks x 2 batches"
-    assert cells(EXAMPLE, batch=64, networks=[one]).text == "1 cell: 1 network"
-    mixed = cells(EXAMPLE, batch=64, networks=[one, {"family": "fc", "layers": [4, 8, 16]}, two])
+    assert asked(EXAMPLE, networks=[one, two]).text == "4 cells: 2 networks x 2 batches"
+    assert asked(EXAMPLE, batch=64, networks=[one]).text == "1 cell: 1 network"
+    mixed = asked(EXAMPLE, batch=64, networks=[one, {"family": "fc", "layers": [4, 8, 16]}, two])
     assert mixed.text == "4 cells of 5: 2 networks + 3 values of layers"  # fc of 4 layers twice
 
 
@@ -130,7 +134,7 @@ def test_filters() -> None:
     limit = 2000 * 256 + 3 * 256**2 + 256 * 200 + 4 * 256 + 200
     assert len(cells(EXAMPLE, where=f"parameters <= {limit}")) == 2  # 4 layers of 256, two batches
     experiment = check_experiment({**tomllib.loads(EXAMPLE), "where": "fits  in memory"}, "e")
-    assert cells_of(experiment, "e")[1]
+    assert cells_of(experiment, "e").must_fit
 
 
 @pytest.mark.parametrize("method", ["random", "sobol"])
@@ -202,7 +206,7 @@ NETWORK = st.fixed_dictionaries(
 def test_garbage_as_an_experiment_is_refused_or_understood(table: Any, networks: Any) -> None:
     try:
         experiment = check_experiment({"name": "e", "networks": networks, **table}, "e.toml")
-        found, _ = cells_of(experiment, "e.toml")
+        found, *_ = cells_of(experiment, "e.toml")
     except InputError as error:
         _is_one_line(str(error))
     else:

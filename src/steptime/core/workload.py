@@ -5,19 +5,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 from steptime.core.errors import InputError, unknown
 
 Value = int | float | str | bool
 
-PHASES = ("train", "infer")
-OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
+Phase = Literal["train", "infer"]
+Optimizer = Literal["sgd", "momentum", "rmsprop", "adam"]
+Staging = Literal["shared", "local"]  # files are read where they are, or copied here first
+Strategy = Literal["allreduce", "independent", "sharded", "parameter-server"]  # docs/devices.md
+PHASES: tuple[str, ...] = get_args(Phase)
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+STAGINGS: tuple[str, ...] = get_args(Staging)
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
 NO_OPTIMIZER = "none"
-
-
-STAGINGS = ("shared", "local")  # files are read where they are, or copied to this machine first
-STRATEGIES = ("allreduce", "independent", "sharded", "parameter-server")  # see docs/devices.md
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("none", "optimizer", "activations", "both")

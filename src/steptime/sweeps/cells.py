@@ -5,11 +5,10 @@ import json
 import math
 import random
 import re
-from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, one_of, shorten
@@ -29,7 +28,7 @@ from steptime.records import stacks
 from steptime.sweeps.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of
 from steptime.sweeps.resource_request import ResourceRequest
 
-MOST_CELLS = 10_000_000
+MOST_CELLS = 1_000_000
 SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
 SOBOL_PATIENCE = 64  # points a wanted cell: a draw of all cells meets most of them many times
 FITS = "fits in memory"
@@ -84,39 +83,25 @@ def needed_bytes(cell: Cell, processes: int) -> int:
     return together * peak_memory_bytes(rank)
 
 
-class Cells(Collection[Cell]):
-    """Cells of a grid by their indices, each made when it is its turn: there may be 10^7."""
+class Asked(NamedTuple):
+    """The cells of an experiment, in words how many of which axes, and whether they must fit."""
 
-    def __init__(self, axes: Sequence[Axes], fixed: Fixed, indices: Sequence[int]) -> None:
-        self._axes = axes
-        self._fixed = fixed
-        self._indices = indices
+    cells: list[Cell]
+    text: str
+    must_fit: bool
 
-    def part(self, number: int, of: int) -> Self:
-        """Return every `of`-th cell, from the one with this number (from 1) on."""
-        return type(self)(self._axes, self._fixed, self._indices[number - 1 :: of])
 
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    @property
-    def text(self) -> str:
-        """How many cells there are and of which axes: `6 cells: 3 batches x 2 types`."""
-        spans = Counter(_span(one) for one in self._axes)
-        of = " + ".join(
-            " x ".join(filter(None, [counted(many, "network") if many > 1 else "", span]))
-            or counted(many, "network")
-            for span, many in spans.items()
-        )
-        size, total = len(self), sum(map(_size, self._axes))
-        cells = counted(size, "cell")
-        return f"{cells}: {of}" if size == total else f"{cells} of {total:,}: {of}"
-
-    def __iter__(self) -> Iterator[Cell]:
-        return (_cell(*_chosen(self._axes, index), self._fixed) for index in self._indices)
-
-    def __contains__(self, cell: object) -> bool:
-        return any(cell == one for one in self)
+def _counted(axes: Sequence[Axes], size: int) -> str:
+    """Return how many cells there are and of which axes: `6 cells: 3 batches x 2 types`."""
+    spans = Counter(_span(one) for one in axes)
+    of = " + ".join(
+        " x ".join(filter(None, [counted(many, "network") if many > 1 else "", span]))
+        or counted(many, "network")
+        for span, many in spans.items()
+    )
+    total = sum(map(_size, axes))
+    cells = counted(size, "cell")
+    return f"{cells}: {of}" if size == total else f"{cells} of {total:,}: {of}"
 
 
 def read_filters(
@@ -152,35 +137,33 @@ def _holds(condition: Formula, values: Mapping[str, Any], where: str) -> bool:
         raise InputError(f"{where}: where: {error}") from None
 
 
-def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> tuple[Cells, bool]:
-    """Return the cells of an experiment in order, each once, and whether they must fit in memory.
+def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> Asked:
+    """Return the cells of an experiment in order, each once.
 
     For a cluster every cell is there once for each allocation of the file.
-    Raises `InputError` for what does not fit together, and for more than 10^7 cells.
+    Raises `InputError` for what does not fit together, and for more than 10^6 cells.
     """
     axes = axes_of(experiment, where, on_cluster)
     fixed = {name: getattr(experiment, name) for name in FIXED}
     filters, fits = read_filters(experiment, axes, where)
     counting = any(one.names & {*_COUNTED.split()} for one in filters)
-    kept, seen = array("Q"), set()
+    kept: dict[Hashable, Cell] = {}
     for index in watched(_indices(axes, experiment, where), "cells"):
         one, chosen = _chosen(axes, index)
         cell = _cell(one, chosen, fixed)
-        # 10^7 keys would not fit
-        mark = hash((cell.workload.key, cell.backend, cell.options, cell.request))
-        if mark in seen:
+        mark = (cell.workload.key, cell.backend, cell.options, cell.request)
+        if mark in kept:
             continue
-        seen.add(mark)
         if filters:
             values = {**resolve(family_of(one.choice), _settings(chosen)), **chosen}
             if counting:
                 values |= picked(count(build_step(cell.workload)), _COUNTED)
             if not all(_holds(condition, values, where) for condition in filters):
                 continue
-        kept.append(index)
+        kept[mark] = cell
     if not kept:
         raise InputError(f"{where}: no cell is left by 'where'")
-    return Cells(axes, fixed, kept), fits
+    return Asked([*kept.values()], _counted(axes, len(kept)), fits)
 
 
 def _span(axes: Axes) -> str:

@@ -1,27 +1,50 @@
 """Experiment files: what a user writes, checked at the edge, and the axes it spans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
-from steptime.build import Choice, choice_of, family_of, known_keys, read_table, validated
+from steptime.build import Choice, choice_of, family_of, read_table, validated
 from steptime.core import ranges
-from steptime.core.dtypes import ALIASES, PRECISIONS
+from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.workload import OPTIMIZERS, PHASES, STAGINGS, STRATEGIES
+from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
 from steptime.sweeps.resource_request import ResourceRequest
 
+ALL = "all"  # the range of a family, or every choice, in place of a value
+Value = TypeVar("Value")
 
-def _listed(value: object) -> object:
-    try:
-        return _values(value)
-    except InputError as error:
-        raise ValueError(str(error)) from None
+
+def _read_by(read: Callable[[Any], Any]) -> BeforeValidator:
+    """Return the check of a value by a function that says what is wrong in one line."""
+
+    def check(value: object) -> object:
+        try:
+            return read(value)
+        except InputError as error:
+            raise ValueError(str(error).lstrip(": ")) from None
+
+    return BeforeValidator(check)
+
+
+def _whole(least: int) -> BeforeValidator:
+    most = ranges.MOST_PROCESSES
+    return _read_by(partial(ranges.whole_number, where="", least=least, most=most))
+
+
+def _threads(value: object) -> int | None:
+    return None if value is None else ranges.whole_number(value, "")
+
+
+def _input(value: object) -> object:
+    contract.check_input(value, "")
+    return value
 
 
 def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
@@ -47,10 +70,8 @@ def _one_or_more(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-Axis = Annotated[list[Any], BeforeValidator(_listed)]
-
-
-ALL = "all"  # the range of a family, or every choice, in place of a value
+Axis = Annotated[list[Value], _read_by(_values)]
+Name = Annotated[str, Field(min_length=1)]
 
 
 class Sample(BaseModel):
@@ -67,29 +88,29 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str
-    stack: Axis = []
-    backend: Axis = ["torch"]
-    device: Axis = ["cpu"]
-    threads: Axis = [None]
-    compile: Axis = [False]
-    tf32: Axis = [False]
-    input: Axis = ["device"]
-    staging: Axis = ["shared"]
-    loaders: Axis = [0]
-    prefetch: Axis = [2]
-    replicas: Axis = [1]
-    strategy: Axis = ["allreduce"]
-    overlap: Axis = [True]
-    phase: Axis = ["train"]
-    dtype: Axis = ["float32"]
-    optimizer: Axis = ["sgd"]
-    batch: Axis | None = None
+    stack: Axis[Name] = []
+    backend: Axis[Name] = ["torch"]
+    device: Axis[Name] = ["cpu"]
+    threads: Axis[Annotated[int | None, _read_by(_threads)]] = [None]
+    compile: Axis[StrictBool] = [False]
+    tf32: Axis[StrictBool] = [False]
+    input: Axis[Annotated[str, _read_by(_input)]] = ["device"]
+    staging: Axis[Staging] = ["shared"]
+    loaders: Axis[Annotated[int, _whole(0)]] = [0]
+    prefetch: Axis[Annotated[int, _whole(1)]] = [2]
+    replicas: Axis[Annotated[int, _whole(1)]] = [1]
+    strategy: Axis[Strategy] = ["allreduce"]
+    overlap: Axis[StrictBool] = [True]
+    phase: Axis[Phase] = ["train"]
+    dtype: Axis[Annotated[str, _read_by(lambda text: dtype_named(str(text)))]] = ["float32"]
+    optimizer: Axis[Optimizer] = ["sgd"]
+    batch: Axis[Any] | None = None
     networks: list[dict[str, Any]] = Field(min_length=1)
     where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
     sample: Sample = Sample()
-    predict: Axis = []
+    predict: Axis[Name] = []
     measure: StrictBool = True
-    link: str = Field(default="", validation_alias=AliasChoices("link", "network"))
+    link: str = ""
     by_op: StrictBool = False
     parts: StrictBool = False
     rounds: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
@@ -104,14 +125,6 @@ class Experiment(BaseModel):
 
 
 OLD_KEYS = {"network": "link"}  # still read
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "phase": PHASES,
-    "dtype": (*PRECISIONS, *ALIASES),
-    "optimizer": OPTIMIZERS,
-    "staging": STAGINGS,
-    "strategy": STRATEGIES,
-}
-_TABLES: Mapping[str, type[BaseModel]] = {"sample": Sample, "slurm": ResourceRequest}
 
 
 @dataclass(frozen=True)
@@ -137,21 +150,20 @@ def check_experiment(table: object, where: str) -> Experiment:
     """Return the experiment that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
-    known_keys(table, Experiment, where, OLD_KEYS)
     for old, new in OLD_KEYS.items():
         if {old, new} <= table.keys():
             raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
-    for name, model in _TABLES.items():
-        for inner in _one_or_more(table.get(name)):
-            known_keys(inner if isinstance(inner, dict) else (), model, f"{where}: {name}")
+    table = {OLD_KEYS.get(key, key): value for key, value in table.items()}
     experiment = validated(table, Experiment, where)
-    _check_axes(experiment, where)
-    for text, is_so in _mistakes(experiment).items():
-        if is_so:
-            raise InputError(f"{where}: {text}")
-    for axis in STACK_AXES if experiment.stack else ():
-        if axis in table:
-            raise InputError(f"{where}: stack says {axis}, too; keep one of them")
+    stacks = [registry.stack(name, where) for name in experiment.stack]
+    backends = [one.backend for one in stacks] or experiment.backend
+    for backend, device in product(backends, experiment.device):
+        registry.check_device(backend, device, where)
+    twice = [axis for axis in STACK_AXES if experiment.stack and axis in table]
+    faults = [text for text, is_so in _mistakes(experiment).items() if is_so]
+    faults += [f"stack says {axis}, too; keep one of them" for axis in twice]
+    if faults:
+        raise InputError(f"{where}: {'; '.join(faults)}")
     return experiment
 
 
@@ -179,33 +191,6 @@ def _mistakes(experiment: Experiment) -> dict[str, bool]:
         "sample: a count goes with method random or sobol, and only so": (sample.method == "grid")
         != (sample.count is None),
     }
-
-
-def _check_axes(experiment: Experiment, where: str) -> None:
-    for value in experiment.input:
-        contract.check_input(value, f"{where}: input")
-    for axis in (*_WORDS, "stack", "backend", "device", "predict"):
-        for value in getattr(experiment, axis):
-            if axis in _WORDS:
-                one_of(axis, value, _WORDS[axis], where)
-            if not isinstance(value, str) or not value:
-                raise InputError(f"{where}: {axis} is a name, not {shorten(value)}")
-    for stack in experiment.stack:
-        registry.stack(stack, where)
-    backends = [registry.stack(name).backend for name in experiment.stack] or experiment.backend
-    for backend, device in product(backends, experiment.device):
-        registry.check_device(backend, device, where)
-    for axis in ("compile", "tf32", "overlap"):
-        for value in getattr(experiment, axis):
-            if not isinstance(value, bool):
-                raise InputError(f"{where}: {axis} is true or false, not {shorten(value)}")
-    for value in experiment.threads:
-        if value is not None:
-            ranges.whole_number(value, f"{where}: threads")
-    for axis, least in (("replicas", 1), ("prefetch", 1), ("loaders", 0)):
-        bounds = f"{where}: {axis}", least, ranges.MOST_PROCESSES
-        values = getattr(experiment, axis)
-        setattr(experiment, axis, [ranges.whole_number(value, *bounds) for value in values])
 
 
 def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:

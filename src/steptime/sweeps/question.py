@@ -78,7 +78,7 @@ def sweep(
 def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     if experiment.by_op or max(experiment.replicas) > 1:
         raise InputError(f"{where}: measure = false takes neither by_op nor several replicas")
-    cells, must_fit = cells_of(experiment, where)
+    cells, text, must_fit = cells_of(experiment, where)
     places = _places(experiment, where)
     found = Predicted()
     asked = (cell for cell in cells if cell.is_run)
@@ -86,7 +86,7 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
         workloads, told = [cell.workload for cell in held], stack_option(stack)
         found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
     answer = written(out, DEFAULT, found)
-    return replace(answer, before=[f"{experiment.name}: {cells.text}"])
+    return replace(answer, before=[f"{experiment.name}: {text}"])
 
 
 def _places(experiment: Experiment, where: str) -> list[Place]:
@@ -112,8 +112,9 @@ def request_of(
     launcher: str = HERE,
 ) -> SweepRequest:
     """Return what an experiment and the command line ask for together."""
-    cells, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
-    part: Collection[Cell] = cells.part(*_shard(shard, len(cells))) if shard else cells
+    cells, text, must_fit = cells_of(experiment, where, on_cluster=launcher != HERE)
+    number, of = _shard(shard, len(cells)) if shard else (1, 1)
+    part: Collection[Cell] = cells[number - 1 :: of]
     remarks: list[str] = []
     if launcher == HERE:
         _check_input(experiment)
@@ -131,7 +132,7 @@ def request_of(
         force=force,
         whole=shard is None,
         remarks=remarks,
-        text=cells.text,
+        text=text,
     )
 
 

@@ -256,7 +256,11 @@ def test_a_table_by_a_mapping(tmp_path: Path) -> None:
         ('"oom"', '"omo"', "unknown status 'omo'; did you mean 'oom'?"),
         ("scale = 1e9", "scale = -1", "quantities.peak_memory_bytes.scale"),
         ("scale = 1e9", "scale = nan", "quantities.peak_memory_bytes.scale"),
-        ("scale = 1e9", "sclae = 1e9", "quantities.peak_memory_bytes.sclae"),
+        (
+            "scale = 1e9",
+            "sclae = 1e9",
+            "quantities.peak_memory_bytes: unknown key 'sclae'; did you mean 'scale'?",
+        ),
         (MAPPING, "name =", "is no TOML"),
     ],
 )

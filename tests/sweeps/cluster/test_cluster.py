@@ -76,7 +76,7 @@ def _ignore(_: str) -> None:
 
 def _trials(**changes: Any) -> list[Trial]:
     experiment = check_experiment({**EXPERIMENT, **changes}, "here")
-    cells, _ = cells_of(experiment, "here", on_cluster=True)
+    cells, *_ = cells_of(experiment, "here", on_cluster=True)
     return [Trial(cell.id(1, 0), cell, 0) for cell in cells]
 
 
@@ -198,7 +198,7 @@ def test_a_process_gets_as_many_cores_as_threads() -> None:
     without = {k: v for k, v in EXPERIMENT.items() if k != "threads"}
     for slurm, threads in (({"cpus": 4}, 4), ({}, 1), ({"exclusive": True}, None)):
         experiment = check_experiment({**without, "slurm": slurm}, "here")
-        cells, _ = cells_of(experiment, "here", on_cluster=True)
+        cells, *_ = cells_of(experiment, "here", on_cluster=True)
         assert {cell.options.threads for cell in cells} == {threads}
     with pytest.raises(InputError, match="2 threads on cpus = 1"):
         cores(threads=2, cpus=1)

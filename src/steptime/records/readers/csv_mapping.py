@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from steptime.build import is_path, known_keys, make_workload, read_model, validated
+from steptime.build import is_path, make_workload, read_model, validated
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
 from steptime.core.units import QUANTITIES
@@ -187,7 +187,6 @@ def check_mapping(table: object, where: str) -> Mapped:
     """Return the reader that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
-    known_keys(table, QuantityKeys, where)
     keys = validated(table, QuantityKeys, where)
     for name in keys.quantities:
         one_of("quantity", name, QUANTITIES, where)
