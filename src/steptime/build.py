@@ -255,14 +255,15 @@ def make_workload(
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtype = dtype_named(dtype)
     one_of("phase", phase, PHASES)
-    one_of("optimizer", optimizer, OPTIMIZERS)
+    if (lower := optimizer.lower()) not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
     return Workload(
         choice.model,
         params,
         sizes[0] if sizes else chosen.batch,
         dtype,
         phase,
-        optimizer if phase == "train" else NO_OPTIMIZER,
+        lower if phase == "train" else NO_OPTIMIZER,
         Plan(data=whole_number(replicas, "replicas")),
         file=choice.file,
         sha256=choice.sha256,

@@ -15,6 +15,7 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, nearest, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.ranges import LARGEST, amount, expand_range, is_range, number_of, share
+from steptime.core.spelling import meant_by
 from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
 from steptime.core.windows import positions, reach, same_padding
 from steptime.core.workload import Plan, Workload
@@ -161,6 +162,36 @@ def test_unknown_names_the_nearest() -> None:
     assert str(unknown("device", "?", many)).endswith("device07, ... (20 in all)")
     assert nearest("FC", ["fc", "rnn"]) == "fc"
     assert nearest("q" * 10_000, ["fc"]) is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "names"),
+    [
+        ("nvlink", ["nvlink-1", "nvlink-2", "ethernet"], ["nvlink-1", "nvlink-2"]),
+        ("vgg", ["vgg16", "gpt2"], ["vgg16"]),
+        ("resnet101", ["resnet50", "resnet34"], []),  # never a smaller sibling
+        ("float8", ["float64", "float32", "float16"], []),
+        ("vgg19", ["vgg16"], []),
+        ("convnext_base", ["bert_base", "convnext_tiny"], []),
+        ("resnt50", ["resnet50", "resnet34"], ["resnet50"]),
+        ("resnet5", ["resnet50"], ["resnet50"]),  # a digit is lost
+        ("v1000", ["V100", "a100"], ["V100"]),  # one is added
+        ("megatron-2052", ["megatron-2025", "megatron-2022"], ["megatron-2025"]),  # two are swapped
+        ("SGD", ["sgd", "adam"], ["sgd"]),
+        ("adamw", ["sgd", "adam"], ["adam"]),
+        ("", ["sgd"], []),
+    ],
+)
+def test_what_a_name_was_meant_to_be(typed: str, known: list[str], names: list[str]) -> None:
+    assert meant_by(typed, known) == names
+
+
+def test_several_names_are_asked_back_and_many_are_shown_by_likeness() -> None:
+    links = [f"nvlink-{n}" for n in range(1, 4)]
+    said = "unknown link 'nvlink'; did you mean 'nvlink-1', 'nvlink-2' or 'nvlink-3'?"
+    assert str(unknown("link", "nvlink", links)) == said
+    many = [*(f"device{n:02}" for n in range(20)), "vgg16"]
+    assert "; known: vgg16, device" in str(unknown("model", "vgg19", many))
 
 
 def test_precisions() -> None:

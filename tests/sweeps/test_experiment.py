@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.network.families import FAMILIES
-from steptime.sweeps.cells import Asked, Cell, cells_of
+from steptime.sweeps.cells import Cell, CellList, cells_of
 from steptime.sweeps.experiment import Experiment, check_experiment
 
 EXAMPLE = """
@@ -33,7 +33,7 @@ outputs = 200
 """
 
 
-def asked(text: str, **changes: Any) -> Asked:
+def asked(text: str, **changes: Any) -> CellList:
     return cells_of(check_experiment({**tomllib.loads(text), **changes}, "e.toml"), "e.toml")
 
 

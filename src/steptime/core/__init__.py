@@ -1,1 +1,1 @@
-"""Ground: types, units and tables. Standard library only."""
+"""Ground: types, units and tables. Of packages msgspec alone."""

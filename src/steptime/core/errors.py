@@ -1,11 +1,13 @@
 """Errors that a user can mend: one line with what is wrong, where, and the nearest valid name."""
 
-import difflib
 from collections.abc import Collection, Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from steptime.core.spelling import by_likeness, meant_by
+
 SHOWN_CHARACTERS = 60
+_MOST_MEANT = 8  # names in a question back
 Name = TypeVar("Name")
 
 
@@ -41,15 +43,8 @@ def shorten(value: object) -> str:
 
 
 def nearest(value: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like `value`, whatever its case, or None.
-
-    A name that holds `value` as whole parts comes first: `k40` is near to `tesla-k40`, not `a40`.
-    """
-    by_lower = {name.lower(): name for name in known}
-    wanted = value.lower()[:200]
-    holding = [name for name in by_lower if f"-{wanted}-" in f"-{name}-"]
-    found = holding or difflib.get_close_matches(wanted, by_lower, n=1)
-    return by_lower[min(found, key=len)] if found else None
+    """Return the known name that `value` was most likely meant to be, the shortest of several."""
+    return min(meant_by(value, known), key=len, default=None)
 
 
 def unknown(
@@ -61,18 +56,20 @@ def unknown(
 ) -> InputError:
     """Return the error for an unknown name: what, where, and the nearest valid name.
 
-    The nearest is one of those that are `alike`, if they are given.
+    What may be meant is among those that are `alike`, if they are given.
     """
     names = list(known)
-    close = nearest(str(value), names if alike is None else alike)
-    if close:
-        hint = f"did you mean '{close}'?"
+    close = meant_by(str(value), names if alike is None else alike)
+    if 0 < len(close) <= _MOST_MEANT:
+        said = [f"'{name}'" for name in close]
+        hint = f"did you mean {' or '.join(filter(None, (', '.join(said[:-1]), said[-1])))}?"
     elif not names:
         hint = "there is none"
     elif len(names) <= 12:
         hint = "known: " + ", ".join(names)
     else:
-        hint = "known: " + ", ".join(names[:8]) + f", ... ({len(names)} in all)"
+        first = by_likeness(str(value), names)[:8]
+        hint = f"known: {', '.join(first)}, ... ({len(names)} in all)"
     place = f"{where}: " if where else ""
     return InputError(f"{place}unknown {what} {shorten(value)}; {hint}")
 

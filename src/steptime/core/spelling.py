@@ -1,6 +1,8 @@
-"""How names of devices are spelled: by people, drivers, schedulers and logs."""
+"""How names are spelled: by people, drivers, schedulers and logs, and what one was meant to be."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _BRANDS = re.compile(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon|google|aws|intel")
 _SPELLINGS = (  # as people write, and as the names of devices do
@@ -38,3 +40,61 @@ def key_of(text: str) -> str:
 def model_tokens(text: str) -> set[str]:
     """Return the parts of a word that say more than a variant."""
     return {token for token in tokens(text) if not VARIANT.fullmatch(token)}
+
+
+_PARTS = re.compile(r"\d+|[^\W\d_]+")
+_LONGEST = 200  # characters of what somebody typed
+_ALIKE = 0.5  # of the letters of two words
+
+
+def meant_by(typed: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that somebody may have meant, whatever their case; [] for none.
+
+    Names that hold the typed one as whole parts come first: `k40` is in `tesla-k40`, `nvlink` in
+    all of `nvlink-1` to `nvlink-6`. Else it is the one name that it is most like, if the words are
+    alike and the numbers the same, but for a digit lost, added or swapped: resnet101 is no
+    resnet50, nor convnext_base a convnext_tiny.
+    """
+    by_lower = {name.lower(): name for name in known}
+    wanted = typed.lower()[:_LONGEST]
+    words = _PARTS.findall(wanted)
+    if len(wanted) > 1 and (holding := [name for name in by_lower if _holds(name, words)]):
+        return [by_lower[name] for name in holding]
+    near = difflib.get_close_matches(wanted, by_lower, n=5)
+    return [by_lower[name] for name in near if _alike(words, _PARTS.findall(name))][:1]
+
+
+def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
+    """Return the known names, those most like the typed one first."""
+    match = difflib.SequenceMatcher(b=typed.lower()[:_LONGEST])
+
+    def unlike(name: str) -> float:
+        match.set_seq1(name.lower())
+        return -match.ratio()
+
+    return sorted(known, key=unlike)
+
+
+def _holds(name: str, words: list[str]) -> bool:
+    parts, many = _PARTS.findall(name), len(words)
+    return many > 0 and any(parts[i : i + many] == words for i in range(len(parts) - many + 1))
+
+
+def _alike(one: list[str], other: list[str]) -> bool:
+    """Whether names in parts have the same numbers, and in the same places words that are alike."""
+    numbers = [[part for part in parts if part.isdigit()] for parts in (one, other)]
+    if len(numbers[0]) != len(numbers[1]) or not all(map(_same_digits, *numbers)):
+        return False
+    words = [[part for part in parts if not part.isdigit()] for parts in (one, other)]
+    pairs = list(zip(*words, strict=False))
+    compared = pairs if len(words[0]) == len(words[1]) else pairs[:1]  # one more word, or less
+    return all(difflib.SequenceMatcher(None, *pair).ratio() >= _ALIKE for pair in compared)
+
+
+def _same_digits(one: str, other: str) -> bool:
+    """Whether a digit of one number was lost, added or swapped with the next one, at most."""
+    short, long = sorted((one, other), key=len)
+    if len(short) < len(long):
+        return short in {long[:i] + long[i + 1 :] for i in range(len(long))}
+    swapped = {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
+    return other in {one, *swapped}

@@ -86,12 +86,13 @@ def _fault(said: str, value: Any, kind: Any, where: str, place: str) -> InputErr
         at = f"{where}: {place.rstrip('.')}" if place else where
         return unknown("key", of_field[2], get_type_hints(plain), at)
     if get_origin(plain) is Literal:
-        return unknown(place, value, get_args(plain), where)
+        return unknown(place, value, map(str, get_args(plain)), where)
     expected = _EXPECTED.fullmatch(text)
     if not expected and text != _TOO_LARGE:
         return InputError(f"{where}: {text}")
     words = what or (f"{_WORDS[expected[1]]}{expected[2]}" if expected else "a smaller number")
-    return InputError(f"{where}: '{place}' must be {words}, not {shorten(value)}")
+    named = f"'{place}' " if place else ""
+    return InputError(f"{where}: {named}must be {words}, not {shorten(value)}")
 
 
 def _inner(plain: Any, part: str) -> Any:

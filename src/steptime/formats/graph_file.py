@@ -1,15 +1,18 @@
 """Reads the native file of a network: a graph as JSON, written by us or by a converter."""
 
 from collections.abc import Mapping
+from sys import float_info
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from msgspec import Meta, Struct
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.ranges import LARGEST
+from steptime.core.typed import typed
+from steptime.core.workload import Phase
 from steptime.formats import WRONG, Source, line_of
 from steptime.network import ops
 from steptime.network.families.family import Family
@@ -17,47 +20,46 @@ from steptime.network.ops.builder import MOST_OPS, Builder
 from steptime.network.ops.training import training_graph
 
 SOURCE = "a graph as JSON"
-MOST_AXES = 16
-Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
-Size = Annotated[int, Field(ge=1, le=LARGEST)]
-Name = Annotated[str, Field(min_length=1, max_length=500)]
-Shape = Annotated[list[Size], Field(max_length=MOST_AXES)]
-Tensor = Annotated[tuple[Name, Shape], Field(strict=False)]  # JSON has lists only
-Attribute = bool | Whole | Annotated[float, Field(allow_inf_nan=False)] | str | list[Whole]
+_Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+_Size = Annotated[int, Meta(ge=1, le=LARGEST, description="a whole number from 1 to 2^53")]
+_Name = Annotated[str, Meta(min_length=1, max_length=500, description="a name, not too long")]
+_Names = Annotated[list[_Name], Meta(min_length=1, description="a list of at least one name")]
+_Shape = Annotated[list[_Size], Meta(max_length=16, description="a list of at most 16 sizes")]
+_Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+_Attribute = Annotated[
+    bool | _Whole | _Finite | str | list[_Whole],
+    Meta(description="a number, a text, true or false, or a list of whole numbers"),
+]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+class _Op(Struct, forbid_unknown_fields=True):
+    name: _Name
+    kind: _Name
+    inputs: list[_Name]
+    outputs: _Names
+    attrs: dict[str, _Attribute] = {}
 
 
-class _Op(_Strict):
-    name: Name
-    kind: Name
-    inputs: list[Name]
-    outputs: Annotated[list[Name], Field(min_length=1)]
-    attrs: dict[str, Attribute] = {}
-
-
-class _File(_Strict):
+class _File(Struct, forbid_unknown_fields=True):
     steptime_graph: Literal[1]
-    name: Name
-    phase: Literal["train", "infer"]
-    dtype: Name
-    batch: Size
-    inputs: list[Name]
-    weights: list[Name]
-    buffers: list[Name] = []
-    outputs: Annotated[list[Name], Field(min_length=1)]
-    tensors: dict[Name, Tensor]
-    ops: Annotated[list[_Op], Field(max_length=MOST_OPS)]
-    unmodelled: list[Name] = []
+    name: _Name
+    phase: Phase
+    dtype: _Name
+    batch: _Size
+    inputs: list[_Name]
+    weights: list[_Name]
+    outputs: _Names
+    tensors: dict[_Name, tuple[_Name, _Shape]]
+    ops: Annotated[list[_Op], Meta(max_length=MOST_OPS, description=f"at most {MOST_OPS} ops")]
+    buffers: list[_Name] = []
+    unmodelled: list[_Name] = []
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a native file, whose shapes are of one batch, phase and dtype."""
     place = shorten(source.name)[1:-1]
     file = _checked(source.table, place)
-    graph = graph_from_json(file.model_dump())
+    graph = graph_from_json(dict(source.table))
     _verify(graph, file.phase == "train", place)
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
@@ -85,12 +87,7 @@ def _checked(table: object, place: str) -> _File:
         raise InputError(
             f"{place}: version {shorten(version)} of a graph; this one reads {VERSION}"
         )
-    try:
-        file = _File.model_validate(table)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = shorten(".".join(map(str, fault["loc"])))[1:-1]
-        raise InputError(f"{place}: {where}: {fault['msg']}") from None
+    file = typed(table, _File, place)
     precision(file.dtype)
     for name, (dtype, _) in file.tensors.items():
         if dtype not in SIZE_BYTES:

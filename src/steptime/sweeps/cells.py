@@ -83,7 +83,7 @@ def needed_bytes(cell: Cell, processes: int) -> int:
     return together * peak_memory_bytes(rank)
 
 
-class Asked(NamedTuple):
+class CellList(NamedTuple):
     """The cells of an experiment, in words how many of which axes, and whether they must fit."""
 
     cells: list[Cell]
@@ -137,7 +137,7 @@ def _holds(condition: Formula, values: Mapping[str, Any], where: str) -> bool:
         raise InputError(f"{where}: where: {error}") from None
 
 
-def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> Asked:
+def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> CellList:
     """Return the cells of an experiment in order, each once.
 
     For a cluster every cell is there once for each allocation of the file.
@@ -163,7 +163,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> As
         kept[mark] = cell
     if not kept:
         raise InputError(f"{where}: no cell is left by 'where'")
-    return Asked([*kept.values()], _counted(axes, len(kept)), fits)
+    return CellList([*kept.values()], _counted(axes, len(kept)), fits)
 
 
 def _span(axes: Axes) -> str:
