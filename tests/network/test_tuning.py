@@ -139,7 +139,7 @@ def test_a_workload_says_it_and_comes_back() -> None:
     ("how", "says"),
     [
         ({"rank": -1}, "r is at least 1"),
-        ({"rank": 2, "weights": "nf5"}, "did you mean 'nf4'?"),
+        ({"rank": 2, "weights": "nf5"}, "unknown weights 'nf5'; known: nf4, nf4-dq, "),
         ({"weights": "nf4"}, "of frozen weights"),
         ({"rank": 2, "dropout": 1.0}, "below 1"),
     ],

@@ -25,7 +25,7 @@ def test_a_fine_tuning_comes_back_and_one_that_there_is_not_is_a_fault() -> None
         ({"rank": -1}, "r is at least 1"),
         ({"rnk": 3}, "did you mean 'rank'?"),
         ({"rank": "x"}, "Expected `int`"),
-        ({"rank": 2, "weights": "nf5"}, "did you mean 'nf4'?"),
+        ({"rank": 2, "weights": "nf5"}, "unknown weights 'nf5'; known: nf4, nf4-dq, "),
     ):
         table["workload"]["tuning"] = said
         with pytest.raises(ValueError, match=re.escape(why)):

@@ -354,12 +354,12 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("alexnet:image=3", "alexnet: takes no hyperparameters, got 'image'"),
         ("bert_base:length=513", "bert_base: length 513 is larger than max_length 512"),
         ("resnet5", "unknown model 'resnet5'; did you mean 'resnet50'?"),
-        ("resnet200", "unknown model 'resnet200'; known: fc, "),  # not its smaller sibling
-        ("vit_huge", "unknown model 'vit_huge'; known: fc, "),
-        ("convnext_l", "unknown model 'convnext_l'; known: fc, "),
-        ("gpt2_xxl", "unknown model 'gpt2_xxl'; known: fc, "),
+        ("resnet200", "unknown model 'resnet200'; known: resnet50, resnet101, "),  # not its smaller sibling
+        ("vit_huge", "unknown model 'vit_huge'; known: vit_b_16, "),
+        ("convnext_l", "unknown model 'convnext_l'; known: convnext_tiny, "),
+        ("gpt2_xxl", "unknown model 'gpt2_xxl'; known: gpt2_xl, "),
         ("bert_larg", "unknown model 'bert_larg'; did you mean 'bert_large'?"),
-        ("BERT", "unknown model 'BERT'; did you mean 'bert_base'?"),
+        ("BERT", "unknown model 'BERT'; did you mean 'bert_base' or 'bert_large'?"),
     ],
 )
 def test_a_wrong_hyperparameter_is_refused_in_one_line(text: str, message: str) -> None:

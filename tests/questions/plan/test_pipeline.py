@@ -161,5 +161,5 @@ def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule: str) -> None:
 
 
 def test_an_unknown_schedule_is_said() -> None:
-    with pytest.raises(InputError, match="did you mean '1f1b'"):
+    with pytest.raises(InputError, match="known: gpipe, 1f1b, "):
         simulate("1f2b", [SAME], 1, 1)
