@@ -179,6 +179,9 @@ def test_unknown_names_the_nearest() -> None:
         ("megatron-2052", ["megatron-2025", "megatron-2022"], ["megatron-2025"]),  # two are swapped
         ("SGD", ["sgd", "adam"], ["sgd"]),
         ("adamw", ["sgd", "adam"], ["adam"]),
+        ("a100-sxm4-80k", ["a100-sxm4-80gb", "a100-sxm4-40gb"], ["a100-sxm4-80gb"]),
+        ("rtx4080ti", ["rtx-4080", "rtx-4080-super"], []),
+        ("f c", ["fc", "rnn"], ["fc"]),
         ("", ["sgd"], []),
     ],
 )

@@ -273,7 +273,9 @@ def test_an_array_of_a_file(tmp_path: Path) -> None:
         array(file)
     with pytest.raises(InputError, match="No such file"):
         array(tmp_path / "none.toml")
-    with pytest.raises(InputError, match=r"unknown systolic array 'tpu-v9'; known: tpu-v1, tpu-v2, tpu-v3"):
+    with pytest.raises(
+        InputError, match=r"unknown systolic array 'tpu-v9'; known: tpu-v1, tpu-v2, tpu-v3"
+    ):
         array("tpu-v9")
 
 

@@ -227,6 +227,8 @@ def test_every_word_of_a_shipped_device_means_that_device():
         ("RTX 3090 16GB", "unknown device 'RTX 3090 16GB'; did you mean 'rtx-3090"),
         ("Apple M2 Max 38-core GPU", "did you mean 'm2-max-gpu'?"),
         ("HGX B200", "did you mean 'b200-sxm'?"),
+        ("RTX 4090 Ti", "unknown device 'RTX 4090 Ti'; did you mean 'rtx-4090"),
+        ("rtx4080ti", "unknown device 'rtx4080ti'; known: rtx-4080"),
         ("amd epyc rome 7742", "did you mean 'epyc-7742'?"),
     ],
 )

@@ -44,7 +44,8 @@ def model_tokens(text: str) -> set[str]:
 
 _PARTS = re.compile(r"\d+|[^\W\d_]+")
 _LONGEST = 200  # characters of what somebody typed
-_ALIKE = 0.5  # of the letters of two words
+_ALIKE, _SPLIT = 0.5, 0.8  # of the letters of two words, of all words
+_SHORT = 2  # letters: no word, such as the unit in 80gb
 
 
 def meant_by(typed: str, known: Iterable[str]) -> list[str]:
@@ -86,9 +87,10 @@ def _alike(one: list[str], other: list[str]) -> bool:
     if len(numbers[0]) != len(numbers[1]) or not all(map(_same_digits, *numbers)):
         return False
     words = [[part for part in parts if not part.isdigit()] for parts in (one, other)]
-    pairs = list(zip(*words, strict=False))
-    compared = pairs if len(words[0]) == len(words[1]) else pairs[:1]  # one more word, or less
-    return all(difflib.SequenceMatcher(None, *pair).ratio() >= _ALIKE for pair in compared)
+    if len(words[0]) != len(words[1]):  # one that was split or joined
+        return difflib.SequenceMatcher(None, *map("".join, words)).ratio() >= _SPLIT
+    pairs = [pair for pair in zip(*words, strict=True) if max(map(len, pair)) > _SHORT]
+    return all(difflib.SequenceMatcher(None, *pair).ratio() >= _ALIKE for pair in pairs)
 
 
 def _same_digits(one: str, other: str) -> bool:

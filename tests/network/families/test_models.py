@@ -354,7 +354,10 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("alexnet:image=3", "alexnet: takes no hyperparameters, got 'image'"),
         ("bert_base:length=513", "bert_base: length 513 is larger than max_length 512"),
         ("resnet5", "unknown model 'resnet5'; did you mean 'resnet50'?"),
-        ("resnet200", "unknown model 'resnet200'; known: resnet50, resnet101, "),  # not its smaller sibling
+        (
+            "resnet200",
+            "unknown model 'resnet200'; known: resnet50, resnet101, ",
+        ),  # not its smaller sibling
         ("vit_huge", "unknown model 'vit_huge'; known: vit_b_16, "),
         ("convnext_l", "unknown model 'convnext_l'; known: convnext_tiny, "),
         ("gpt2_xxl", "unknown model 'gpt2_xxl'; known: gpt2_xl, "),
