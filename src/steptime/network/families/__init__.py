@@ -58,8 +58,7 @@ def family(name: str, where: str = "") -> Family:
     """Return the family or named network; raises `InputError` for an unknown name."""
     if not (FAMILIES | ZOO).get(name) and name in language.rows():
         return language.model(name)
-    known = names()
-    if name not in known:
+    if not (FAMILIES | ZOO).get(name) and name not in (known := names()):
         size = _size(name)
         alike = [one for one in known if _size(one).startswith(size)]
         raise unknown("model", name, known, where, alike)
