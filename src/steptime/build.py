@@ -190,24 +190,21 @@ def validated(table: object, model: type[Checked], where: str) -> Checked:
 def _reason(fault: Any, model: Any) -> str:
     """Return one fault of a file: its place, what is wrong, and the nearest name of one unknown."""
     text, given = str(fault["msg"]).removeprefix("Value error, "), fault.get("input")
-    names = [one for one in fault["loc"] if isinstance(one, str)] or [""]
-    *path, last = names
-    inside = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault["loc"])
-    inside = inside.rpartition(f".{last}")[0].removeprefix(".")
+    *path, last = [one for one in fault["loc"] if isinstance(one, str)] or [""]
     if fault["type"] == "extra_forbidden":
         for name in path:
             if name in model.model_fields:
                 kind = model.model_fields[name].annotation
                 model = (kind, *get_args(kind))[-1]
-        return str(unknown("key", last, model.model_fields, inside))
+        return str(unknown("key", last, model.model_fields, ".".join(path)))
     if fault["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        return str(unknown(last, given, known, inside))
-    if text.startswith(f"unknown {last}"):
-        return text
+        return str(unknown(last, given, known, ".".join(path)))
     simple = isinstance(given, str | int | float | bool) and ", not " not in text
-    place = ".".join(filter(None, (inside, last)))
-    return f"{place}{': ' if place else ''}{text}{f', not {shorten(given)}' if simple else ''}"
+    text += f", not {shorten(given)}" if simple and not text.startswith("unknown") else ""
+    return (
+        text if text.startswith(f"unknown {last}") else ": ".join((".".join((*path, last)), text))
+    )
 
 
 def choice_of(table: object, where: str, trusted: bool = False) -> Choice:

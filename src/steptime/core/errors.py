@@ -47,19 +47,10 @@ def nearest(value: str, known: Iterable[str]) -> str | None:
     return min(meant_by(value, known), key=len, default=None)
 
 
-def unknown(
-    what: str,
-    value: object,
-    known: Iterable[str],
-    where: str = "",
-    alike: Collection[str] | None = None,
-) -> InputError:
-    """Return the error for an unknown name: what, where, and the nearest valid name.
-
-    What may be meant is among those that are `alike`, if they are given.
-    """
+def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
+    """Return the error for an unknown name: what, where, and the nearest valid names."""
     names = list(known)
-    close = meant_by(str(value), names if alike is None else alike)
+    close = meant_by(str(value), names)
     if 0 < len(close) <= _MOST_MEANT:
         said = [f"'{name}'" for name in close]
         hint = f"did you mean {' or '.join(filter(None, (', '.join(said[:-1]), said[-1])))}?"

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from steptime.core.graph import Attr, Graph, Op, TensorSpec
+import msgspec
+
+from steptime.core.graph import Graph, Op, TensorSpec
 
 KEY = "steptime_graph"  # its value is the version
 VERSION = 1
@@ -46,15 +48,6 @@ def graph_from_json(table: Mapping[str, Any]) -> Graph:
     return Graph(
         table["name"],
         {name: TensorSpec(tuple(shape), dtype) for name, (dtype, shape) in tensors},
-        tuple(_op_from_json(op) for op in table["ops"]),
+        msgspec.convert(table["ops"], tuple[Op, ...]),
         **{name: tuple(table.get(name, ())) for name in lists},
     )
-
-
-def _op_from_json(table: Mapping[str, Any]) -> Op:
-    attrs: dict[str, Attr] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in table.get("attrs", {}).items()
-    }
-    inputs, outputs = tuple(table["inputs"]), tuple(table["outputs"])
-    return Op(table["name"], table["kind"], inputs, outputs, attrs)

@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from functools import partial
 
 _BRANDS = re.compile(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon|google|aws|intel")
 _SPELLINGS = (  # as people write, and as the names of devices do
@@ -45,6 +46,7 @@ def model_tokens(text: str) -> set[str]:
 _PARTS = re.compile(r"\d+|[^\W\d_]+")
 _LONGEST = 200  # characters of what somebody typed
 _ALIKE, _SPLIT = 0.5, 0.8  # of the letters of two words, of all words
+_SIZE = re.compile(r"x+l")  # those of models that are spelled alike
 _SHORT = 2  # letters: no word, such as the unit in 80gb
 
 
@@ -67,13 +69,8 @@ def meant_by(typed: str, known: Iterable[str]) -> list[str]:
 
 def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
     """Return the known names, those most like the typed one first."""
-    match = difflib.SequenceMatcher(b=typed.lower()[:_LONGEST])
-
-    def unlike(name: str) -> float:
-        match.set_seq1(name.lower())
-        return -match.ratio()
-
-    return sorted(known, key=unlike)
+    like = partial(difflib.SequenceMatcher, None, typed.lower()[:_LONGEST])
+    return sorted(known, key=lambda name: -like(name.lower()).ratio())
 
 
 def _holds(name: str, words: list[str]) -> bool:
@@ -88,9 +85,13 @@ def _alike(one: list[str], other: list[str]) -> bool:
         return False
     words = [[part for part in parts if not part.isdigit()] for parts in (one, other)]
     if len(words[0]) != len(words[1]):  # one that was split or joined
-        return difflib.SequenceMatcher(None, *map("".join, words)).ratio() >= _SPLIT
-    pairs = [pair for pair in zip(*words, strict=True) if max(map(len, pair)) > _SHORT]
-    return all(difflib.SequenceMatcher(None, *pair).ratio() >= _ALIKE for pair in pairs)
+        whole, parts = ("".join(some) for some in words)
+        return difflib.SequenceMatcher(None, whole, parts).ratio() >= _SPLIT
+    pairs = {pair for pair in zip(*words, strict=True) if max(map(len, pair)) > _SHORT}
+    sizes = {pair for pair in pairs if pair[0] != pair[1] and all(map(_SIZE.fullmatch, pair))}
+    return not sizes and all(
+        difflib.SequenceMatcher(None, *pair).ratio() >= _ALIKE for pair in pairs
+    )
 
 
 def _same_digits(one: str, other: str) -> bool:

@@ -58,8 +58,9 @@ class _File(Struct, forbid_unknown_fields=True):
 def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a native file, whose shapes are of one batch, phase and dtype."""
     place = shorten(source.name)[1:-1]
-    file = _checked(source.table, place)
-    graph = graph_from_json(dict(source.table))
+    table: Any = source.table
+    file = _checked(table, place)
+    graph = graph_from_json(table)
     _verify(graph, file.phase == "train", place)
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:

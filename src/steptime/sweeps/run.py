@@ -27,6 +27,7 @@ from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import Quantity, Record, RecordMethod, now
 from steptime.sweeps.cells import Cell, needed_bytes
+from steptime.sweeps.progress import Report
 from steptime.sweeps.workers import WorkerKey, Workers, key_of, processes_of
 
 
@@ -165,9 +166,6 @@ def _joined(records: list[Record]) -> Record:
             "warmup_s": [one.env.get("warmup_s") for one in records],
         }
     return replace(records[0], quantities=quantities, env=env)
-
-
-Report = Callable[[Cell, Record, int, int], None]
 
 
 @dataclass(frozen=True)

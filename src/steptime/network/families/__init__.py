@@ -59,19 +59,9 @@ def family(name: str, where: str = "") -> Family:
     if not (FAMILIES | ZOO).get(name) and name in language.rows():
         return language.model(name)
     if not (FAMILIES | ZOO).get(name) and name not in (known := names()):
-        size = _size(name)
-        alike = [one for one in known if _size(one).startswith(size)]
-        raise unknown("model", name, known, where, alike)
+        raise unknown("model", name, known, where)
     result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, where)
     return result
-
-
-_SIZE = re.compile(r"\d+|tiny|small|medium|base|large|huge|giant|(?<=[_-])(?:x+l|[tsblh])$")
-
-
-def _size(name: str) -> str:
-    """Return the size that a name says: a network of another size is another network."""
-    return "".join(_SIZE.findall(name.lower()))
 
 
 def names() -> list[str]:

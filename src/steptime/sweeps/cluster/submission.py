@@ -23,7 +23,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -41,7 +41,6 @@ from steptime.sweeps.run import Means
 FOLDER = "slurm"  # whatever the scheduler: older folders are found
 PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", "wanted"
 VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
-Made = TypeVar("Made", Means, Options)
 _NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
 _START = re.compile(r"(?P<task>\d{1,9})\.(?P<restart>\d{1,9})\.jsonl", re.ASCII)
 
@@ -57,7 +56,7 @@ class _Plan(msgspec.Struct):
     """A `plan.json`, types checked."""
 
     token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")]
-    how: dict[str, Any]
+    how: Means
     jobs: list[_Job]
     largest: Annotated[int, msgspec.Meta(ge=1)]
     version: int = 1
@@ -70,7 +69,7 @@ class _Visit(msgspec.Struct):
     id: str
     workload: dict[str, Any]
     backend: str
-    options: dict[str, Any]
+    options: Options
     round: int
 
 
@@ -262,18 +261,12 @@ def write(submission: Submission) -> None:
     scripts = {first.job: submission.script(first.need) for first, *_ in submission.jobs}
     for part in ("logs", "progress"):
         (folder / part).mkdir(parents=True)
-    lines = "".join(
-        json.dumps({
-            "id": trial.id,
-            "workload": workload_to_json(trial.cell.workload),
-            "backend": trial.cell.backend,
-            "options": asdict(trial.cell.options),
-            "round": trial.round,
-        }) + "\n"
-        for task in submission.tasks
-        for trial in task.trials
-    )  # fmt: skip
-    (folder / CELLS).write_text(lines, encoding="utf-8")
+    cells = ((one, one.cell) for task in submission.tasks for one in task.trials)
+    visits = [
+        _Visit(one.id, workload_to_json(cell.workload), cell.backend, cell.options, one.round)
+        for one, cell in cells
+    ]
+    (folder / CELLS).write_bytes(msgspec.json.Encoder().encode_lines(visits))
     for job, text in scripts.items():
         (folder / f"job-{job}.sh").write_text(text, encoding="utf-8")
     (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
@@ -307,19 +300,14 @@ def read(folder: Path) -> Submission:
         if version not in range(1, VERSION + 1):
             knows = f"this steptime knows up to {VERSION}; upgrade steptime"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
-        plan, how = msgspec.convert(table, _Plan), _made(Means, table["how"])
+        plan = msgspec.convert(table, _Plan)
         tasks = _tasks(plan.jobs, (folder / CELLS).read_text(encoding="utf-8").splitlines())
         scheduler_of(plan.scheduler)  # raises for one that is not here
-        return Submission(folder, plan.token, how, tasks, plan.largest, plan.scheduler)
+        return Submission(folder, plan.token, plan.how, tasks, plan.largest, plan.scheduler)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder}: is no submission: {error}") from None
-
-
-def _made(kind: type[Made], table: Mapping[str, Any]) -> Made:
-    """Return a dataclass of a table that has its keys alone, types checked."""
-    return msgspec.convert(asdict(kind(**table)), kind)
 
 
 def _tasks(jobs: Sequence[_Job], lines: Sequence[str]) -> tuple[Task, ...]:
@@ -332,10 +320,8 @@ def _tasks(jobs: Sequence[_Job], lines: Sequence[str]) -> tuple[Task, ...]:
             trials = []
             for line in lines[start:stop]:
                 one = msgspec.json.decode(line, type=_Visit)
-                workload, options = workload_from_json(one.workload), _made(Options, one.options)
-                trials.append(
-                    Trial(one.id, Cell(workload, one.backend, options, request), one.round)
-                )
+                cell = Cell(workload_from_json(one.workload), one.backend, one.options, request)
+                trials.append(Trial(one.id, cell, one.round))
             tasks.append(Task(len(tasks), number, need, tuple(trials)))
     if max((stop for job in jobs for _, stop in job.slices), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
