@@ -196,7 +196,8 @@ def _reason(fault: Any, model: Any) -> str:
             if name in model.model_fields:
                 kind = model.model_fields[name].annotation
                 model = (kind, *get_args(kind))[-1]
-        return str(unknown("key", last, model.model_fields, ".".join(path)))
+        known = [one.alias or name for name, one in model.model_fields.items()]
+        return str(unknown("key", last, known, ".".join(path)))
     if fault["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
         return str(unknown(last, given, known, ".".join(path)))

@@ -119,6 +119,40 @@ def test_words_of_no_meaning_are_refused_with_their_place(
     assert said in str(error.value)
 
 
+def test_every_fault_is_named_with_its_place() -> None:
+    faults = {
+        "phse": "train", "optimizer": ["sgd", "adamw"], "loaders": -1, "compile": "no",
+        "threads": [1, True], "sample": {"cout": 3}, "slurm": {"cpuss": 2}, "dtype": "float8",
+    }  # fmt: skip
+    with pytest.raises(InputError) as error:
+        check_experiment({**tomllib.loads(EXAMPLE), **faults}, "e.toml")
+    assert str(error.value).startswith("e.toml: ")
+    assert {*str(error.value).removeprefix("e.toml: ").split("; ")} >= {
+        "unknown key 'phse'",
+        "did you mean 'phase'?",
+        "unknown optimizer 'adamw'",
+        "did you mean 'adam'?",
+        "loaders: must be at least 0, not -1",
+        "compile: Input should be a valid boolean, not 'no'",
+        "threads: must be a whole number, not 'True'",
+        "sample: unknown key 'cout'",
+        "did you mean 'count'?",
+        "slurm: unknown key 'cpuss'",
+        "did you mean 'cpus'?",
+        "unknown dtype 'float8'",
+    }
+    table = {**tomllib.loads(EXAMPLE), "measure": False, "train_steps": 1, "link": "local"}
+    with pytest.raises(InputError) as error:
+        check_experiment(table, "e.toml")
+    for said in ("measure = false predicts", "link is for predictions", "train_steps: must be 0"):
+        assert said in str(error.value)
+
+
+def test_more_cells_than_a_sweep_has_are_refused() -> None:
+    with pytest.raises(InputError, match="1000001 cells are more than 1000000; sample or narrow"):
+        cells(EXAMPLE, batch="1..1000001", networks=[{"family": "fc"}])
+
+
 def test_equal_cells_are_one() -> None:
     assert len(cells(EXAMPLE, batch=[64, "64", 64])) == 3 * 2
     assert len(cells(EXAMPLE, phase="infer", optimizer=["sgd", "adam"])) == 12  # no update
