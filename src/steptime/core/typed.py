@@ -22,14 +22,6 @@ Figure = Annotated[
     Meta(ge=1e-6, le=1e8, description="positive, in the unit of its name (1e-06 to 1e+08)"),
 ]
 """A datasheet's number: what lies beyond is in another unit."""
-_OF_FIELDS: Mapping[Any, Any] = {  # what a file says for the fields of one of our own classes
-    str: Text,
-    int: Whole,
-    int | None: Whole | None,
-    float: Above0,
-    tuple[str, ...]: Texts,
-    tuple[int, ...]: Wholes,
-}
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _WORDS |= {"float": "a number", "array": "a list", "object": "a table"}
 _FAULT = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
@@ -57,15 +49,13 @@ def given(table: Mapping[str, Any], kind: type, where: str, prefix: str = "") ->
 
 
 def struct(name: str, kinds: Mapping[str, Any], required: str = "", *, closed: bool = True) -> type:
-    """Return the type of a table with keys of these types; one that is not `closed` has others."""
+    """Return the type of a table with keys of these types; one that is not `closed` has others.
+
+    `get_type_hints(one, include_extras=True)` are the types of a class of our own.
+    """
     must: list[Any] = [(key, kinds[key]) for key in required.split()]
     may = [(key, kind, None) for key, kind in kinds.items() if key not in required.split()]
     return msgspec.defstruct(name, must + may, forbid_unknown_fields=closed)
-
-
-def fields_of(of: type) -> dict[str, Any]:
-    """Return the types of a table whose keys are the fields of a class."""
-    return {name: _OF_FIELDS.get(kind, kind) for name, kind in get_type_hints(of).items()}
 
 
 def _fault(said: str, value: Any, kind: Any, where: str, place: str) -> InputError:

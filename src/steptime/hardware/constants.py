@@ -8,13 +8,13 @@ in `data/constants.toml`.
 from collections.abc import Mapping
 from functools import cache
 from math import inf
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
-from steptime.core.typed import fields_of, given, struct
+from steptime.core.typed import Text, Texts, given, struct
 
 
 class Constant(NamedTuple):
@@ -28,9 +28,9 @@ class Constant(NamedTuple):
 
     value: float
     spread: float
-    fitted_on: str = ""
-    rows: tuple[str, ...] = ()
-    why: str = ""
+    fitted_on: Text = ""
+    rows: Texts = ()
+    why: Text = ""
 
 
 NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that changes nothing
@@ -40,7 +40,7 @@ NEUTRAL: Mapping[str, float] = {  # by what a constant is: the value that change
 }
 _HALF = 0.5  # files before 0.15 said yes by 1 and no by 1e-9
 _VALUE = Annotated[int | float | bool, Meta(description="a number, true or false")]
-_KINDS = fields_of(Constant) | {"value": _VALUE, "spread": float}
+_KINDS = get_type_hints(Constant, include_extras=True) | {"value": _VALUE}
 _CONSTANT = struct("Constant", _KINDS, "value")
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.typed import Texts, fields_of, given, struct
+from steptime.core.typed import Above0, Text, Texts, Whole, Wholes, given, struct
 from steptime.hardware.constants import Constant, constants_from_table, is_retired, known
 from steptime.hardware.constants import uses as uses_of_stacks
 
@@ -26,19 +26,19 @@ class Execution(NamedTuple):
     ("": for all).
     """
 
-    reads: tuple[int, ...] = ()
-    each_step: tuple[int, ...] = ()
-    passes: float = 0.0
-    kernels: int = 1
-    temporaries: int | None = None
+    reads: Wholes = ()
+    each_step: Wholes = ()
+    passes: Above0 = 0.0
+    kernels: Whole = 1
+    temporaries: Whole | None = None
     together: bool = False
-    flop: float = 1.0
-    causal_flop: float = 1.0
+    flop: Above0 = 1.0
+    causal_flop: Above0 = 1.0
     skips_window: bool = False
-    scores: float = 0.0
-    keeps: float = 0.0
-    when: str = ""
-    source: str = ""
+    scores: Above0 = 0.0
+    keeps: Above0 = 0.0
+    when: Text = ""
+    source: Text = ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Stack:
     that is known.
     """
 
-    name: str
-    source: str
+    name: Text
+    source: Text
     fuses: tuple[str, ...] = ()
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kinds: Mapping[str, Execution] = field(default_factory=dict)
@@ -79,12 +79,12 @@ class Stack:
     channels_last: bool = False
     conv_tf32: bool = False
     matmul_tf32: bool = False
-    backend: str = ""
+    backend: Text = ""
     compile: bool = False
     master_weights: bool = False
     trains: bool = True
-    since: str = ""
-    like: str = ""
+    since: Text = ""
+    like: Text = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     on_cpu: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,10 +110,12 @@ _TRAINS = ("host.update", "host.backward")  # what a stack for inference alone n
 _ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
 _OWN = ("name", "source", "like")  # which each stack has for itself
 
-_KINDS = fields_of(Stack) | dict.fromkeys(("kinds", *uses_of_stacks()), Mapping[str, Any])
+_KINDS = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
+    ("kinds", *uses_of_stacks()), Mapping[str, Any]
+)
 _KINDS |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
 _STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, "name source")
-_EXECUTION = struct("Execution", fields_of(Execution), "source")
+_EXECUTION = struct("Execution", get_type_hints(Execution, include_extras=True), "source")
 
 
 def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = None) -> Stack:
