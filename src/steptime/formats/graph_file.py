@@ -40,7 +40,7 @@ class _Op(Struct, forbid_unknown_fields=True):
     attrs: dict[str, _Attribute] = {}
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _GraphFile(Struct, forbid_unknown_fields=True):
     steptime_graph: Literal[1]
     name: _Name
     phase: Phase
@@ -82,13 +82,13 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True)
 
 
-def _checked(table: object, place: str) -> _File:
+def _checked(table: object, place: str) -> _GraphFile:
     version = table.get(KEY) if isinstance(table, dict) else None
     if type(version) is int and version > VERSION:
         raise InputError(
             f"{place}: version {shorten(version)} of a graph; this one reads {VERSION}"
         )
-    file = typed(table, _File, place)
+    file = typed(table, _GraphFile, place)
     precision(file.dtype)
     for name, (dtype, _) in file.tensors.items():
         if dtype not in SIZE_BYTES:

@@ -19,20 +19,20 @@ _DIGITS = 9  # of an hour: rounding in sums must not start another one
 _SHIPPED = DATA / "prices"
 
 
-class _Offer(Struct, forbid_unknown_fields=True):
+class _OfferRow(Struct, forbid_unknown_fields=True):
     name: Text
     devices: Texts
     per_hour: Figure
     number: Annotated[int, Meta(ge=0, le=10**6, description="a whole number")] = 1
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _PriceFile(Struct, forbid_unknown_fields=True):
     name: Text
     date: Text
     currency: Text
     billing: Literal["second", "hour"]
     source: Text
-    offers: list[_Offer]
+    offers: list[_OfferRow]
     note: Text = ""
     unverified: Texts = ()
 
@@ -77,7 +77,7 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
 
     Raises `InputError` for an unknown key, a missing one, and an unknown device.
     """
-    file = typed(table, _File, where)
+    file = typed(table, _PriceFile, where)
     found = []
     for number, one in enumerate(file.offers, start=1):
         place = f"{where}: offer {number}"

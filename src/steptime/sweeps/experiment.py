@@ -70,7 +70,8 @@ def _one_or_more(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-Axis = Annotated[list[Value], _read_by(_values)]
+AXIS = _read_by(_values)
+Axis = Annotated[list[Value], AXIS]
 Name = Annotated[str, Field(min_length=1)]
 
 
