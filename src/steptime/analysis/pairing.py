@@ -31,10 +31,10 @@ ABOUT = (  # of the last record of a cell
 )
 OF_LAST = {
     **{name: name for name in (*ABOUT, "origin", "method", "method_version", "status", "cause")},
-    "good_s": "coalesce(good_s, if(status = 'ok', numbers['step_s'], NULL))",
-    "flop": "numbers['flop']",
+    "good_s": "coalesce(good_s, if(status = 'ok', step_s, NULL))",
+    "flop": "flop",
     "peak": "peak_flop_per_s",
-    "roof": "numbers['flop'] / nullif(numbers['traffic_bytes'], 0) * memory_bytes_per_s",
+    "roof": "flop / nullif(traffic_bytes, 0) * memory_bytes_per_s",
 }
 HOW_RUN = {one: one for one in ("origin", "method_version", "method_options", "host")}
 WIDE = {"within": "0"} | {name: name for name in names.TOLD if name != "within"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steptime.core.units import QUANTITIES
-from steptime.records.row import COLUMNS, ESTIMATE, PARAM_PREFIX, Row
-from steptime.records.rows import RATES, Kinds
+from steptime.records.row import AMOUNTS, COLUMNS, ESTIMATE, PARAM_PREFIX, UNKNOWN, Row
+from steptime.records.rows import OF_ENV, RATES, Kinds, Rows
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -15,28 +14,65 @@ if TYPE_CHECKING:
 MADE = {  # columns of `records` that are not of flat rows
     **{
         f"step_s_{end}": f"if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, "
-        f"{best}(estimate.{end}, numbers['step_s'])))"
+        f"{best}(estimate.{end}, step_s)))"
         for end, best in (("low", "least"), ("high", "greatest"))
     },
     "steady": "CAST(estimate.steady AS BOOLEAN)",
-    **{name: f"numbers['{name}']" for name in COLUMNS if name in QUANTITIES},
 }
 BUFFER_BYTES = 16 << 20  # of lines that the database reads at once
 ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
 _SAMPLES = "samples DOUBLE[], run BIGINT[]"
-TYPES = {  # of the columns of `flat`
-    **{name: SQL_TYPES[kind.__name__] for name, kind in COLUMNS.items() if name not in MADE},
-    **dict.fromkeys(("place", "global_batch", "examples", "marks_n"), "BIGINT"),
-    **dict.fromkeys(("plan", "date", "batch_source", "source_file", "duplicate_of"), "VARCHAR"),
-    **dict.fromkeys(("stated_low", "stated_high", "step_s_max", *RATES), "DOUBLE"),
-    "overlap": "BOOLEAN",
+_SPREAD = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")
+_MAP = "MAP(VARCHAR, VARCHAR)"
+PARTS = {  # what several rows share: the columns of each part
+    "work": {
+        **dict.fromkeys(("model", "family", "dtype", "phase", "optimizer"), "VARCHAR"),
+        **dict.fromkeys(("plan", "settings", "params"), "VARCHAR"),
+        **dict.fromkeys(("batch", "examples", "replicas"), "BIGINT"),
+    },
+    "way": {
+        **dict.fromkeys(("method", "method_version", "method_options", "stack"), "VARCHAR"),
+        **dict.fromkeys(("gpu", "strategy", "input", "staging"), "VARCHAR"),
+        **dict.fromkeys(("threads", "devices", "loaders", "prefetch"), "BIGINT"),
+        "overlap": "BOOLEAN",
+        **dict.fromkeys(RATES, "DOUBLE"),
+    },
+    "env": {
+        **dict.fromkeys(("env", "date", "duplicate_of", *OF_ENV), "VARCHAR"),
+        "round": "BIGINT",
+    },
+}
+LINES = {  # what a row says for itself
+    **dict.fromkeys(("place", *PARTS), "BIGINT"),
+    **dict.fromkeys(("origin", "status", "platform", "scope", "workload_key"), "VARCHAR"),
+    **dict.fromkeys(("cause", "note", "taken_at", "step_s_interval"), "VARCHAR"),
+    **dict.fromkeys(("stated_low", "stated_high", "infeed", *sorted(AMOUNTS)), "DOUBLE"),
+    **dict.fromkeys(("samples_n", "samples_disturbed", "marks_n", "runs"), "BIGINT"),
     "samples": "DOUBLE[]",
     "run": "BIGINT[]",
-    **dict.fromkeys(("params", "settings", "others"), "MAP(VARCHAR, VARCHAR)"),
-    "numbers": "MAP(VARCHAR, DOUBLE)",
+    "others": _MAP,
     "sampled": f"MAP(VARCHAR, STRUCT({_SAMPLES}))",
+    "spread": f"STRUCT({', '.join(f'{name} DOUBLE' for name in _SPREAD)})",
     "estimate": ESTIMATED,
+}
+_KNOWN = f"batch_source IS DISTINCT FROM '{UNKNOWN}'"
+FLAT = {  # the columns of `flat`, over lines and their parts
+    **{name: name for name in LINES if name not in (*PARTS, "spread")},
+    **{name: f"{part}.{name}" for part, columns in PARTS.items() for name in columns},
+    "batch": f"if({_KNOWN}, batch, NULL)",
+    "global_batch": f"if({_KNOWN}, examples, NULL)",
+    "date": "coalesce(date, taken_at[:10])",
+    "stack": "if(origin = 'measured', way.stack, env.stack)",
+    **{f"step_s_{name}": f"spread.{name}" for name in ("min", "max", "mean", "p5", "p95")},
+    "speed_per_s": "if(samples_n IS NOT NULL, examples * spread.speed, "
+    f"if({_KNOWN}, examples / nullif(step_s, 0), NULL))",
+    **{f"speed_{name}_per_s": f"examples * spread.{name}" for name in ("uncertainty", "jitter")},
+}
+SQL = f"{LINES} {PARTS} {FLAT}"  # what rows hang on
+_OF_PARTS = {"id": "BIGINT"} | {
+    part: f"STRUCT({', '.join(f'{one} {kind}' for one, kind in columns.items())})"
+    for part, columns in PARTS.items()
 }
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
@@ -49,12 +85,26 @@ def rate(value: str) -> str:
     return f"CASE WHEN {number} BETWEEN 1 AND 1e30 THEN {number} END"
 
 
-def read(path: str, longest: int) -> str:
-    """Return the statement that reads rows of JSON, none of them longer than `longest` bytes."""
-    types = ", ".join(f"'{name}': '{kind}'" for name, kind in TYPES.items())
+def read(rows: Rows) -> str:
+    """Return the statement that reads rows that were written."""
+    tables = []
+    for path, types in ((rows.path, LINES), (rows.parts, _OF_PARTS)):
+        columns = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in types.items())
+        size = max(rows.longest + 1, BUFFER_BYTES)
+        tables.append(
+            f"read_json({text(str(path))}, format = 'newline_delimited', "
+            f"maximum_object_size = {size}, columns = {{{columns}}})"
+        )
+    lines, parts = tables
+    joined = "".join(
+        f" JOIN (SELECT id, {one}.* FROM parts WHERE {one} IS NOT NULL) AS {one} "
+        f"ON {one}.id = line.{one}"
+        for one in PARTS
+    )
+    told = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())
     return (
-        f"FROM read_json({text(path)}, format = 'newline_delimited', "
-        f"maximum_object_size = {max(longest + 1, BUFFER_BYTES)}, columns = {{{types}}})"
+        f"WITH parts AS MATERIALIZED (FROM {parts}) "
+        f"SELECT {told} FROM {lines} AS line{joined} ORDER BY place"
     )
 
 
@@ -94,6 +144,11 @@ def text(value: str) -> str:
 def name(value: str) -> str:
     """Return the name of a column as SQL writes it."""
     return '"' + value.replace('"', '""') + '"'
+
+
+def pointer(key: str) -> str:
+    """Return the SQL of the place of a key in an object of JSON."""
+    return text("/" + key.replace("~", "~0").replace("/", "~1"))
 
 
 def struct(columns: Mapping[str, str]) -> str:
@@ -136,12 +191,22 @@ def _columns(names: Iterable[str], taken: Iterable[str], prefix: str) -> dict[st
 def columns_of(params: Kinds, others: Kinds) -> dict[str, str]:
     """Return the expression of each column of the table `records` over flat rows."""
     told = {one: MADE.get(one, one) for one in COLUMNS}
-    for held, kinds, named in (
-        ("others", others, quantity_columns(others)),
-        ("params", params, param_columns(params, others)),
+    for place, kinds, named in (
+        (quantity, others, quantity_columns(others)),
+        (param, params, param_columns(params, others)),
     ):
-        told |= {column: typed(f"{held}[{text(one)}]", kinds[one]) for one, column in named.items()}
+        told |= {column: typed(place(one), kinds[one]) for one, column in named.items()}
     return told
+
+
+def quantity(key: str) -> str:
+    """Return the SQL over `flat` of the JSON of a quantity that is no column."""
+    return f"others[{text(key)}]"
+
+
+def param(key: str) -> str:
+    """Return the SQL over `flat` of the JSON of a hyperparameter."""
+    return f"json_extract(params, {pointer(key)})"
 
 
 def typed(value: str, found: Sequence[str]) -> str:

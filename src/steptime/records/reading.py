@@ -3,27 +3,31 @@
 It stands apart from the record, so that what only writes records loads no msgspec.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
 
 from steptime.core.errors import InputError, one_line, shorten, unknown
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import Plan, Tuning, plan_to_json, workload_from_json
+from steptime.core.workload import Plan, Tuning, Workload, plan_to_json, workload_from_json
 from steptime.records.record import (
     ORIGINS,
     SCHEMA,
     STATUSES,
     Quantity,
     Record,
+    RecordMethod,
+    record_to_json,
 )
 
 MOST_EXAMPLES = 2**53  # of a step
 LARGEST = 1e100  # of a quantity: the square of what is larger may be none
 SMALLEST = 1e-100  # of an amount that is not 0: what is divided by less may be none
+PARTS = 1 << 14  # texts of workloads, methods, environments that are read once
 
 _OF_SAMPLES = {"run": int, "disturbed": bool}
 # What communication takes may be a difference of two steps, and so below 0 where it is hidden.
@@ -44,61 +48,141 @@ class _Workload(msgspec.Struct):
     tuning: dict[str, int | float | str] = {}
 
 
-@dataclass(frozen=True)
-class _Line(Record):
-    """A record as its line has it, types checked; keys of other names are let be."""
+class Line(msgspec.Struct):
+    """A record as its line has it, checked; keys of other names are let be.
 
-    workload: _Workload  # type: ignore[assignment]  # as JSON says it
-    schema: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA
+    What repeats between records is text, which `method_of`, `workload_of` and `env_of` read once.
+    """
+
+    origin: str
+    method: msgspec.Raw
+    workload: msgspec.Raw
+    platform: str
+    quantities: dict[str, Quantity]
+    schema: Annotated[int, msgspec.Meta(ge=1)]
+    status: str
+    cause: str = ""
+    note: str = ""
+    scope: str = ""
+    env: msgspec.Raw = msgspec.Raw(b"{}")
+    taken_at: str = ""
     workload_key: str = ""
 
+    @property
+    def key(self) -> str:
+        """The key of its workload, as the line has it."""
+        return self.workload_key or workload_of(bytes(self.workload)).key
 
-_LINES = msgspec.json.Decoder(_Line)
-_SCHEMAS = msgspec.json.Decoder(dict[str, Any])
+
+_LINES = msgspec.json.Decoder(Line)
+_METHODS = msgspec.json.Decoder(RecordMethod)
+_WORKLOADS = msgspec.json.Decoder(_Workload)
+_OBJECTS = msgspec.json.Decoder(dict[str, Any])
+_NOT_READ = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+_ZERO = "a name holds a zero byte"
 _FIELD = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def stored_from_json(table: bytes | Mapping[str, Any]) -> tuple[Record, str]:
-    """Return the record of a JSON text, or of JSON values, and the key of its workload there.
+def read_line(text: bytes) -> Line:
+    """Return the record of a JSON text. This is the one door of records.
 
-    This is the one door of records. Raises `ValueError` that names the field and what was expected
-    there, `InputError` for a schema that is newer than this version knows.
+    Raises `ValueError` that names the field and what was expected there, `InputError` for a schema
+    that is newer than this version knows.
     """
     try:
-        is_text = isinstance(table, bytes)
-        line = _LINES.decode(table) if is_text else msgspec.convert(table, _Line)  # type: ignore[arg-type]
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        _refuse_newer(table)
+        line = _LINES.decode(text)
+    except _NOT_READ as error:
+        _refuse_newer(text)
         raise ValueError(_reason(error)) from error
-    for name in ("schema", "status"):
-        if name not in vars(line):  # it has no default in a line
-            raise ValueError(f"no '{name}'")
+    try:
+        _check_line(line)
+    except ValueError:
+        _refuse_newer(text)
+        raise
+    return line
+
+
+def _check_line(line: Line) -> None:
+    """Raise `ValueError` for what no type says of a record."""
     if line.schema > SCHEMA:
-        _refuse_newer({"schema": line.schema})
+        raise ValueError(f"schema {line.schema}")
     for what, value, known in (("origin", line.origin, ORIGINS), ("status", line.status, STATUSES)):
         if value not in known:
             raise ValueError(str(unknown(what, value, known)))
-    if type(line.env.get("round", 0)) is not int:
-        raise ValueError(f"env.round: expected `int`, got {shorten(line.env['round'])}")
-    if "\0" in "".join((*line.workload.params, *line.quantities)):
-        raise ValueError("a name holds a zero byte")
+    method_of(bytes(line.method))
+    workload_of(bytes(line.workload))
+    env_of(bytes(line.env))
     for name, one in line.quantities.items():
+        if "\0" in name:
+            raise ValueError(_ZERO)
         stated = one.low is one.high is None and not one.samples and not one.columns
         if not (stated and SMALLEST <= (one.value or 1) <= LARGEST):  # as most are
             _check_quantity(name, one)
-    if line.workload.plan != _USUAL_PLAN or bool in map(type, line.workload.plan.values()):
-        _check_plan(line.workload)
-    _check_tuning(line.workload)
-    workload = workload_from_json(msgspec.structs.asdict(line.workload))
-    fields = {**vars(line), "workload": workload}
-    key = fields.pop("workload_key", "")  # a default is not among them
-    return Record(**fields), key or workload.key
+
+
+@lru_cache(PARTS)
+def method_of(text: bytes) -> RecordMethod:
+    """Return the method of a JSON text; raises `ValueError` as `read_line`, and so do others."""
+    try:
+        return _METHODS.decode(text)
+    except _NOT_READ as error:
+        raise ValueError(_reason(error, "method")) from error
+
+
+@lru_cache(PARTS)
+def env_of(text: bytes) -> Mapping[str, Any]:
+    """Return the environment of a JSON text."""
+    try:
+        env = _OBJECTS.decode(text)
+    except _NOT_READ as error:
+        raise ValueError(_reason(error, "env")) from error
+    if type(env.get("round", 0)) is not int:
+        raise ValueError(f"env.round: expected `int`, got {shorten(env['round'])}")
+    return env
+
+
+@lru_cache(PARTS)
+def workload_of(text: bytes) -> Workload:
+    """Return the workload of a JSON text."""
+    try:
+        line = _WORKLOADS.decode(text)
+    except _NOT_READ as error:
+        raise ValueError(_reason(error, "workload")) from error
+    if "\0" in "".join(line.params):
+        raise ValueError(_ZERO)
+    if line.plan != _USUAL_PLAN or bool in map(type, line.plan.values()):
+        _check_plan(line)
+    _check_tuning(line)
+    return workload_from_json(msgspec.structs.asdict(line))
+
+
+def record_of(line: Line) -> Record:
+    """Return the record of a line."""
+    return Record(
+        origin=line.origin,
+        method=method_of(bytes(line.method)),
+        workload=workload_of(bytes(line.workload)),
+        platform=line.platform,
+        quantities=line.quantities,
+        status=line.status,
+        cause=line.cause,
+        note=line.note,
+        scope=line.scope,
+        env=env_of(bytes(line.env)),
+        taken_at=line.taken_at,
+        schema=line.schema,
+    )
+
+
+def line_from(record: Record) -> Line:
+    """Return what the line of a record at hand says, which nobody checks."""
+    return _LINES.decode(json.dumps(record_to_json(record)))
 
 
 def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
-    """Return the record of a JSON text, or of JSON values; raises as `stored_from_json`."""
-    return stored_from_json(table)[0]
+    """Return the record of a JSON text, or of JSON values; raises as `read_line`."""
+    return record_of(read_line(table if isinstance(table, bytes) else json.dumps(table).encode()))
 
 
 def _check_quantity(name: str, one: Quantity) -> None:
@@ -143,31 +227,35 @@ def _check_plan(workload: _Workload) -> None:
 def _check_columns(name: str, one: Quantity) -> None:
     """Raise `ValueError` where facts of samples are of another number or type."""
     for column, held in one.columns.items():
-        where = f"quantities.{shorten(name)}.columns.{shorten(column)}"
+        kind, fault = _OF_SAMPLES.get(column), ""
         if len(held) not in (0, len(one.samples)):
-            raise ValueError(f"{where}: {len(held)} values of {len(one.samples)} samples")
-        if (kind := _OF_SAMPLES.get(column)) and not {*map(type, held)} <= {kind}:
-            raise ValueError(f"{where}: expected `{kind.__name__}` for each sample")
-        if kind and held and not -(2**63) <= min(held) <= max(held) < 2**63:
-            raise ValueError(f"{where}: a number is too large")
+            fault = f"{len(held)} values of {len(one.samples)} samples"
+        elif kind and not {*map(type, held)} <= {kind}:
+            fault = f"expected `{kind.__name__}` for each sample"
+        elif kind and held and not -(2**63) <= min(held) <= max(held) < 2**63:
+            fault = "a number is too large"
+        if fault:
+            where = f"quantities.{shorten(name)}.columns.{shorten(column)}"
+            raise ValueError(f"{where}: {fault}")
 
 
-def _refuse_newer(table: bytes | Mapping[str, Any]) -> None:
+def _refuse_newer(text: bytes) -> None:
     """Raise `InputError` for a schema of a later version, whatever else it has changed."""
     try:
-        version = (_SCHEMAS.decode(table) if isinstance(table, bytes) else table).get("schema")
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        version = _OBJECTS.decode(text).get("schema")
+    except _NOT_READ:
         return
     if type(version) is int and version > SCHEMA:
         knows = f"this steptime knows up to {SCHEMA}; upgrade steptime"
         raise InputError(f"has schema {shorten(version)[1:-1]}, {knows}")
 
 
-def _reason(error: Exception) -> str:
-    """Return in which field what was expected."""
+def _reason(error: Exception, part: str = "") -> str:
+    """Return in which field, of a part of a record, what was expected."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
-    said, field_ = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
+    said, field = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
     if missing := _MISSING.fullmatch(said):
         said = f"no '{missing[1]}'"
-    return f"{one_line(field_)}: {said}" if field_ else said
+    where = ".".join(filter(None, (part, one_line(field or ""))))
+    return f"{where}: {said}" if where else said

@@ -30,12 +30,12 @@ OF_CELL = (
     *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "settings"),
 )
 PREDICTED = {
-    "predicted_s": "numbers['step_s']",
+    "predicted_s": "step_s",
     "predicted_low_s": "stated_low",
     "predicted_high_s": "stated_high",
-    "flop": "numbers['flop']",
-    "traffic_bytes": "numbers['traffic_bytes']",
-    "predicted_memory_bytes": "numbers['peak_memory_bytes']",
+    "flop": "flop",
+    "traffic_bytes": "traffic_bytes",
+    "predicted_memory_bytes": "peak_memory_bytes",
     "peak_flop_per_s": "peak_flop_per_s",
     "memory_bytes_per_s": "memory_bytes_per_s",
 }
@@ -48,10 +48,10 @@ _BOTH = ", ".join(f"if(t.t IS NULL, p.{one}, t.{one}) AS {one}" for one in _SAID
 
 VIEWS = {
     "whole": f"""
-        SELECT *, coalesce(strategy, '') AS exchange, map_contains(numbers, 'step_s') AS stepped,
+        SELECT *, coalesce(strategy, '') AS exchange, step_s IS NOT NULL AS stepped,
             hash(folder_rank, workload_key, platform, coalesce(strategy, ''), overlap) AS cell,
-            status = 'ok' AND map_contains(numbers, 'step_s') AS good,
-            place + if(status = 'ok' AND map_contains(numbers, 'step_s'), {1 << 61}, 0) AS rank
+            status = 'ok' AND step_s IS NOT NULL AS good,
+            place + if(status = 'ok' AND step_s IS NOT NULL, {1 << 61}, 0) AS rank
         FROM flat WHERE scope = ''
     """,
     "tried": """
@@ -65,17 +65,17 @@ VIEWS = {
             list(host ORDER BY place) FILTER (host <> '') AS hosts,
             count(samples_n) FILTER (good) AS sampled,
             any_value(estimate) FILTER (good AND samples IS NOT NULL) AS one,
-            max(numbers['step_s']) FILTER (good AND samples_n > 0) AS only_s,
+            max(step_s) FILTER (good AND samples_n > 0) AS only_s,
             min(step_s_min) FILTER (good) AS measured_min_s,
             sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good) AS mean,
             coalesce(sum(runs) FILTER (good), 0)::BIGINT AS runs,
             coalesce(sum(samples_n) FILTER (good), 0)::BIGINT AS samples_n,
             sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
-            max(numbers['peak_memory_bytes']) FILTER (status = 'ok') AS measured_memory_bytes
+            max(peak_memory_bytes) FILTER (status = 'ok') AS measured_memory_bytes
         FROM tried GROUP BY cell, hash(tried.method, tried.method_version, tried.method_options)
     """,
     "tries": f"""
-        SELECT g.* EXCLUDE (last, best), if(b.good, b.numbers['step_s'], NULL) AS stated_s,
+        SELECT g.* EXCLUDE (last, best), if(b.good, b.step_s, NULL) AS stated_s,
             {", ".join(f"l.{one}" for one in (*OF_CELL, *_SAID, "origin", "examples"))},
             {", ".join(f"b.{one}" for one in LAST)}
         FROM grouped AS g JOIN tried AS l ON l.cell = g.cell AND l.place = g.last

@@ -46,6 +46,7 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("loaders", "prefetch"), int),
 }
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
+AMOUNTS = frozenset(COLUMNS.keys() & QUANTITIES.keys())  # quantities that every table has
 
 WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
@@ -65,8 +66,11 @@ def more_is_better(quantity: str) -> bool:
 
 def facts_of(row: Mapping[str, Any]) -> Row:
     """Return a row of `flat` with its `settings` and `options` as values."""
-    settings = {name: loaded(value) for name, value in row["settings"].items()}
-    return {**row, "settings": settings, "options": json.loads(row["method_options"])}
+    return {
+        **row,
+        "settings": json.loads(row["settings"]),
+        "options": json.loads(row["method_options"]),
+    }
 
 
 @lru_cache(1 << 14)

@@ -21,7 +21,7 @@ from pathlib import Path
 from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.progress import watched
 from steptime.core.units import counted
-from steptime.records.reading import record_from_json, stored_from_json
+from steptime.records.reading import Line, read_line, record_from_json, record_of
 from steptime.records.record import DONE, Record, RecordMethod, record_to_json
 
 LOCK = "sweep.lock"
@@ -163,9 +163,9 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
     with readable(folder):
         found = paths(folder, required=required)
         records = [
-            record
+            record_of(line)
             for path in watched(found, "files")
-            for _, record, _ in lines_of(path, said.append)
+            for _, line in lines_of(path, said.append)
         ]
     if not records and any(b"\n" in path.read_bytes() for path in found):  # more than a torn one
         raise InputError("; ".join([f"{folder}: {NONE}", *said[:1]]))
@@ -218,13 +218,13 @@ class Faults:
             warn(f"{self.path}: {many}: {'; '.join(self.first)}{more}")
 
 
-def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Record, str]]:
-    """Yield where each line of a file begins, its record, its workload's key; raises as `load`."""
+def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
+    """Yield where each line of a file begins, and what it says; raises as `load`."""
     faults, at = Faults(path), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield at, *stored_from_json(line)
+                yield at, read_line(line)
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from error
             except ValueError as error:
