@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steptime.records.row import AMOUNTS, COLUMNS, ESTIMATE, PARAM_PREFIX, UNKNOWN, Row
-from steptime.records.rows import OF_ENV, RATES, Kinds, Rows
+from steptime.records.row import (
+    AMOUNTS,
+    COLUMNS,
+    ESTIMATE,
+    OF_ENV,
+    PARAM_PREFIX,
+    RATES,
+    UNKNOWN,
+    Kinds,
+    Row,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+    from steptime.records.rows import Rows
 
 MADE = {  # columns of `records` that are not of flat rows
     **{

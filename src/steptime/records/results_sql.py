@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from steptime.core.progress import tell
-from steptime.hardware import catalog
-from steptime.records import flat, names, stacks
+from steptime.records import flat, names
 from steptime.records.row import ESTIMATE
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ VIEWS = {
             flop / nullif(traffic_bytes, 0) AS intensity
         FROM tries AS t FULL OUTER JOIN predictions AS p ON t.cell = p.cell
             AND (p.stack IS NULL OR t.stack IS NULL
-                OR p.stack = if(t.stack IN $STACKS, t.stack, '{catalog.stack().label}'))
+                OR p.stack = if(t.stack IN $STACKS, t.stack, $STACK))
         JOIN (SELECT cell, min(place) AS first FROM whole GROUP BY cell) AS f
             ON f.cell = coalesce(t.cell, p.cell)
         LEFT JOIN pooled_estimates ON pooled_estimates.cell = t.cell AND pooled_estimates.t = t.t
@@ -160,13 +159,18 @@ def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
 
     The larger of the views are tables while it is made: they are asked several times.
     """
+    from steptime.hardware import catalog
+    from steptime.records import stacks
+
     known = f"({', '.join(map(flat.text, stacks.known()))})"
+    usual = flat.text(catalog.stack().label)
     for at, (view, sql) in enumerate(VIEWS.items()):
         tell("results, steps", at, len(VIEWS) + 1)
         if view == "pairs":
             _add_estimates(connection)
+        made = sql.replace("$STACKS", known).replace("$STACK", usual)
         kind = "TEMP TABLE" if view in HELD else "VIEW"
-        connection.execute(f"CREATE {kind} {view} AS {sql.replace('$STACKS', known)}")
+        connection.execute(f"CREATE {kind} {view} AS {made}")
     tell("results, steps", len(VIEWS), len(VIEWS) + 1)
     _add_names(connection)
     own = {*COLUMNS, *PLACES, "name", "label"}

@@ -16,6 +16,7 @@ from steptime.core.workload import Workload, plan_to_json
 from steptime.records.record import Quantity
 
 Row = dict[str, Any]
+Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
@@ -53,6 +54,8 @@ PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
+RATES = ("peak_flop_per_s", "memory_bytes_per_s")  # of a device, as options of methods say them
+OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")  # texts of an environment
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
 MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction", "shares")  # ends of quantities
 WASTE = ("infeed", "time_share", "uncertainty", "jitter", "std")  # that less is better of, still

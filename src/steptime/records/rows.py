@@ -19,18 +19,23 @@ import msgspec
 from steptime.core.progress import tell
 from steptime.core.workload import plan_to_json
 from steptime.records import store
-from steptime.records.reading import Line, env_of, method_of, workload_of
-from steptime.records.record import Quantity, measured_stack
-from steptime.records.row import AMOUNTS, ESTIMATE, Row, headline, settings_of
+from steptime.records.reading import Line, env_of, line_from, method_of, workload_of
+from steptime.records.record import Quantity, Record, measured_stack
+from steptime.records.row import (
+    AMOUNTS,
+    ESTIMATE,
+    OF_ENV,
+    RATES,
+    Kinds,
+    Row,
+    headline,
+    settings_of,
+)
 
-Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
 Stored = tuple[int, Line]  # where a record stands, and what its line says
 
-RANK = 1 << 40  # bytes of a file
 AT_ONCE = 20_000  # records in memory
 MOST_PARTS = 1 << 15  # whose texts are known
-RATES = ("peak_flop_per_s", "memory_bytes_per_s")
-OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -133,18 +138,31 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
-    """Yield where each record of files begins, and what its line says; as `store.load`.
+def rows_of(records: Iterable[Record], to: Path) -> Rows:
+    """Return the rows of records at hand, whose place is their number, written to a file."""
+    rows = Rows(to)
+    rows.write(enumerate(map(line_from, records)))
+    return rows
+
+
+def rows_in(paths: Sequence[Path], warn: store.Warn, to: Path) -> Rows:
+    """Return the rows of the records in files, written to a file; `warn` as in `store.load`.
 
     The place of a record is `RANK` times that of its file, and the byte at which its line begins.
     """
+    rows = Rows(to)
+    rows.write(_stored_in(paths, warn))
+    return rows
+
+
+def _stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
     sizes = [path.stat().st_size for path in paths]
     whole = sum(sizes) >> 20  # MiB; of less than one nobody waits
     for rank, path in enumerate(paths):
         for number, (at, line) in enumerate(store.lines_of(path, warn)):
             if whole and number % AT_ONCE == 0:
                 tell("MB of records read", (sum(sizes[:rank]) + at) >> 20, whole)
-            yield rank * RANK + at, line
+            yield rank * store.RANK + at, line
 
 
 def _of_step(step: Quantity, waited: Quantity) -> Row:

@@ -6,6 +6,8 @@ last one of its file: it is reported and skipped. Merging two folders is copying
 into the other.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import json
@@ -17,14 +19,18 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.progress import watched
 from steptime.core.units import counted
-from steptime.records.reading import Line, read_line, record_from_json, record_of
 from steptime.records.record import DONE, Record, RecordMethod, record_to_json
 
+if TYPE_CHECKING:
+    from steptime.records.reading import Line
+
 LOCK = "sweep.lock"
+RANK = 1 << 40  # bytes of a file: the place of a record is its rank times that, and its byte
 MOST_NAMED = 5  # faulty lines of a file
 EMPTY = "holds no records (no line in any *.jsonl file)"
 NONE = "no line of its *.jsonl files is a record"
@@ -159,6 +165,8 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
     records. Raises `InputError` for what is no store, and for a schema newer than this version
     knows.
     """
+    from steptime.records.reading import record_of
+
     said: list[str] = []
     with readable(folder):
         found = paths(folder, required=required)
@@ -220,6 +228,8 @@ class Faults:
 
 def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
     """Yield where each line of a file begins, and what it says; raises as `load`."""
+    from steptime.records.reading import read_line
+
     faults, at = Faults(path), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -239,6 +249,8 @@ def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
 
 def record_at(path: Path, place: int) -> Record:
     """Return the record whose line begins at this byte of a file."""
+    from steptime.records.reading import record_from_json
+
     with path.open("rb") as file:
         file.seek(place)
         return record_from_json(file.readline())

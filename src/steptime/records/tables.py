@@ -24,12 +24,13 @@ from steptime.core.errors import InputError
 from steptime.core.files import own_caches, replacing
 from steptime.core.scratch import temporary
 from steptime.records import flat, results_sql, store
-from steptime.records.reading import line_from
 from steptime.records.record import Record
-from steptime.records.rows import Kinds, Rows, stored_in
+from steptime.records.row import Kinds
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+    from steptime.records.rows import Rows
 
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
 FORMAT = f"{__version__} {hashlib.sha256(f'{flat.SQL} {results_sql.SQL}'.encode()).hexdigest()}"
@@ -114,30 +115,33 @@ class Tables:
         `warn` gets a line for each torn last line, and for what is left out. Raises `InputError` as
         `store.load` does.
         """
-        rows = Rows(self._scratch / f"{table}.jsonl")
+        source = self._scratch / f"{table}.jsonl"
         if not isinstance(held, Path):
-            rows.write(enumerate(map(line_from, held)))
-            return self._table(table, rows)
+            from steptime.records.rows import rows_of
+
+            return self._table(table, rows_of(held, source))
         with store.readable(held):
             files = store.paths(held)
             stamps = {path.name: stamp_of(path) for path in files}
             size = sum(stamp[0] for stamp in stamps.values())
             said: list[str] = []
 
-            def read() -> None:
-                rows.write(stored_in(files, said.append))
+            def read() -> Rows:
+                from steptime.records.rows import rows_in
+
+                rows = rows_in(files, said.append, source)
                 if not rows.number and size:
                     raise InputError("; ".join([f"{held}: {store.NONE}", *said[:1]]))
+                return rows
 
             def make(to: Path) -> dict[str, Any]:
-                read()
+                rows = read()
                 self.connection.execute(f"COPY ({flat.read(rows)}) TO {_parquet(to)}")
                 rows.remove()
                 return {"params": rows.params, "others": rows.others, "said": said}
 
             if size < LEAST_BYTES:
-                read()
-                result = self._table(table, rows)
+                result = self._table(table, read())
             else:
                 path, about = self._kept_rows(held, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
                 sql, said = f"FROM {flat.text(str(path))}", about["said"]
