@@ -6,10 +6,8 @@ once. Keys carry their unit; None is unknown.
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +27,7 @@ from steptime.records.row import (
     Kinds,
     Row,
     headline,
+    no_collection,
     settings_of,
 )
 
@@ -56,7 +55,7 @@ class Rows:
     def write(self, records: Iterable[Stored]) -> None:
         """Write the rows of records."""
         every = iter(records)
-        with self.path.open("wb") as out, self.parts.open("wb") as parts, _no_collection():
+        with self.path.open("wb") as out, self.parts.open("wb") as parts, no_collection():
             while held := [self._row(*one, parts) for one in islice(every, AT_ONCE)]:
                 _add_statistics([row for row in held if "samples" in row])
                 self.number += len(held)
@@ -126,16 +125,6 @@ class Rows:
 
 
 _NONE = Quantity()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let nobody look for circles of objects, which rows are not: a quarter of their time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def rows_of(records: Iterable[Record], to: Path) -> Rows:
