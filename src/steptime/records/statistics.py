@@ -141,7 +141,7 @@ def two_sided_p(t: float, freedom: int) -> float:
     return float(2 * stdtr(freedom, -abs(t)))
 
 
-def two_sided_t(p: float, freedom: int) -> float:
+def two_sided_t(p: float, freedom: float) -> float:
     """Return the t that |T| reaches with probability `p`: 2.776 for 0.05 and 4 degrees."""
     from scipy.special import stdtrit
 
