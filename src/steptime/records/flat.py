@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steptime.records.row import (
-    AMOUNTS,
     COLUMNS,
     ESTIMATE,
     OF_ENV,
     PARAM_PREFIX,
     RATES,
+    SPREAD,
     UNKNOWN,
     Kinds,
     Row,
@@ -33,44 +33,14 @@ MADE = {  # columns of `records` that are not of flat rows
 BUFFER_BYTES = 16 << 20  # of lines that the database reads at once
 ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
-_SAMPLES = "samples DOUBLE[], run BIGINT[]"
-_SPREAD = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")
-_MAP = "MAP(VARCHAR, VARCHAR)"
 PARTS = {  # what several rows share: the columns of each part
-    "work": {
-        **dict.fromkeys(("model", "family", "dtype", "phase", "optimizer"), "VARCHAR"),
-        **dict.fromkeys(("plan", "settings", "params"), "VARCHAR"),
-        **dict.fromkeys(("batch", "examples", "replicas"), "BIGINT"),
-    },
-    "way": {
-        **dict.fromkeys(("method", "method_version", "method_options", "stack"), "VARCHAR"),
-        **dict.fromkeys(("gpu", "strategy", "input", "staging"), "VARCHAR"),
-        **dict.fromkeys(("threads", "devices", "loaders", "prefetch"), "BIGINT"),
-        "overlap": "BOOLEAN",
-        **dict.fromkeys(RATES, "DOUBLE"),
-    },
-    "env": {
-        **dict.fromkeys(("env", "date", "duplicate_of", *OF_ENV), "VARCHAR"),
-        "round": "BIGINT",
-    },
-}
-LINES = {  # what a row says for itself
-    **dict.fromkeys(("place", *PARTS), "BIGINT"),
-    **dict.fromkeys(("origin", "status", "platform", "scope", "workload_key"), "VARCHAR"),
-    **dict.fromkeys(("cause", "note", "taken_at", "step_s_interval"), "VARCHAR"),
-    **dict.fromkeys(("stated_low", "stated_high", "infeed", *sorted(AMOUNTS)), "DOUBLE"),
-    **dict.fromkeys(("samples_n", "samples_disturbed", "marks_n", "runs"), "BIGINT"),
-    "samples": "DOUBLE[]",
-    "run": "BIGINT[]",
-    "others": _MAP,
-    "sampled": f"MAP(VARCHAR, STRUCT({_SAMPLES}))",
-    "spread": f"STRUCT({', '.join(f'{name} DOUBLE' for name in _SPREAD)})",
-    "estimate": ESTIMATED,
+    "work": "model family batch examples replicas dtype phase optimizer plan params settings",
+    "way": "method method_version method_options stack gpu strategy overlap devices threads input "
+    f"staging loaders prefetch {' '.join(RATES)}",
+    "env": f"env round date duplicate_of {' '.join(OF_ENV)}",
 }
 _KNOWN = f"batch_source IS DISTINCT FROM '{UNKNOWN}'"
-FLAT = {  # the columns of `flat`, over lines and their parts
-    **{name: name for name in LINES if name not in (*PARTS, "spread")},
-    **{name: f"{part}.{name}" for part, columns in PARTS.items() for name in columns},
+_JOINED = {  # columns of `flat` that follow from those of lines and of their parts
     "batch": f"if({_KNOWN}, batch, NULL)",
     "global_batch": f"if({_KNOWN}, examples, NULL)",
     "date": "coalesce(date, taken_at[:10])",
@@ -80,10 +50,31 @@ FLAT = {  # the columns of `flat`, over lines and their parts
     f"if({_KNOWN}, examples / nullif(step_s, 0), NULL))",
     **{f"speed_{name}_per_s": f"examples * spread.{name}" for name in ("uncertainty", "jitter")},
 }
+_OWN = {part: {name: f"{part}.{name}" for name in names.split()} for part, names in PARTS.items()}
+_TYPES = {  # of the columns of lines and parts
+    **{name: SQL_TYPES[kind.__name__] for name, kind in COLUMNS.items() if name not in MADE},
+    **dict.fromkeys(["plan", "params", "settings", "stack", "env"], "VARCHAR"),
+    **dict.fromkeys(("date", "duplicate_of", *OF_ENV), "VARCHAR"),
+    **dict.fromkeys(("place", "examples", "marks_n"), "BIGINT"),
+    **dict.fromkeys(("stated_low", "stated_high", *RATES), "DOUBLE"),
+    "overlap": "BOOLEAN",
+    "samples": "DOUBLE[]",
+    "run": "BIGINT[]",
+    "others": "MAP(VARCHAR, VARCHAR)",
+    "sampled": "MAP(VARCHAR, STRUCT(samples DOUBLE[], run BIGINT[]))",
+    "spread": f"STRUCT({' DOUBLE, '.join(SPREAD)} DOUBLE)",
+    "estimate": ESTIMATED,
+}
+_OF_LINES = {name: name for name in _TYPES if name not in _JOINED and name != "spread"}
+FLAT = _OF_LINES | {name: sql for own in _OWN.values() for name, sql in own.items()} | _JOINED
+LINES = {  # what a row says for itself, and the numbers of its parts
+    **{name: kind for name, kind in _TYPES.items() if FLAT.get(name, name) == name},
+    **dict.fromkeys(PARTS, "BIGINT"),
+}
 SQL = f"{LINES} {PARTS} {FLAT}"  # what rows hang on
 _OF_PARTS = {"id": "BIGINT"} | {
-    part: f"STRUCT({', '.join(f'{one} {kind}' for one, kind in columns.items())})"
-    for part, columns in PARTS.items()
+    part: f"STRUCT({', '.join(f'{one} {_TYPES[one]}' for one in own)})"
+    for part, own in _OWN.items()
 }
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from steptime.core.errors import InputError, one_line, shorten, unknown
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Plan, Tuning, Workload, plan_to_json, workload_from_json
 from steptime.records.record import (
+    AS_IT_STANDS,
     ORIGINS,
     SCHEMA,
     STATUSES,
@@ -24,6 +25,7 @@ from steptime.records.record import (
     record_to_json,
 )
 
+Item = TypeVar("Item")
 MOST_EXAMPLES = 2**53  # of a step
 LARGEST = 1e100  # of a quantity: the square of what is larger may be none
 SMALLEST = 1e-100  # of an amount that is not 0: what is divided by less may be none
@@ -91,16 +93,19 @@ def read_line(text: bytes) -> Line:
     that is newer than this version knows.
     """
     try:
-        line = _LINES.decode(text)
-    except _NOT_READ as error:
-        _refuse_newer(text)
-        raise ValueError(_reason(error)) from error
-    try:
+        line = _read(_LINES, text)
         _check_line(line)
     except ValueError:
         _refuse_newer(text)
         raise
     return line
+
+
+def _read(decoder: msgspec.json.Decoder[Item], text: bytes, part: str = "") -> Item:
+    try:
+        return decoder.decode(text)
+    except _NOT_READ as error:
+        raise ValueError(_reason(error, part)) from error
 
 
 def _check_line(line: Line) -> None:
@@ -124,19 +129,13 @@ def _check_line(line: Line) -> None:
 @lru_cache(PARTS)
 def method_of(text: bytes) -> RecordMethod:
     """Return the method of a JSON text; raises `ValueError` as `read_line`, and so do others."""
-    try:
-        return _METHODS.decode(text)
-    except _NOT_READ as error:
-        raise ValueError(_reason(error, "method")) from error
+    return _read(_METHODS, text, "method")
 
 
 @lru_cache(PARTS)
 def env_of(text: bytes) -> Mapping[str, Any]:
     """Return the environment of a JSON text."""
-    try:
-        env = _OBJECTS.decode(text)
-    except _NOT_READ as error:
-        raise ValueError(_reason(error, "env")) from error
+    env = _read(_OBJECTS, text, "env")
     if type(env.get("round", 0)) is not int:
         raise ValueError(f"env.round: expected `int`, got {shorten(env['round'])}")
     return env
@@ -145,10 +144,7 @@ def env_of(text: bytes) -> Mapping[str, Any]:
 @lru_cache(PARTS)
 def workload_of(text: bytes) -> Workload:
     """Return the workload of a JSON text."""
-    try:
-        line = _WORKLOADS.decode(text)
-    except _NOT_READ as error:
-        raise ValueError(_reason(error, "workload")) from error
+    line = _read(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
         raise ValueError(_ZERO)
     if line.plan != _USUAL_PLAN or bool in map(type, line.plan.values()):
@@ -160,18 +156,11 @@ def workload_of(text: bytes) -> Workload:
 def record_of(line: Line) -> Record:
     """Return the record of a line."""
     return Record(
-        origin=line.origin,
         method=method_of(bytes(line.method)),
         workload=workload_of(bytes(line.workload)),
-        platform=line.platform,
         quantities=line.quantities,
-        status=line.status,
-        cause=line.cause,
-        note=line.note,
-        scope=line.scope,
         env=env_of(bytes(line.env)),
-        taken_at=line.taken_at,
-        schema=line.schema,
+        **{name: getattr(line, name) for name in AS_IT_STANDS},
     )
 
 

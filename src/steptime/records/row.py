@@ -58,6 +58,7 @@ HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 RATES = ("peak_flop_per_s", "memory_bytes_per_s")  # of a device, as options of methods say them
 OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")  # texts of an environment
+SPREAD = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")  # of samples
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
 MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction", "shares")  # ends of quantities
 WASTE = ("infeed", "time_share", "uncertainty", "jitter", "std")  # that less is better of, still

@@ -109,7 +109,7 @@ class Rows:
             if name in AMOUNTS:
                 row[name] = None if value is None else float(value)
             else:
-                others[name] = _json(value)
+                others[name] = None if value is None else json.dumps(value)
                 _add_kinds(self.others, [(name, value)])
             if one.samples and name != "step_s":
                 sampled[name] = {"samples": one.samples, "run": _runs(one)}
@@ -266,13 +266,6 @@ def _of_method(text: bytes, origin: str, replicas: int) -> Row:
 def _text(value: Any) -> str | None:
     """Return a JSON value as text, one that is a text as it is; None stays None."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
-
-
-def _json(value: object) -> str | None:
-    """Return the JSON of a value, None of None."""
-    if type(value) in (int, float):
-        return repr(value)
-    return None if value is None else json.dumps(value)
 
 
 def _float(value: Any) -> float | None:
