@@ -13,7 +13,7 @@ import msgspec
 
 from steptime.core.errors import InputError, one_line, shorten, unknown
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import Plan, Tuning, Workload, plan_to_json, workload_from_json
+from steptime.core.workload import Plan, Tuning, Workload, workload_from_json
 from steptime.records.record import (
     AS_IT_STANDS,
     ORIGINS,
@@ -34,20 +34,18 @@ PARTS = 1 << 14  # texts of workloads, methods, environments that are read once
 _OF_SAMPLES = {"run": int, "disturbed": bool}
 # What communication takes may be a difference of two steps, and so below 0 where it is hidden.
 _AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"comm_s"}
-_USUAL_PLAN = plan_to_json(Plan())
-_TUNING = vars(Tuning()).keys()
 
 
 class _Workload(msgspec.Struct):
     model: str
     params: dict[str, int | float | str | bool]
     batch_per_replica: Annotated[int, msgspec.Meta(ge=1, le=MOST_EXAMPLES)]
-    plan: dict[str, int | str | bool | list[int]]
+    plan: dict[str, Any]
     dtype: str = "float32"
     phase: str = "train"
     optimizer: str = "sgd"
     file: str = ""
-    tuning: dict[str, int | float | str] = {}
+    tuning: dict[str, Any] = {}
 
 
 class Line(msgspec.Struct):
@@ -147,9 +145,10 @@ def workload_of(text: bytes) -> Workload:
     line = _read(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
         raise ValueError(_ZERO)
-    if line.plan != _USUAL_PLAN or bool in map(type, line.plan.values()):
-        _check_plan(line)
-    _check_tuning(line)
+    plan = _part(Plan, line.plan, "workload.plan")
+    if plan.data * line.batch_per_replica > MOST_EXAMPLES:
+        raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
+    _part(Tuning, line.tuning, "workload.tuning")
     return workload_from_json(msgspec.structs.asdict(line))
 
 
@@ -189,28 +188,15 @@ def _check_quantity(name: str, one: Quantity) -> None:
         _check_columns(name, one)
 
 
-def _check_tuning(workload: _Workload) -> None:
-    """Raise `ValueError` for a fine-tuning that there is not."""
-    if workload.tuning:
-        try:
-            msgspec.convert(workload.tuning, Tuning)
-        except (msgspec.ValidationError, InputError) as error:
-            raise ValueError(f"workload.tuning: {error}") from error
-    for name in workload.tuning.keys() - _TUNING:
-        raise ValueError(str(unknown("key", name, _TUNING, "workload.tuning")))
-
-
-def _check_plan(workload: _Workload) -> None:
-    """Raise `ValueError` for a plan that there is not, or of more examples than are counted."""
-    usual = vars(Plan())
-    for name in workload.plan.keys() - usual:
-        raise ValueError(str(unknown("key", name, usual, "workload.plan")))
+def _part(kind: type[Item], table: Mapping[str, Any], where: str) -> Item:
+    """Return a part of a workload; raises `ValueError` for one that there is not."""
+    usual = vars(kind())
+    for name in table.keys() - usual:
+        raise ValueError(str(unknown("key", name, usual, where)))
     try:
-        plan = msgspec.convert(usual | workload.plan, Plan)
+        return msgspec.convert({**usual, **table}, kind)
     except (msgspec.ValidationError, InputError) as error:
-        raise ValueError(f"workload.plan: {_reason(error)}") from error
-    if plan.data * workload.batch_per_replica > MOST_EXAMPLES:
-        raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
+        raise ValueError(f"{where}: {_reason(error)}") from error
 
 
 def _check_columns(name: str, one: Quantity) -> None:
