@@ -175,11 +175,11 @@ def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
 
 def _check_quantity(name: str, one: Quantity) -> None:
     """Raise `ValueError` for a number that none can be, and for facts of other samples."""
-    amounts = [*one.samples, *([] if one.value is None else [one.value])]
-    numbers = amounts if one.low is one.high is None else [*amounts, one.low or 0, one.high or 0]
-    if (most := max(map(abs, numbers), default=0)) > LARGEST:
+    amounts = one.samples if one.value is None else (*one.samples, one.value)
+    ends = min(amounts, default=0), max(amounts, default=0), one.low or 0, one.high or 0
+    if (most := max(map(abs, ends))) > LARGEST:
         raise ValueError(f"quantities.{shorten(name)}: {shorten(most)} is too large")
-    if name in _AMOUNTS and min(amounts, default=1) < SMALLEST:
+    if name in _AMOUNTS and ends[0] < SMALLEST:
         least = min(filter(None, amounts), default=1.0)
         if least < SMALLEST:
             why = f"{least} is too small" if least > 0 else f"less than 0 {QUANTITIES[name][0]}"
