@@ -39,16 +39,19 @@ PARTS = {  # what several rows share: the columns of each part
     f"staging loaders prefetch {' '.join(RATES)}",
     "env": f"env round date duplicate_of {' '.join(OF_ENV)}",
 }
-_KNOWN = f"batch_source IS DISTINCT FROM '{UNKNOWN}'"
+_KNOWN = f"env.batch_source IS DISTINCT FROM '{UNKNOWN}'"
 _JOINED = {  # columns of `flat` that follow from those of lines and of their parts
-    "batch": f"if({_KNOWN}, batch, NULL)",
-    "global_batch": f"if({_KNOWN}, examples, NULL)",
-    "date": "coalesce(date, taken_at[:10])",
+    "batch": f"if({_KNOWN}, work.batch, NULL)",
+    "global_batch": f"if({_KNOWN}, work.examples, NULL)",
+    "date": "coalesce(env.date, taken_at[:10])",
     "stack": "if(origin = 'measured', way.stack, env.stack)",
     **{f"step_s_{name}": f"spread.{name}" for name in ("min", "max", "mean", "p5", "p95")},
-    "speed_per_s": "if(samples_n IS NOT NULL, examples * spread.speed, "
-    f"if({_KNOWN}, examples / nullif(step_s, 0), NULL))",
-    **{f"speed_{name}_per_s": f"examples * spread.{name}" for name in ("uncertainty", "jitter")},
+    "speed_per_s": "if(samples_n IS NOT NULL, work.examples * spread.speed, "
+    f"if({_KNOWN}, work.examples / nullif(step_s, 0), NULL))",
+    **{
+        f"speed_{name}_per_s": f"work.examples * spread.{name}"
+        for name in ("uncertainty", "jitter")
+    },
 }
 _OWN = {part: {name: f"{part}.{name}" for name in names.split()} for part, names in PARTS.items()}
 _TYPES = {  # of the columns of lines and parts
@@ -67,15 +70,14 @@ _TYPES = {  # of the columns of lines and parts
 }
 _OF_LINES = {name: name for name in _TYPES if name not in _JOINED and name != "spread"}
 FLAT = _OF_LINES | {name: sql for own in _OWN.values() for name, sql in own.items()} | _JOINED
-LINES = {  # what a row says for itself, and the numbers of its parts
+LINES = {  # what a row says for itself, and in its parts
     **{name: kind for name, kind in _TYPES.items() if FLAT.get(name, name) == name},
-    **dict.fromkeys(PARTS, "BIGINT"),
+    **{
+        part: f"STRUCT({', '.join(f'{one} {_TYPES[one]}' for one in own)})"
+        for part, own in _OWN.items()
+    },
 }
-SQL = f"{LINES} {PARTS} {FLAT}"  # what rows hang on
-_OF_PARTS = {"id": "BIGINT"} | {
-    part: f"STRUCT({', '.join(f'{one} {_TYPES[one]}' for one in own)})"
-    for part, own in _OWN.items()
-}
+SQL = f"{LINES} {FLAT}"  # what rows hang on
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
         CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
@@ -89,24 +91,11 @@ def rate(value: str) -> str:
 
 def read(rows: Rows) -> str:
     """Return the statement that reads rows that were written."""
-    tables = []
-    for path, types in ((rows.path, LINES), (rows.parts, _OF_PARTS)):
-        columns = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in types.items())
-        size = max(rows.longest + 1, BUFFER_BYTES)
-        tables.append(
-            f"read_json({text(str(path))}, format = 'newline_delimited', "
-            f"maximum_object_size = {size}, columns = {{{columns}}})"
-        )
-    lines, parts = tables
-    joined = "".join(
-        f" JOIN (SELECT id, {one}.* FROM parts WHERE {one} IS NOT NULL) AS {one} "
-        f"ON {one}.id = line.{one}"
-        for one in PARTS
-    )
-    told = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())
+    types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in LINES.items())
+    shown = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())
     return (
-        f"WITH parts AS MATERIALIZED (FROM {parts}) "
-        f"SELECT {told} FROM {lines} AS line{joined} ORDER BY place"
+        f"SELECT {shown} FROM read_json({text(str(rows.path))}, format = 'newline_delimited', "
+        f"maximum_object_size = {max(rows.longest + 1, BUFFER_BYTES)}, columns = {{{types}}})"
     )
 
 

@@ -7,17 +7,18 @@ once. Keys carry their unit; None is unknown.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from steptime.core.progress import tell
 from steptime.core.workload import plan_to_json
 from steptime.records import store
-from steptime.records.reading import Line, env_of, line_from, method_of, workload_of
+from steptime.records.reading import PARTS, Line, env_of, line_from, method_of, workload_of
 from steptime.records.record import Quantity, Record, measured_stack
 from steptime.records.row import (
     AMOUNTS,
@@ -34,59 +35,39 @@ from steptime.records.row import (
 Stored = tuple[int, Line]  # where a record stands, and what its line says
 
 AT_ONCE = 20_000  # records in memory
-MOST_PARTS = 1 << 15  # whose texts are known
 _encode = msgspec.json.Encoder().encode
 
 
 class Rows:
-    """A file of rows, a line of JSON each, and one of the parts that many rows share.
+    """A file of rows, a line of JSON each.
 
-    A part is what a workload, a method or an environment says; a row has its number. `params` and
-    `others` are the kinds of hyperparameters and of quantities that are no columns of every table,
-    `number` says how many rows there are, `longest` how long their longest line is.
+    `params` and `others` are the kinds of hyperparameters and of quantities that are no columns of
+    every table, `number` says how many rows there are, `longest` how long their longest line is.
     """
 
     def __init__(self, to: Path) -> None:
-        self.path, self.parts = to, to.with_suffix(".parts")
-        self.number, self.longest = 0, 2
+        self.path, self.number, self.longest = to, 0, 2
         self.params, self.others = dict[str, list[str]](), dict[str, list[str]]()
-        self._known, self._made = dict[tuple[Any, ...], int](), 0
 
     def write(self, records: Iterable[Stored]) -> None:
         """Write the rows of records."""
-        every = iter(records)
-        with self.path.open("wb") as out, self.parts.open("wb") as parts, no_collection():
-            while held := [self._row(*one, parts) for one in islice(every, AT_ONCE)]:
+        every, last = iter(records), b""
+        with self.path.open("wb") as out, no_collection():
+            while part := [*islice(every, AT_ONCE)]:
+                held = [self._row(*one) for one in part]
                 _add_statistics([row for row in held if "samples" in row])
+                lines = [_encode(row) for row in held]
                 self.number += len(held)
-                self._put(out, held)
+                self.longest = max(self.longest, *map(len, lines))
+                out.write(b"\n".join([*lines, b""]))
+                for _, line in part:
+                    if (text := bytes(line.workload)) != last:
+                        _add_kinds(self.params, workload_of(text).settings.items())
+                    last = text
 
-    def remove(self) -> None:
-        """Take the files away."""
-        self.path.unlink()
-        self.parts.unlink()
-
-    def _put(self, out: BinaryIO, rows: Iterable[Row]) -> None:
-        lines = [_encode(row) for row in rows]
-        self.longest = max(self.longest, *map(len, lines))
-        out.write(b"\n".join([*lines, b""]))
-
-    def _part(self, out: BinaryIO, name: str, make: Callable[..., Row], *of: Any) -> int:
-        """Return the number of a part that `make` makes of these."""
-        if (number := self._known.get((name, *of))) is None:
-            if len(self._known) > MOST_PARTS:
-                self._known.clear()
-            self._made += 1
-            number = self._known[name, *of] = self._made
-            self._put(out, [{"id": number, name: make(*of)}])
-            if make is _of_workload:
-                _add_kinds(self.params, workload_of(*of).settings.items())
-        return number
-
-    def _row(self, place: int, line: Line, parts: BinaryIO) -> Row:
+    def _row(self, place: int, line: Line) -> Row:
         """Return what a line says, without what follows from the samples of its step."""
-        text, env = bytes(line.workload), bytes(line.env)
-        workload = workload_of(text)
+        text = bytes(line.workload)
         row: Row = {
             "place": place,
             "origin": line.origin,
@@ -94,11 +75,9 @@ class Rows:
             "platform": line.platform,
             "scope": line.scope,
             "workload_key": line.key,
-            "work": self._part(parts, "work", _of_workload, text),
-            "way": self._part(
-                parts, "way", _of_method, bytes(line.method), line.origin, workload.plan.data
-            ),
-            "env": self._part(parts, "env", _of_env, env),
+            "work": _of_workload(text),
+            "way": _of_method(bytes(line.method), line.origin, workload_of(text).plan.data),
+            "env": _of_env(bytes(line.env)),
         }
         for name in ("cause", "note", "taken_at"):
             if value := getattr(line, name):
@@ -201,35 +180,42 @@ def _runs(one: Quantity) -> Sequence[int]:
     return one.columns.get("run") or (0,) * len(one.samples)
 
 
-def _of_workload(text: bytes) -> Row:
-    """Return what a workload says."""
+@lru_cache(PARTS)
+def _of_workload(text: bytes) -> msgspec.Raw:
+    """Return what a workload says, as JSON; so do the others."""
     workload = workload_of(text)
-    return {
-        "model": workload.file or workload.label,
-        "family": workload.model,
-        "batch": workload.batch_per_replica,
-        "examples": workload.global_batch,
-        "replicas": workload.plan.data,
-        **{name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")},
-        "plan": json.dumps(plan_to_json(workload.plan)),
-        "settings": json.dumps(settings_of(workload)),
-        "params": json.dumps(workload.settings),
-    }
+    return _json(
+        {
+            "model": workload.file or workload.label,
+            "family": workload.model,
+            "batch": workload.batch_per_replica,
+            "examples": workload.global_batch,
+            "replicas": workload.plan.data,
+            **{name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")},
+            "plan": json.dumps(plan_to_json(workload.plan)),
+            "settings": json.dumps(settings_of(workload)),
+            "params": json.dumps(workload.settings),
+        }
+    )
 
 
-def _of_env(text: bytes) -> Row:
+@lru_cache(PARTS)
+def _of_env(text: bytes) -> msgspec.Raw:
     """Return what an environment says."""
     env = env_of(text)
-    return {
-        "env": json.dumps(env, sort_keys=True),
-        "round": _whole(env.get("round")),
-        "date": _text(env.get("date")) or None,
-        "duplicate_of": _text(env.get("duplicate_of")) or None,
-        **{name: _text(env.get(name)) for name in OF_ENV},
-    }
+    return _json(
+        {
+            "env": json.dumps(env, sort_keys=True),
+            "round": _whole(env.get("round")),
+            "date": _text(env.get("date")) or None,
+            "duplicate_of": _text(env.get("duplicate_of")) or None,
+            **{name: _text(env.get(name)) for name in OF_ENV},
+        }
+    )
 
 
-def _of_method(text: bytes, origin: str, replicas: int) -> Row:
+@lru_cache(PARTS)
+def _of_method(text: bytes, origin: str, replicas: int) -> msgspec.Raw:
     """Return what a method and its options say; None is unknown, or of no meaning.
 
     A measurement names an option of its input only where it is not the default.
@@ -246,21 +232,27 @@ def _of_method(text: bytes, origin: str, replicas: int) -> Row:
         prefetch = prefetch or "2" if loaders not in (None, "0") else None
     devices = _whole(options.get("devices", replicas))
     is_unknown = "devices" in options and options["devices"] is None
-    return {
-        "method": method.label,
-        "method_version": method.version,
-        "stack": measured_stack(method) if origin == "measured" else None,
-        "method_options": json.dumps(options, sort_keys=True),
-        "threads": _whole(options.get("threads")),
-        **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
-        "devices": replicas if devices is None and not is_unknown else devices,
-        "overlap": _text(options.get("overlap")) not in ("false", "0"),
-        "input": kind,
-        "staging": staging,
-        "loaders": _whole(loaders),
-        "prefetch": _whole(prefetch),
-        **{name: _rate(options.get(name)) for name in RATES},
-    }
+    return _json(
+        {
+            "method": method.label,
+            "method_version": method.version,
+            "stack": measured_stack(method) if origin == "measured" else None,
+            "method_options": json.dumps(options, sort_keys=True),
+            "threads": _whole(options.get("threads")),
+            **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
+            "devices": replicas if devices is None and not is_unknown else devices,
+            "overlap": _text(options.get("overlap")) not in ("false", "0"),
+            "input": kind,
+            "staging": staging,
+            "loaders": _whole(loaders),
+            "prefetch": _whole(prefetch),
+            **{name: _rate(options.get(name)) for name in RATES},
+        }
+    )
+
+
+def _json(row: Row) -> msgspec.Raw:
+    return msgspec.Raw(_encode(row))
 
 
 def _text(value: Any) -> str | None:

@@ -137,7 +137,7 @@ class Tables:
             def make(to: Path) -> dict[str, Any]:
                 rows = read()
                 self.connection.execute(f"COPY ({flat.read(rows)}) TO {_parquet(to)}")
-                rows.remove()
+                rows.path.unlink()
                 return {"params": rows.params, "others": rows.others, "said": said}
 
             if size < LEAST_BYTES:
@@ -152,7 +152,7 @@ class Tables:
 
     def _table(self, table: str, rows: Rows) -> FolderRows:
         self.connection.execute(f"CREATE TABLE {table} AS {flat.read(rows)}")
-        rows.remove()
+        rows.path.unlink()
         return FolderRows(f"FROM {table}", rows.params, rows.others)
 
     def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
