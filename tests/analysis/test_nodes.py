@@ -14,10 +14,17 @@ import pytest
 import clusters
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.outliers import deviations, extremes
+from steptime.analysis.outliers import (
+    FALSE_ALARMS,
+    deviations,
+    limit,
+    middle_and_spread,
+)
 from steptime.analysis.verdict import MARGIN
 from steptime.cli.main import run
+from steptime.core.printers import text
 from steptime.core.table import Table
+from steptime.core.units import percent
 from steptime.core.workload import Plan, Workload
 from steptime.records import store
 from steptime.records.data import Data
@@ -59,15 +66,40 @@ def test_false_alarms_hold_without_a_margin_and_with_heavy_tails() -> None:
     assert heavy <= 0.05 * DRAWS
 
 
-def test_outliers_by_hand() -> None:
-    """Grubbs' test: of 0, 1, 2, 3, 14 the last is 1.76 deviations off; the limit (5 %) is 1.672."""
+def test_the_robust_z_by_hand() -> None:
+    """Of 0, 1, 2, 3, 14 the median is 2, the deviations 2, 1, 0, 1, 12, and their median is 1."""
     values = np.array([0.0, 1.0, 2.0, 3.0, 14.0])
-    assert (14 - values.mean()) / values.std(ddof=1) == pytest.approx(1.755, abs=1e-3)
-    assert extremes(values, 0.05 / 0.8) == [4]
-    assert extremes(np.array([0.0, 1.0, 2.0, 3.0, 5.0]), 0.05 / 0.8) == []
-    assert extremes(np.zeros(8), 0.05) == []
+    middle, spread = middle_and_spread(values)
+    assert (values - middle) / spread == pytest.approx(0.6745 * np.array([-2, -1, 0, 1, 12]))
+    # where more than half are equal the mean deviation tells: of 0, 0, 0, 0, 5 it is 1
+    middle, spread = middle_and_spread(np.array([0.0, 0, 0, 0, 5]))
+    assert (5 - middle) / spread == pytest.approx(5 / 1.253314)
+    assert middle_and_spread(np.zeros(8)) == (0, 0)
+
+
+def test_what_is_beyond_the_threshold_is_named() -> None:
+    """63 nodes at 0, +-0.01, +-0.02, +-0.03 have a deviation of 0.02: 3.86 of 64 are 0.114."""
+    alike = np.tile(0.01 * np.arange(-3, 4), 9)
+    # a row of one cell: its median, 0, is taken off
+    for off, threshold, slow in ((0.11, 3.5, []), (0.12, 3.5, [63]), (0.12, 4.2, [])):
+        found = deviations(np.append(alike, off)[None, :], threshold=threshold)
+        assert np.flatnonzero(found.slow).tolist() == slow
+        assert np.flatnonzero(found.fast).tolist() == []
+    assert limit(64, FALSE_ALARMS) == pytest.approx(3.86, abs=0.01)
+    assert not deviations(np.zeros((2, 8))).slow.any()
     crowd = np.r_[np.linspace(-1, 1, 60), 9.0, 9.5, 10.0]  # three that would hide one another
-    assert sorted(extremes(crowd, 0.05)) == [60, 61, 62]
+    assert np.flatnonzero(deviations(crowd[None, :]).slow).tolist() == [60, 61, 62]
+
+
+def test_the_many_like_the_others_are_a_line() -> None:
+    rng = np.random.default_rng(5)
+    table, _ = _table(clusters.measured(rng, HOSTS, CELLS, {"n04": 1.1}))
+    assert [row["verdict"] for row in table.rows] == ["slow", *["like the others"] * 63]
+    _, slow, *below = text(table).splitlines()
+    assert slow.split()[0] == "n04"
+    alike = sorted(row["slower_fraction"] for row in table.rows[1:])
+    assert below[-1].startswith("63 nodes like the others: ")
+    assert below[-1].endswith(f"{percent(alike[0], '+')} to {percent(alike[-1], '+')}")
 
 
 def _predictions(bound: dict[str, bool]) -> list[Record]:

@@ -29,7 +29,7 @@ from steptime.records import rows, statistics, store, tables
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
-from steptime.records.rows import RANK
+from steptime.records.store import RANK
 
 ASKED = "SELECT * FROM records"
 

@@ -9,7 +9,7 @@ from steptime.build import make_workload, read_model
 from steptime.core.workload import Tuning
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
-from steptime.records.reading import stored_from_json
+from steptime.records.reading import read_line, record_of
 from steptime.records.record import record_to_json
 
 
@@ -18,9 +18,9 @@ def test_a_fine_tuning_comes_back_and_one_that_there_is_not_is_a_fault() -> None
     workload = make_workload(read_model("transformer"), 1, dtype="bfloat16", tuning=tuning)
     record = records(StepModel(workload, "a100"))[0]
     table = json.loads(json.dumps(record_to_json(record)))
-    found, key = stored_from_json(json.dumps(table).encode())
-    assert found.workload == workload
-    assert key == workload.key
+    found = read_line(json.dumps(table).encode())
+    assert record_of(found).workload == workload
+    assert found.key == workload.key
     for said, why in (
         ({"rank": -1}, "r is at least 1"),
         ({"rnk": 3}, "did you mean 'rank'?"),
@@ -29,4 +29,4 @@ def test_a_fine_tuning_comes_back_and_one_that_there_is_not_is_a_fault() -> None
     ):
         table["workload"]["tuning"] = said
         with pytest.raises(ValueError, match=re.escape(why)):
-            stored_from_json(json.dumps(table).encode())
+            read_line(json.dumps(table).encode())

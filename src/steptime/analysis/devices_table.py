@@ -42,10 +42,10 @@ MADE = {  # columns that are not of flat rows
         name: f"if(samples_n > 0, {own}, CAST(others['published_{own}'] AS DOUBLE))"
         for name, own in NUMBERS.items()
     },
-    "Mean_Time_Per_Step": "if(samples_n > 0, step_s_mean, numbers['step_s'])",
+    "Mean_Time_Per_Step": "if(samples_n > 0, step_s_mean, step_s)",
     "mean_speed_corrected": "speed_per_s",
-    "global_batch": "if(map_contains(numbers, 'step_s'), global_batch, NULL)",
-    "accuracy": "numbers['accuracy']",
+    "global_batch": "if(step_s IS NOT NULL, global_batch, NULL)",
+    "accuracy": "accuracy",
     "gpu_type": "coalesce(gpu, platform)",
     "num_gpu": "devices",
     "staged_from": "CASE coalesce(staging, if(input = 'dataset', 'shared', NULL)) "
@@ -56,7 +56,7 @@ ROWS = f"""
     SELECT {", ".join(f"{MADE.get(name, name)} AS {name}" for name in COLUMNS)},
         place, method_options, estimate, family, params
     FROM flat WHERE origin <> 'predicted' AND scope = ''
-        AND (status <> 'ok' OR map_contains(numbers, 'step_s'))
+        AND (status <> 'ok' OR step_s IS NOT NULL)
 """  # ours
 SORTED = f"ORDER BY {', '.join(f'{name} NULLS FIRST' for name in ORDER)}, place"
 

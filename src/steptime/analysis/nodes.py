@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.outliers import FALSE_ALARMS, Deviation, deviations
+from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.analysis.verdict import MARGIN
 from steptime.core.ranges import share
 from steptime.core.table import Column, Table, columns
@@ -17,6 +17,8 @@ from steptime.records.data import Data
 from steptime.records.row import Row, grouped
 
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
+ALIKE = "like the others"
+MOST_ALIKE = 3  # nodes that people see one by one
 KINDS = ("compute", "memory", "link")  # that a cell may be bound by
 CELL = ("workload_key", "platform", "method", "method_options")
 VISIT = (*CELL, "round")  # each by itself: one that went wrong is then clipped alone
@@ -46,8 +48,11 @@ SIDES = """
 """
 
 
-def node_table(data: Data, margin: str) -> Table:
-    """Return a row for each node, the slowest first; none where fewer than `LEAST` share a cell."""
+def node_table(data: Data, margin: str, threshold: float) -> Table:
+    """Return a row for each node; none where fewer than `LEAST` share a cell.
+
+    The slow come first, then what else is not like the others; of these people see a line.
+    """
     at_least = math.log1p(share(margin, "--margin"))
     measured = data.rows(CELLS) if data.rows(SHARED) else []
     good = [row for row in measured if row["n"]]
@@ -68,22 +73,29 @@ def node_table(data: Data, margin: str) -> Table:
         for row in held:
             logs[at, place[row["host"]]] = row["log_s"]
             cells[row["host"]].add(visit[:-1])
-    found, by_kind = _judged(logs, kinds)
+    found, by_kind = _judged(logs, kinds, threshold)
     gpus = {row["host"]: row["gpu"] for row in data.rows(GPUS)}
     rows = [
         _row(host, at, found, by_kind, at_least)
         | {"gpu": gpus[host], "cells": len(cells[host]), "cause": None}
         for at, host in enumerate(hosts)
     ]
-    rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
+    rows.sort(key=lambda row: -row["slower_fraction"])
     without = {row["host"]: row for row in measured if row["host"] not in gpus}
     rows += [
         dict.fromkeys(rows[0]) | {"host": host, "gpu": row["gpu"], "cells": 0}
         | {"verdict": "not measured", "cause": row["cause"]}
         for host, row in without.items()
     ]  # fmt: skip
+    rows.sort(key=lambda row: ("slow", "fast", "not measured", ALIKE).index(row["verdict"]))
     summary = _summary(rows, len(set().union(*cells.values())), at_least, math.expm1(found.noise))
-    return Table(_columns(by_kind), rows, summary=summary)
+    alike = [row["slower_fraction"] for row in rows if row["verdict"] == ALIKE]
+    if len(alike) <= MOST_ALIKE:
+        return Table(_columns(by_kind), rows, summary=summary)
+    off = f"{percent(alike[-1], '+')} to {percent(alike[0], '+')}"
+    said = f"{counted(len(alike), 'node')} {ALIKE}: {off}"
+    most = max(1, len(rows) - len(alike))
+    return Table(_columns(by_kind), rows, below=[said], most=most, summary=summary)
 
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
@@ -95,7 +107,7 @@ def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
 
 
 def _judged(
-    logs: np.ndarray, kinds: Sequence[str | None]
+    logs: np.ndarray, kinds: Sequence[str | None], threshold: float
 ) -> tuple[Deviation, dict[str, Deviation]]:
     """Return how far nodes are off in all cells, and in those of each kind.
 
@@ -108,8 +120,8 @@ def _judged(
     } if len(set(kinds)) > 1 else {}  # fmt: skip
     miss = FALSE_ALARMS / (1 + len(asked) / 2)
     each = FALSE_ALARMS - miss
-    return deviations(logs, miss), {
-        kind: deviations(part, each / len(asked)) for kind, part in asked.items()
+    return deviations(logs, miss, threshold), {
+        kind: deviations(part, each / len(asked), threshold) for kind, part in asked.items()
     }
 
 
@@ -131,7 +143,7 @@ def _row(
         "slower_fraction": off(found),
         "low_fraction": float(math.expm1(found.low[at])),
         "high_fraction": float(math.expm1(found.high[at])),
-        "verdict": "slow" if named else "fast" if fast else "like the others",
+        "verdict": "slow" if named else "fast" if fast else ALIKE,
         "slow_in": ("all" if everywhere else ", ".join(where)) if named else None,
         **{f"{kind}_fraction": off(by_kind[kind]) if kind in by_kind else None for kind in KINDS},
     }
@@ -204,6 +216,7 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.nodes:chart",
     settings=(
         Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
+        Setting("threshold", "And by more in robust deviations.", THRESHOLD, float, "Z"),
     ),
     folders=1000,
     fails={

@@ -11,10 +11,11 @@ import numpy as np
 from steptime.records.statistics import MISS, two_sided_t
 from steptime.records.warmup import Floats
 
-FALSE_ALARMS = (
-    0.025  # that any is named where all are alike: so that 5 % holds with heavier tails, too
-)
-SLOW_SHARE = 0.8  # of the false alarms that are allowed: to name what is slow matters most
+FALSE_ALARMS = 0.025  # that any is called slow where all are alike; as many, that any is fast
+THRESHOLD = 3.5  # of a robust z, beyond which a value is an outlier (Iglewicz and Hoaglin 1993)
+NORMAL = 0.6745  # median absolute deviation of a normal distribution, in standard deviations
+NORMAL_MEAN = 1.253314  # standard deviation of one, in mean absolute deviations
+EFFICIENCY = 0.37  # of the median absolute deviation beside the standard one (Hampel 1974)
 CLIP = 3.0  # noise of a cell, beyond which one cell no longer pulls its node
 
 
@@ -33,14 +34,14 @@ class Deviation:
     noise: float
 
 
-def deviations(logs: Floats, miss: float = FALSE_ALARMS) -> Deviation:
+def deviations(logs: Floats, miss: float = FALSE_ALARMS, threshold: float = THRESHOLD) -> Deviation:
     """Return how far the columns of `logs` (a row a cell, NaN where not measured) are off.
 
     Of each cell the median over columns is taken off. What is left is combined by column, cells
     weighted by the inverse of their variance (robust: of the median absolute deviation), a cell
-    that is far from the others of its column clipped. Then columns are held against one another by
-    the generalised extreme Studentised deviate test (Rosner 1983), which finds several outliers
-    that would hide one another: with probability `miss` at most, any is found where all are alike.
+    that is far from the others of its column clipped. A column is beyond noise where its robust z
+    among the columns is above `threshold`, and above what their number makes likely: a spread of
+    few is itself unsure, and of many the farthest is far (`limit`).
     """
     known = np.flatnonzero(np.isfinite(logs).any(axis=0))
     left = logs[:, known] - np.nanmedian(logs[:, known], axis=1, keepdims=True)
@@ -55,32 +56,53 @@ def deviations(logs: Floats, miss: float = FALSE_ALARMS) -> Deviation:
     common = max(0.0, among - float(np.median(variance))) if len(left) > 1 else 0.0
     reach = np.sqrt(common + variance)
     score = value / reach
-    found = extremes(score, miss)
-    rest = np.delete(score, found)
-    centre, spread = float(rest.mean()), float(rest.std(ddof=1))
-    far = two_sided_t(MISS, max(1, len(rest) - 1)) * spread * reach
+    centre, spread = middle_and_spread(score)
+    far = two_sided_t(MISS, freedom(len(known))) * spread * reach
     value = value - centre * reach
+    z = (score - centre) / spread if spread else np.zeros(len(known))
+    at_least = max(threshold, limit(len(known), miss))
 
-    def every(values: Floats, missing: float) -> np.ndarray:
+    def every(values: np.ndarray, missing: float) -> np.ndarray:
         full = np.full(logs.shape[1], missing, dtype=values.dtype)
         full[known] = values
         return full
 
-    named = np.isin(np.arange(len(known)), found)
     return Deviation(
         value=every(value, math.nan),
         low=every(value - far, math.nan),
         high=every(value + far, math.nan),
-        slow=every(named & (score > centre), False),
-        fast=every(named & (score < centre), False),
+        slow=every(z > at_least, False),
+        fast=every(z < -at_least, False),
         noise=spread * float(np.median(reach)),
     )
+
+
+def middle_and_spread(score: Floats) -> tuple[float, float]:
+    """Return the median, and the standard deviation that the median absolute deviation tells.
+
+    Where that is 0, as more than half are equal, the mean absolute deviation tells it (Iglewicz and
+    Hoaglin 1993). 0.6745 (x - median) / MAD is (x - median) over this spread.
+    """
+    middle = float(np.median(score))
+    off = np.abs(score - middle)
+    median = float(np.median(off))
+    return middle, median / NORMAL if median else NORMAL_MEAN * float(off.mean())
+
+
+def limit(number: int, miss: float) -> float:
+    """Return what the largest robust z of so many alike exceeds with probability `miss` at most."""
+    return two_sided_t(2 * miss / number, freedom(number))
+
+
+def freedom(number: int) -> float:
+    """Return the degrees of freedom of a median absolute deviation of so many."""
+    return max(1.0, EFFICIENCY * (number - 1))
 
 
 def _noise(left: Floats) -> Floats:
     """Return the spread of each row, robust; one that is 0 or tiny counts as a third of most."""
     centred = np.abs(left - np.nanmedian(left, axis=1, keepdims=True))
-    spread = 1.4826 * np.nanmedian(centred, axis=1)
+    spread = np.nanmedian(centred, axis=1) / NORMAL
     return np.asarray(np.maximum(spread, max(float(np.median(spread)) / 3, 1e-9)))
 
 
@@ -91,29 +113,3 @@ def _centre(left: Floats, weights: Floats, noise: Floats) -> Floats:
         reach = CLIP * noise[:, None]
         clipped = np.clip(np.nan_to_num(left), middle - reach, middle + reach)
         return np.asarray((weights * clipped).sum(axis=0) / weights.sum(axis=0))
-
-
-def extremes(score: Floats, miss: float) -> list[int]:
-    """Return which of the scores are outliers, the farthest first; at most a third of them.
-
-    Of the probability to name any where all are of one normal distribution, `miss`, the slow (large
-    scores) have `SLOW_SHARE`.
-    """
-    from scipy.special import stdtr
-
-    rest = list(range(len(score)))
-    removed: list[int] = []
-    believed = 0
-    for _ in range(max(1, (len(score) - 1) // 3) if len(score) > 2 else 0):
-        values, n = score[rest], len(rest)
-        spread = float(values.std(ddof=1))
-        if spread == 0:
-            break
-        off = (values - values.mean()) / spread
-        room = np.maximum((n - 1) ** 2 / n - off**2, 1e-12)
-        p = n * stdtr(n - 2, -np.abs(off) * np.sqrt((n - 2) / room))
-        p /= np.where(off > 0, SLOW_SHARE, 1 - SLOW_SHARE)
-        at = int(np.argmin(p))
-        removed.append(rest.pop(at))
-        believed = len(removed) if p[at] <= miss else believed
-    return removed[:believed]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +22,7 @@ from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
 from steptime.records import names
-from steptime.records.row import BESIDES, Row, loaded, over
+from steptime.records.row import BESIDES, Row, loaded, no_collection, over
 from steptime.records.statistics import BETWEEN, WITHIN
 
 WORDS = ("faster", "slower", "same", "unsure")
@@ -29,13 +30,15 @@ ABOUT = (  # of the last record of a cell
     *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
     *("optimizer", "platform", "workload_key", "scope", "op_kind"),
 )
-OF_LAST = {
-    **{name: name for name in (*ABOUT, "origin", "method", "method_version", "status", "cause")},
-    "good_s": "coalesce(good_s, if(status = 'ok', numbers['step_s'], NULL))",
-    "flop": "numbers['flop']",
+_HOW = {name: name for name in ("origin", "method", "method_version", "platform", "dtype")}
+OF_A = _HOW | {  # of the last record of side A
+    "flop": "flop",
     "peak": "peak_flop_per_s",
-    "roof": "numbers['flop'] / nullif(numbers['traffic_bytes'], 0) * memory_bytes_per_s",
+    "roof": "flop / nullif(traffic_bytes, 0) * memory_bytes_per_s",
 }
+OF_B = {name: name for name in ABOUT} | _HOW
+OF_B["good_s"] = "coalesce(good_s, if(status = 'ok', step_s, NULL))"
+OF_ALONE = {name: name for name in (*ABOUT, "status", "cause")}
 HOW_RUN = {one: one for one in ("origin", "method_version", "method_options", "host")}
 WIDE = {"within": "0"} | {name: name for name in names.TOLD if name != "within"}
 HASHED = {"place": "id", "beside": f"hash({', '.join((*BESIDES, 'scope'))})"} | names.HASHES
@@ -218,25 +221,18 @@ class Pairing:
         """Return these pairs as rows."""
         a, b = self.columns["a"][which], self.columns["b"][which]
         differs, ways = self._ways(a, b)
-        last, of = self.sides.facts(np.r_[a, b], OF_LAST), self.sides.groups
-        names = (
-            "level",
-            "ratio",
-            "low",
-            "high",
-            "verdict",
-            "p_value",
-            "sampled",
-            "single",
-            "steady",
-        )
-        columns = (known(self.columns[name][which]) for name in names)
+        lefts, rights = self.sides.facts(a, OF_A), self.sides.facts(b, OF_B)
+        columns = (known(self.columns[name][which]) for name in OF_PAIR)
+        of, names = self.sides.groups, self._names[b]
+        sides = _sides(lefts, of, a), _sides(rights, of, b)
         made = []
-        for at, (x, y, *cells) in enumerate(zip(a.tolist(), b.tolist(), *columns, strict=True)):
-            left, right = last[x], last[y]
+        for at, (side_a, side_b, x, y, *cells) in enumerate(
+            zip(*sides, a.tolist(), b.tolist(), *columns, strict=True)
+        ):
+            left, right = lefts[x], rights[y]
             level, ratio, low, high, verdict, p_value, sampled, single, steady = cells
-            sides = {"a": _side(left, of, x), "b": _side(right, of, y)}
-            row = {"name": self._names[y]} | {name: right[name] for name in ABOUT} | sides
+            row = {"name": names[at]} | {name: right[name] for name in ABOUT}
+            row |= {"a": side_a, "b": side_b}
             row |= {"quantity": self.sides.quantity, "ratio": ratio}
             if self.column:
                 row |= {"level": self.sides.levels[level], "against": self.against}
@@ -246,7 +242,7 @@ class Pairing:
                 "ratio_high": high,
                 "verdict": verdict,
                 "p_value": p_value,
-                "interval": (WITHIN if single else BETWEEN) if sampled else sides["b"]["interval"],
+                "interval": (WITHIN if single else BETWEEN) if sampled else side_b["interval"],
                 "steady": None if steady is None else bool(steady),
                 **ways[differs[at]],
             }
@@ -259,7 +255,7 @@ class Pairing:
         """Return what has no partner as rows."""
         told = [known(self.unpaired[name][which]) for name in ("id", "is_a", "is_both", "a", "b")]
         every = np.r_[tuple(self.unpaired[name][which] for name in ("id", "a", "b"))]
-        last = self.sides.facts(every[every >= 0], OF_LAST)
+        last = self.sides.facts(every[every >= 0], OF_ALONE)
         reasons, made = self.unpaired["reason"][which], []
         for reason, at, is_a, is_both, a, b in zip(reasons, *told, strict=True):
             row = {"name": self._names[at]} | {name: last[at][name] for name in ABOUT}
@@ -291,18 +287,20 @@ def known(column: NDArray[Any]) -> list[Any]:
     return [one if math.isfinite(one) else None for one in column.tolist()]
 
 
-def _side(last: Row, of: Columns, at: int) -> Row:
-    """Return what a row says of a side."""
-    value, low, high, runs = known(np.array([of[name][at] for name in OF_SIDE]))
-    return {
-        **{name: last[name] for name in ("origin", "method", "platform", "dtype")},
-        "version": last["method_version"],
-        "value": value,
-        "low": low,
-        "high": high,
-        "interval": None if runs is None else BETWEEN if runs > 1 else WITHIN,
-        "runs": None if runs is None else int(runs),
-    }
+def _sides(last: Mapping[int, Row], of: Columns, ids: Ids) -> Iterator[Row]:
+    """Return what rows say of their sides."""
+    columns = (known(of[name][ids]) for name in OF_SIDE)
+    for at, value, low, high, runs in zip(ids.tolist(), *columns, strict=True):
+        about = last[at]
+        yield {
+            **{name: about[name] for name in ("origin", "method", "platform", "dtype")},
+            "version": about["method_version"],
+            "value": value,
+            "low": low,
+            "high": high,
+            "interval": None if runs is None else BETWEEN if runs > 1 else WITHIN,
+            "runs": None if runs is None else int(runs),
+        }
 
 
 def _of_roof(predicted: Row, step_s: float | None) -> Row:
@@ -318,7 +316,18 @@ def held(which: Ids, made: Callable[[Ids], list[Row]]) -> Sequence[Row]:
     if len(which) <= MOST_HELD:
         return made(which) if len(which) else []
     parts = [which[at : at + AT_ONCE] for at in range(0, len(which), AT_ONCE)]
-    return JsonRows(len(which), lambda: ([*map(json.dumps, made(part))] for part in parts))
+
+    def texts(part: Ids) -> list[str]:
+        with no_collection():
+            return [*map(_text, made(part))]
+
+    return JsonRows(len(which), lambda: map(texts, parts))
+
+
+def _text(row: Row) -> str:
+    """Return a row as JSON, in ASCII as it may reach a terminal."""
+    text = msgspec.json.format(msgspec.json.encode(row), indent=0)
+    return text.decode() if text.isascii() else json.dumps(row)
 
 
 def _apart(left: Row, right: Row, column: str) -> Row:

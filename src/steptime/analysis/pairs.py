@@ -27,7 +27,7 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     if "published" in data.origins:
         where += (
             " AND (origin <> 'published' OR (duplicate_of IS NULL AND "
-            f"map_contains(numbers, 'step_s') AND {CELL} IN ({cells} 'predicted') AND "
+            f"step_s IS NOT NULL AND {CELL} IN ({cells} 'predicted') AND "
             f"{CELL} NOT IN ({cells} 'measured')))"
         )
     known = ", ".join(map(flat.text, stacks.known()))

@@ -1,6 +1,5 @@
 """What a table of sensitivities tells, in words."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,29 +41,19 @@ def _told(one: Row, every: Sequence[Row]) -> list[str]:
     )
     if one["r2"] - unseen > OVERFIT:
         line += ": too few networks for so many weights"
-    lines = [
-        f"{line}.",
-        f"Weights, in standard deviations: {_listed(rows, 'weight low high', '+.3f')}.",
-    ]
-    doubled = [row for row in mine if row["effect_ratio"] and row["effect_of"] == "doubling"]
-    doubled.sort(key=lambda row: -abs(math.log(row["effect_ratio"])))
-    if doubled:
-        named = _listed(doubled, "effect_ratio effect_low effect_high", ".3g")
-        lines.append(f"A doubling, all else equal, multiplies it: {named}.")
+    lines = [f"{line}."]
     if one["never_varies"]:
         lines.append(f"Never varies, so nothing is known of it: {', '.join(one['never_varies'])}.")
-    return lines + ([_who_wins(one, rows)] if one["wins"] else []) + _of_failures(one, rows)
+    return lines + ([_who_wins(one)] if one["wins"] else []) + _of_failures(one, rows)
 
 
-def _who_wins(one: Row, rows: Sequence[Row]) -> str:
+def _who_wins(one: Row) -> str:
     wins = one["wins"]
     line = f"{one['platform']} wins {percent(wins['share'])} of the networks"
     if wins["accuracy_share"] is None:
         return f"{line}: nothing decides it."
-    by = sorted((row for row in rows if row["win_log_odds"]), key=lambda r: -abs(r["win_log_odds"]))
     line += (
-        f"; log-odds of that a deviation: {_listed(by, 'win_log_odds win_low win_high', '+.2f')}; "
-        f"they tell {percent(wins['accuracy_share'])} right, "
+        f"; the log-odds tell {percent(wins['accuracy_share'])} right, "
         f"the majority {percent(wins['majority_share'])}"
     )
     if wins["separable"]:
@@ -99,16 +88,6 @@ def _of_failures(one: Row, rows: Sequence[Row]) -> list[str]:
     line += f", not at random but by {', '.join(said)}: medians by {names} are over survivors."
     filled = f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "
     return [line, f"{filled}{', '.join(spans)}: {verdict}."]
-
-
-def _listed(rows: Sequence[Row], keys: str, form: str) -> str:
-    """Return the first rows' numbers with their intervals, where these are known."""
-    said = []
-    for row in rows[:MOST_NAMED]:
-        value, low, high = (row[key] for key in keys.split())
-        ends = "" if low is None else f" ({low:{form}} to {high:{form}})"
-        said.append(f"{row['hyperparameter']} {value:{form}}{ends}")
-    return ", ".join(said)
 
 
 def _of(place: Row) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steptime.core.errors import InputError, unknown
 from steptime.records import flat
 from steptime.records.data import Data
-from steptime.records.row import ESTIMATE, Row
+from steptime.records.row import AMOUNTS, ESTIMATE, Row
 from steptime.records.statistics import of_samples
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
@@ -28,7 +28,7 @@ APART = {  # options in which the levels of a column may differ
 }
 NAME = "regexp_replace(method, '-compile$', '')"
 OF_SAMPLES = (
-    *("params", "settings", "plan", "samples", "run", "runs", "numbers", "others", "sampled"),
+    *("params", "settings", "plan", "samples", "run", "runs", "others", "sampled", *AMOUNTS),
     *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
 )
 KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
@@ -231,7 +231,7 @@ class Sides:
         `flop_` is what is known of its network [FLOP], `examples_` what all replicas work on. Of
         what all records say alike, which is not read one by one, the names are in `same`.
         """
-        flop = "coalesce(numbers['flop'], TRY_CAST(others['published_flop'] AS DOUBLE))"
+        flop = "coalesce(flop, TRY_CAST(others['published_flop'] AS DOUBLE))"
         made = {"flop_": "counted.flop", "examples_": "examples"}
         told = {one: made.get(one) or self.data.expression(one) for one in names}
         same = self._alike({one: sql for one, sql in told.items() if one not in made})
@@ -281,7 +281,7 @@ class Sides:
             f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, good_s, flat.* REPLACE "
             "(coalesce(hosts, flat.host, '') AS host) FROM last JOIN flat ON seq = last.last "
             "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
-            "(host <> '')), ', ') AS hosts, median(numbers['step_s']) FILTER (status = 'ok') "
+            "(host <> '')), ', ') AS hosts, median(step_s) FILTER (status = 'ok') "
             f"AS good_s FROM last JOIN {self._members} USING (group_) JOIN flat USING (seq) "
             "WHERE records > 1 GROUP BY id) USING (id)))"
         )
@@ -289,17 +289,19 @@ class Sides:
 
 def value_of(data: Data, quantity: str) -> str:
     """Return the SQL of a quantity; raises `InputError` where no record has it."""
-    key = flat.text(quantity)
-    own = quantity if quantity == "speed_per_s" else f"numbers[{key}]"
-    value = f"coalesce({own}, TRY_CAST(others[{key}] AS DOUBLE))"
+    value = f"TRY_CAST(others[{flat.text(quantity)}] AS DOUBLE)"
+    if quantity in (*AMOUNTS, "speed_per_s"):
+        value = f"coalesce({quantity}, {value})"
     if data.rows(f"SELECT 1 FROM flat WHERE {value} IS NOT NULL LIMIT 1"):
         return value
     if data.failed:
         raise InputError(data.failed)
-    held = data.rows(
-        "SELECT DISTINCT unnest(map_keys(numbers) || map_keys(others)) AS name FROM flat"
+    held = data.rows("SELECT DISTINCT unnest(map_keys(others)) AS name FROM flat")
+    (known,) = data.rows(
+        f"SELECT {', '.join(f'count({one}) AS {one}' for one in AMOUNTS)} FROM flat"
     )
-    raise unknown("quantity", quantity, sorted(row["name"] for row in held))
+    names = [name for name, number in known.items() if number]
+    raise unknown("quantity", quantity, sorted([*names, *(row["name"] for row in held)]))
 
 
 def cell_of(data: Data, column: str, free: Collection[str]) -> str:
@@ -313,9 +315,8 @@ def cell_of(data: Data, column: str, free: Collection[str]) -> str:
         network["plan"] = "json_merge_patch(plan, '{\"data\":null}')"
     settings = {*network, "replicas", *data.settings} & {*free}
     for name in settings & set(data.settings):
-        network["params"] = (
-            f"list_filter(map_entries(params), lambda e: e.key <> {flat.text(name)})"
-        )
+        gone = flat.text(json.dumps({name: None}))
+        network["params"] = f"json_merge_patch({network['params']}, {gone})"
     kept = [made for name, made in network.items() if name not in free]
     cell = [*kept, "scope", "origin"] if settings else ["workload_key", "scope", "origin"]
     if column not in PLACES:
@@ -333,9 +334,9 @@ def level_of(data: Data, column: str) -> str:
     A column is one of the tables, a hyperparameter, an option, or one of the environment. Raises
     `InputError` for a column of which no record says anything.
     """
-    path, own = flat.text(f'$."{column.replace(chr(34), "")}"'), f"params[{flat.text(column)}]"
+    path = flat.text(f'$."{column.replace(chr(34), "")}"')
     known = [name for name in data.columns("flat") if name not in OF_SAMPLES]
-    told = [flat.TEXT.format(v=own)] if column in data.settings else []
+    told = [flat.TEXT.format(v=flat.param(column))] if column in data.settings else []
     told += [f"json_extract_string({one}, {path})" for one in ("method_options", "env")]
     way = flat.text(f"$.{column.removesuffix('-parallel')}")
     told += [f"json_extract_string(plan, {way})"] if column.endswith("-parallel") else []

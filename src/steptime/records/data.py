@@ -19,7 +19,7 @@ from steptime.core.units import seconds
 from steptime.records import flat, names, results_sql, store
 from steptime.records.record import ORIGINS, Record
 from steptime.records.row import UNKNOWN, Row
-from steptime.records.rows import RANK
+from steptime.records.store import RANK
 from steptime.records.tables import Tables
 
 if TYPE_CHECKING:

@@ -5,39 +5,79 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steptime.core.units import QUANTITIES
-from steptime.records.row import COLUMNS, ESTIMATE, PARAM_PREFIX, Row
-from steptime.records.rows import RATES, Kinds
+from steptime.records.row import (
+    COLUMNS,
+    ESTIMATE,
+    OF_ENV,
+    PARAM_PREFIX,
+    RATES,
+    SPREAD,
+    UNKNOWN,
+    Kinds,
+    Row,
+)
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from steptime.records.rows import Rows
+
 MADE = {  # columns of `records` that are not of flat rows
     **{
         f"step_s_{end}": f"if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, "
-        f"{best}(estimate.{end}, numbers['step_s'])))"
+        f"{best}(estimate.{end}, step_s)))"
         for end, best in (("low", "least"), ("high", "greatest"))
     },
     "steady": "CAST(estimate.steady AS BOOLEAN)",
-    **{name: f"numbers['{name}']" for name in COLUMNS if name in QUANTITIES},
 }
 BUFFER_BYTES = 16 << 20  # of lines that the database reads at once
 ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
-_SAMPLES = "samples DOUBLE[], run BIGINT[]"
-TYPES = {  # of the columns of `flat`
+PARTS = {  # what several rows share: the columns of each part
+    "work": "model family batch examples replicas dtype phase optimizer plan params settings",
+    "way": "method method_version method_options stack gpu strategy overlap devices threads input "
+    f"staging loaders prefetch {' '.join(RATES)}",
+    "env": f"env round date duplicate_of {' '.join(OF_ENV)}",
+}
+_KNOWN = f"env.batch_source IS DISTINCT FROM '{UNKNOWN}'"
+_JOINED = {  # columns of `flat` that follow from those of lines and of their parts
+    "batch": f"if({_KNOWN}, work.batch, NULL)",
+    "global_batch": f"if({_KNOWN}, work.examples, NULL)",
+    "date": "coalesce(env.date, taken_at[:10])",
+    "stack": "if(origin = 'measured', way.stack, env.stack)",
+    **{f"step_s_{name}": f"spread.{name}" for name in ("min", "max", "mean", "p5", "p95")},
+    "speed_per_s": "if(samples_n IS NOT NULL, work.examples * spread.speed, "
+    f"if({_KNOWN}, work.examples / nullif(step_s, 0), NULL))",
+    **{
+        f"speed_{name}_per_s": f"work.examples * spread.{name}"
+        for name in ("uncertainty", "jitter")
+    },
+}
+_OWN = {part: {name: f"{part}.{name}" for name in names.split()} for part, names in PARTS.items()}
+_TYPES = {  # of the columns of lines and parts
     **{name: SQL_TYPES[kind.__name__] for name, kind in COLUMNS.items() if name not in MADE},
-    **dict.fromkeys(("place", "global_batch", "examples", "marks_n"), "BIGINT"),
-    **dict.fromkeys(("plan", "date", "batch_source", "source_file", "duplicate_of"), "VARCHAR"),
-    **dict.fromkeys(("stated_low", "stated_high", "step_s_max", *RATES), "DOUBLE"),
+    **dict.fromkeys(["plan", "params", "settings", "stack", "env"], "VARCHAR"),
+    **dict.fromkeys(("date", "duplicate_of", *OF_ENV), "VARCHAR"),
+    **dict.fromkeys(("place", "examples", "marks_n"), "BIGINT"),
+    **dict.fromkeys(("stated_low", "stated_high", *RATES), "DOUBLE"),
     "overlap": "BOOLEAN",
     "samples": "DOUBLE[]",
     "run": "BIGINT[]",
-    **dict.fromkeys(("params", "settings", "others"), "MAP(VARCHAR, VARCHAR)"),
-    "numbers": "MAP(VARCHAR, DOUBLE)",
-    "sampled": f"MAP(VARCHAR, STRUCT({_SAMPLES}))",
+    "others": "MAP(VARCHAR, VARCHAR)",
+    "sampled": "MAP(VARCHAR, STRUCT(samples DOUBLE[], run BIGINT[]))",
+    "spread": f"STRUCT({' DOUBLE, '.join(SPREAD)} DOUBLE)",
     "estimate": ESTIMATED,
 }
+_OF_LINES = {name: name for name in _TYPES if name not in _JOINED and name != "spread"}
+FLAT = _OF_LINES | {name: sql for own in _OWN.values() for name, sql in own.items()} | _JOINED
+LINES = {  # what a row says for itself, and in its parts
+    **{name: kind for name, kind in _TYPES.items() if FLAT.get(name, name) == name},
+    **{
+        part: f"STRUCT({', '.join(f'{one} {_TYPES[one]}' for one in own)})"
+        for part, own in _OWN.items()
+    },
+}
+SQL = f"{LINES} {FLAT}"  # what rows hang on
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
         CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
@@ -49,12 +89,13 @@ def rate(value: str) -> str:
     return f"CASE WHEN {number} BETWEEN 1 AND 1e30 THEN {number} END"
 
 
-def read(path: str, longest: int) -> str:
-    """Return the statement that reads rows of JSON, none of them longer than `longest` bytes."""
-    types = ", ".join(f"'{name}': '{kind}'" for name, kind in TYPES.items())
+def read(rows: Rows) -> str:
+    """Return the statement that reads rows that were written."""
+    types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in LINES.items())
+    shown = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())
     return (
-        f"FROM read_json({text(path)}, format = 'newline_delimited', "
-        f"maximum_object_size = {max(longest + 1, BUFFER_BYTES)}, columns = {{{types}}})"
+        f"SELECT {shown} FROM read_json({text(str(rows.path))}, format = 'newline_delimited', "
+        f"maximum_object_size = {max(rows.longest + 1, BUFFER_BYTES)}, columns = {{{types}}})"
     )
 
 
@@ -94,6 +135,11 @@ def text(value: str) -> str:
 def name(value: str) -> str:
     """Return the name of a column as SQL writes it."""
     return '"' + value.replace('"', '""') + '"'
+
+
+def pointer(key: str) -> str:
+    """Return the SQL of the place of a key in an object of JSON."""
+    return text("/" + key.replace("~", "~0").replace("/", "~1"))
 
 
 def struct(columns: Mapping[str, str]) -> str:
@@ -136,12 +182,22 @@ def _columns(names: Iterable[str], taken: Iterable[str], prefix: str) -> dict[st
 def columns_of(params: Kinds, others: Kinds) -> dict[str, str]:
     """Return the expression of each column of the table `records` over flat rows."""
     told = {one: MADE.get(one, one) for one in COLUMNS}
-    for held, kinds, named in (
-        ("others", others, quantity_columns(others)),
-        ("params", params, param_columns(params, others)),
+    for place, kinds, named in (
+        (quantity, others, quantity_columns(others)),
+        (param, params, param_columns(params, others)),
     ):
-        told |= {column: typed(f"{held}[{text(one)}]", kinds[one]) for one, column in named.items()}
+        told |= {column: typed(place(one), kinds[one]) for one, column in named.items()}
     return told
+
+
+def quantity(key: str) -> str:
+    """Return the SQL over `flat` of the JSON of a quantity that is no column."""
+    return f"others[{text(key)}]"
+
+
+def param(key: str) -> str:
+    """Return the SQL over `flat` of the JSON of a hyperparameter."""
+    return f"json_extract(params, {pointer(key)})"
 
 
 def typed(value: str, found: Sequence[str]) -> str:

@@ -87,12 +87,15 @@ def _bases(
     """Return the names of networks, in the order of their ids, without how they ran."""
     connection.execute(
         f"CREATE OR REPLACE TABLE networks AS SELECT id, {', '.join(OF_NETWORK)}, "
-        f"to_json(map_keys(settings))::VARCHAR AS keys FROM ({wide})"
+        f"to_json(json_keys(settings))::VARCHAR AS keys FROM ({wide})"
     )
     told = connection.execute("SELECT DISTINCT keys FROM networks").fetchall()
     names = {keys: [n for n in loaded(keys) if n not in free] for (keys,) in told}
     every = list(dict.fromkeys(name for some in names.values() for name in some))
-    settings_ = (f", settings[{flat.text(n)}] AS set_{at}" for at, n in enumerate(every))
+    settings_ = (
+        f", json_extract(settings, {flat.pointer(n)})::VARCHAR AS set_{at}"
+        for at, n in enumerate(every)
+    )
     of = flat.listed(
         connection.execute(
             f"SELECT id, within, family, keys, {'NULL' if 'batch' in free else 'batch'} AS batch, "

@@ -3,111 +3,183 @@
 It stands apart from the record, so that what only writes records loads no msgspec.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from steptime.core.errors import InputError, one_line, shorten, unknown
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import Plan, Tuning, plan_to_json, workload_from_json
+from steptime.core.workload import Plan, Tuning, Workload, workload_from_json
 from steptime.records.record import (
+    AS_IT_STANDS,
     ORIGINS,
     SCHEMA,
     STATUSES,
     Quantity,
     Record,
+    RecordMethod,
+    record_to_json,
 )
 
+Item = TypeVar("Item")
 MOST_EXAMPLES = 2**53  # of a step
 LARGEST = 1e100  # of a quantity: the square of what is larger may be none
 SMALLEST = 1e-100  # of an amount that is not 0: what is divided by less may be none
+PARTS = 1 << 14  # texts of workloads, methods, environments that are read once
 
 _OF_SAMPLES = {"run": int, "disturbed": bool}
 # What communication takes may be a difference of two steps, and so below 0 where it is hidden.
 _AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"comm_s"}
-_USUAL_PLAN = plan_to_json(Plan())
-_TUNING = vars(Tuning()).keys()
 
 
 class _Workload(msgspec.Struct):
     model: str
     params: dict[str, int | float | str | bool]
     batch_per_replica: Annotated[int, msgspec.Meta(ge=1, le=MOST_EXAMPLES)]
-    plan: dict[str, int | str | bool | list[int]]
+    plan: dict[str, Any]
     dtype: str = "float32"
     phase: str = "train"
     optimizer: str = "sgd"
     file: str = ""
-    tuning: dict[str, int | float | str] = {}
+    tuning: dict[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class _Line(Record):
-    """A record as its line has it, types checked; keys of other names are let be."""
+class Line(msgspec.Struct):
+    """A record as its line has it, checked; keys of other names are let be.
 
-    workload: _Workload  # type: ignore[assignment]  # as JSON says it
-    schema: Annotated[int, msgspec.Meta(ge=1)] = SCHEMA
+    What repeats between records is text, which `method_of`, `workload_of` and `env_of` read once.
+    """
+
+    origin: str
+    method: msgspec.Raw
+    workload: msgspec.Raw
+    platform: str
+    quantities: dict[str, Quantity]
+    schema: Annotated[int, msgspec.Meta(ge=1)]
+    status: str
+    cause: str = ""
+    note: str = ""
+    scope: str = ""
+    env: msgspec.Raw = msgspec.Raw(b"{}")
+    taken_at: str = ""
     workload_key: str = ""
 
+    @property
+    def key(self) -> str:
+        """The key of its workload, as the line has it."""
+        return self.workload_key or workload_of(bytes(self.workload)).key
 
-_LINES = msgspec.json.Decoder(_Line)
-_SCHEMAS = msgspec.json.Decoder(dict[str, Any])
+
+_LINES = msgspec.json.Decoder(Line)
+_METHODS = msgspec.json.Decoder(RecordMethod)
+_WORKLOADS = msgspec.json.Decoder(_Workload)
+_OBJECTS = msgspec.json.Decoder(dict[str, Any])
+_NOT_READ = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+_ZERO = "a name holds a zero byte"
 _FIELD = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def stored_from_json(table: bytes | Mapping[str, Any]) -> tuple[Record, str]:
-    """Return the record of a JSON text, or of JSON values, and the key of its workload there.
+def read_line(text: bytes) -> Line:
+    """Return the record of a JSON text. This is the one door of records.
 
-    This is the one door of records. Raises `ValueError` that names the field and what was expected
-    there, `InputError` for a schema that is newer than this version knows.
+    Raises `ValueError` that names the field and what was expected there, `InputError` for a schema
+    that is newer than this version knows.
     """
     try:
-        is_text = isinstance(table, bytes)
-        line = _LINES.decode(table) if is_text else msgspec.convert(table, _Line)  # type: ignore[arg-type]
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        _refuse_newer(table)
-        raise ValueError(_reason(error)) from error
-    for name in ("schema", "status"):
-        if name not in vars(line):  # it has no default in a line
-            raise ValueError(f"no '{name}'")
+        line = _read(_LINES, text)
+        _check_line(line)
+    except ValueError:
+        _refuse_newer(text)
+        raise
+    return line
+
+
+def _read(decoder: msgspec.json.Decoder[Item], text: bytes, part: str = "") -> Item:
+    try:
+        return decoder.decode(text)
+    except _NOT_READ as error:
+        raise ValueError(_reason(error, part)) from error
+
+
+def _check_line(line: Line) -> None:
+    """Raise `ValueError` for what no type says of a record."""
     if line.schema > SCHEMA:
-        _refuse_newer({"schema": line.schema})
+        raise ValueError(f"schema {line.schema}")
     for what, value, known in (("origin", line.origin, ORIGINS), ("status", line.status, STATUSES)):
         if value not in known:
             raise ValueError(str(unknown(what, value, known)))
-    if type(line.env.get("round", 0)) is not int:
-        raise ValueError(f"env.round: expected `int`, got {shorten(line.env['round'])}")
-    if "\0" in "".join((*line.workload.params, *line.quantities)):
-        raise ValueError("a name holds a zero byte")
+    method_of(bytes(line.method))
+    workload_of(bytes(line.workload))
+    env_of(bytes(line.env))
     for name, one in line.quantities.items():
+        if "\0" in name:
+            raise ValueError(_ZERO)
         stated = one.low is one.high is None and not one.samples and not one.columns
         if not (stated and SMALLEST <= (one.value or 1) <= LARGEST):  # as most are
             _check_quantity(name, one)
-    if line.workload.plan != _USUAL_PLAN or bool in map(type, line.workload.plan.values()):
-        _check_plan(line.workload)
-    _check_tuning(line.workload)
-    workload = workload_from_json(msgspec.structs.asdict(line.workload))
-    fields = {**vars(line), "workload": workload}
-    key = fields.pop("workload_key", "")  # a default is not among them
-    return Record(**fields), key or workload.key
+
+
+@lru_cache(PARTS)
+def method_of(text: bytes) -> RecordMethod:
+    """Return the method of a JSON text; raises `ValueError` as `read_line`, and so do others."""
+    return _read(_METHODS, text, "method")
+
+
+@lru_cache(PARTS)
+def env_of(text: bytes) -> Mapping[str, Any]:
+    """Return the environment of a JSON text."""
+    env = _read(_OBJECTS, text, "env")
+    if type(env.get("round", 0)) is not int:
+        raise ValueError(f"env.round: expected `int`, got {shorten(env['round'])}")
+    return env
+
+
+@lru_cache(PARTS)
+def workload_of(text: bytes) -> Workload:
+    """Return the workload of a JSON text."""
+    line = _read(_WORKLOADS, text, "workload")
+    if "\0" in "".join(line.params):
+        raise ValueError(_ZERO)
+    plan = _part(Plan, line.plan, "workload.plan")
+    if plan.data * line.batch_per_replica > MOST_EXAMPLES:
+        raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
+    _part(Tuning, line.tuning, "workload.tuning")
+    return workload_from_json(msgspec.structs.asdict(line))
+
+
+def record_of(line: Line) -> Record:
+    """Return the record of a line."""
+    return Record(
+        method=method_of(bytes(line.method)),
+        workload=workload_of(bytes(line.workload)),
+        quantities=line.quantities,
+        env=env_of(bytes(line.env)),
+        **{name: getattr(line, name) for name in AS_IT_STANDS},
+    )
+
+
+def line_from(record: Record) -> Line:
+    """Return what the line of a record at hand says, which nobody checks."""
+    return _LINES.decode(json.dumps(record_to_json(record)))
 
 
 def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
-    """Return the record of a JSON text, or of JSON values; raises as `stored_from_json`."""
-    return stored_from_json(table)[0]
+    """Return the record of a JSON text, or of JSON values; raises as `read_line`."""
+    return record_of(read_line(table if isinstance(table, bytes) else json.dumps(table).encode()))
 
 
 def _check_quantity(name: str, one: Quantity) -> None:
     """Raise `ValueError` for a number that none can be, and for facts of other samples."""
-    amounts = [*one.samples, *([] if one.value is None else [one.value])]
-    numbers = amounts if one.low is one.high is None else [*amounts, one.low or 0, one.high or 0]
-    if (most := max(map(abs, numbers), default=0)) > LARGEST:
+    amounts = one.samples if one.value is None else (*one.samples, one.value)
+    ends = min(amounts, default=0), max(amounts, default=0), one.low or 0, one.high or 0
+    if (most := max(map(abs, ends))) > LARGEST:
         raise ValueError(f"quantities.{shorten(name)}: {shorten(most)} is too large")
-    if name in _AMOUNTS and min(amounts, default=1) < SMALLEST:
+    if name in _AMOUNTS and ends[0] < SMALLEST:
         least = min(filter(None, amounts), default=1.0)
         if least < SMALLEST:
             why = f"{least} is too small" if least > 0 else f"less than 0 {QUANTITIES[name][0]}"
@@ -116,58 +188,49 @@ def _check_quantity(name: str, one: Quantity) -> None:
         _check_columns(name, one)
 
 
-def _check_tuning(workload: _Workload) -> None:
-    """Raise `ValueError` for a fine-tuning that there is not."""
-    if workload.tuning:
-        try:
-            msgspec.convert(workload.tuning, Tuning)
-        except (msgspec.ValidationError, InputError) as error:
-            raise ValueError(f"workload.tuning: {error}") from error
-    for name in workload.tuning.keys() - _TUNING:
-        raise ValueError(str(unknown("key", name, _TUNING, "workload.tuning")))
-
-
-def _check_plan(workload: _Workload) -> None:
-    """Raise `ValueError` for a plan that there is not, or of more examples than are counted."""
-    usual = vars(Plan())
-    for name in workload.plan.keys() - usual:
-        raise ValueError(str(unknown("key", name, usual, "workload.plan")))
+def _part(kind: type[Item], table: Mapping[str, Any], where: str) -> Item:
+    """Return a part of a workload; raises `ValueError` for one that there is not."""
+    usual = vars(kind())
+    for name in table.keys() - usual:
+        raise ValueError(str(unknown("key", name, usual, where)))
     try:
-        plan = msgspec.convert(usual | workload.plan, Plan)
+        return msgspec.convert({**usual, **table}, kind)
     except (msgspec.ValidationError, InputError) as error:
-        raise ValueError(f"workload.plan: {_reason(error)}") from error
-    if plan.data * workload.batch_per_replica > MOST_EXAMPLES:
-        raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
+        raise ValueError(f"{where}: {_reason(error)}") from error
 
 
 def _check_columns(name: str, one: Quantity) -> None:
     """Raise `ValueError` where facts of samples are of another number or type."""
     for column, held in one.columns.items():
-        where = f"quantities.{shorten(name)}.columns.{shorten(column)}"
+        kind, fault = _OF_SAMPLES.get(column), ""
         if len(held) not in (0, len(one.samples)):
-            raise ValueError(f"{where}: {len(held)} values of {len(one.samples)} samples")
-        if (kind := _OF_SAMPLES.get(column)) and not {*map(type, held)} <= {kind}:
-            raise ValueError(f"{where}: expected `{kind.__name__}` for each sample")
-        if kind and held and not -(2**63) <= min(held) <= max(held) < 2**63:
-            raise ValueError(f"{where}: a number is too large")
+            fault = f"{len(held)} values of {len(one.samples)} samples"
+        elif kind and not {*map(type, held)} <= {kind}:
+            fault = f"expected `{kind.__name__}` for each sample"
+        elif kind and held and not -(2**63) <= min(held) <= max(held) < 2**63:
+            fault = "a number is too large"
+        if fault:
+            where = f"quantities.{shorten(name)}.columns.{shorten(column)}"
+            raise ValueError(f"{where}: {fault}")
 
 
-def _refuse_newer(table: bytes | Mapping[str, Any]) -> None:
+def _refuse_newer(text: bytes) -> None:
     """Raise `InputError` for a schema of a later version, whatever else it has changed."""
     try:
-        version = (_SCHEMAS.decode(table) if isinstance(table, bytes) else table).get("schema")
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        version = _OBJECTS.decode(text).get("schema")
+    except _NOT_READ:
         return
     if type(version) is int and version > SCHEMA:
         knows = f"this steptime knows up to {SCHEMA}; upgrade steptime"
         raise InputError(f"has schema {shorten(version)[1:-1]}, {knows}")
 
 
-def _reason(error: Exception) -> str:
-    """Return in which field what was expected."""
+def _reason(error: Exception, part: str = "") -> str:
+    """Return in which field, of a part of a record, what was expected."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
-    said, field_ = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
+    said, field = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
     if missing := _MISSING.fullmatch(said):
         said = f"no '{missing[1]}'"
-    return f"{one_line(field_)}: {said}" if field_ else said
+    where = ".".join(filter(None, (part, one_line(field or ""))))
+    return f"{where}: {said}" if where else said

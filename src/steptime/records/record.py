@@ -78,12 +78,15 @@ def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity
     return Quantity(samples=tuple(samples), columns={"run": (0,) * len(samples), **columns})
 
 
+def measured_stack(method: RecordMethod) -> str:
+    """Return the software stack that ran what a method measured."""
+    return label_of(method.name.removesuffix(PROFILER), method.options.get("compile"))
+
+
 def stack_of(record: Record) -> str | None:
     """Return the software stack that ran a step, or that one was predicted for; None is unknown."""
     if record.origin == "measured":
-        return label_of(
-            record.method.name.removesuffix(PROFILER), record.method.options.get("compile")
-        )
+        return measured_stack(record.method)
     return record.env.get("stack")
 
 

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from steptime.core.progress import tell
-from steptime.hardware import catalog
-from steptime.records import flat, names, stacks
+from steptime.records import flat, names
 from steptime.records.row import ESTIMATE
 
 if TYPE_CHECKING:
@@ -30,12 +29,12 @@ OF_CELL = (
     *("model", "family", "replicas", "dtype", "phase", "optimizer", "params", "settings"),
 )
 PREDICTED = {
-    "predicted_s": "numbers['step_s']",
+    "predicted_s": "step_s",
     "predicted_low_s": "stated_low",
     "predicted_high_s": "stated_high",
-    "flop": "numbers['flop']",
-    "traffic_bytes": "numbers['traffic_bytes']",
-    "predicted_memory_bytes": "numbers['peak_memory_bytes']",
+    "flop": "flop",
+    "traffic_bytes": "traffic_bytes",
+    "predicted_memory_bytes": "peak_memory_bytes",
     "peak_flop_per_s": "peak_flop_per_s",
     "memory_bytes_per_s": "memory_bytes_per_s",
 }
@@ -48,10 +47,10 @@ _BOTH = ", ".join(f"if(t.t IS NULL, p.{one}, t.{one}) AS {one}" for one in _SAID
 
 VIEWS = {
     "whole": f"""
-        SELECT *, coalesce(strategy, '') AS exchange, map_contains(numbers, 'step_s') AS stepped,
+        SELECT *, coalesce(strategy, '') AS exchange, step_s IS NOT NULL AS stepped,
             hash(folder_rank, workload_key, platform, coalesce(strategy, ''), overlap) AS cell,
-            status = 'ok' AND map_contains(numbers, 'step_s') AS good,
-            place + if(status = 'ok' AND map_contains(numbers, 'step_s'), {1 << 61}, 0) AS rank
+            status = 'ok' AND step_s IS NOT NULL AS good,
+            place + if(status = 'ok' AND step_s IS NOT NULL, {1 << 61}, 0) AS rank
         FROM flat WHERE scope = ''
     """,
     "tried": """
@@ -65,17 +64,17 @@ VIEWS = {
             list(host ORDER BY place) FILTER (host <> '') AS hosts,
             count(samples_n) FILTER (good) AS sampled,
             any_value(estimate) FILTER (good AND samples IS NOT NULL) AS one,
-            max(numbers['step_s']) FILTER (good AND samples_n > 0) AS only_s,
+            max(step_s) FILTER (good AND samples_n > 0) AS only_s,
             min(step_s_min) FILTER (good) AS measured_min_s,
             sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good) AS mean,
             coalesce(sum(runs) FILTER (good), 0)::BIGINT AS runs,
             coalesce(sum(samples_n) FILTER (good), 0)::BIGINT AS samples_n,
             sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
-            max(numbers['peak_memory_bytes']) FILTER (status = 'ok') AS measured_memory_bytes
+            max(peak_memory_bytes) FILTER (status = 'ok') AS measured_memory_bytes
         FROM tried GROUP BY cell, hash(tried.method, tried.method_version, tried.method_options)
     """,
     "tries": f"""
-        SELECT g.* EXCLUDE (last, best), if(b.good, b.numbers['step_s'], NULL) AS stated_s,
+        SELECT g.* EXCLUDE (last, best), if(b.good, b.step_s, NULL) AS stated_s,
             {", ".join(f"l.{one}" for one in (*OF_CELL, *_SAID, "origin", "examples"))},
             {", ".join(f"b.{one}" for one in LAST)}
         FROM grouped AS g JOIN tried AS l ON l.cell = g.cell AND l.place = g.last
@@ -111,7 +110,7 @@ VIEWS = {
             flop / nullif(traffic_bytes, 0) AS intensity
         FROM tries AS t FULL OUTER JOIN predictions AS p ON t.cell = p.cell
             AND (p.stack IS NULL OR t.stack IS NULL
-                OR p.stack = if(t.stack IN $STACKS, t.stack, '{catalog.stack().label}'))
+                OR p.stack = if(t.stack IN $STACKS, t.stack, $STACK))
         JOIN (SELECT cell, min(place) AS first FROM whole GROUP BY cell) AS f
             ON f.cell = coalesce(t.cell, p.cell)
         LEFT JOIN pooled_estimates ON pooled_estimates.cell = t.cell AND pooled_estimates.t = t.t
@@ -160,13 +159,18 @@ def add(connection: DuckDBPyConnection, params: Mapping[str, str]) -> None:
 
     The larger of the views are tables while it is made: they are asked several times.
     """
+    from steptime.hardware import catalog
+    from steptime.records import stacks
+
     known = f"({', '.join(map(flat.text, stacks.known()))})"
+    usual = flat.text(catalog.stack().label)
     for at, (view, sql) in enumerate(VIEWS.items()):
         tell("results, steps", at, len(VIEWS) + 1)
         if view == "pairs":
             _add_estimates(connection)
+        made = sql.replace("$STACKS", known).replace("$STACK", usual)
         kind = "TEMP TABLE" if view in HELD else "VIEW"
-        connection.execute(f"CREATE {kind} {view} AS {sql.replace('$STACKS', known)}")
+        connection.execute(f"CREATE {kind} {view} AS {made}")
     tell("results, steps", len(VIEWS), len(VIEWS) + 1)
     _add_names(connection)
     own = {*COLUMNS, *PLACES, "name", "label"}

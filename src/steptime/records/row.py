@@ -4,8 +4,10 @@ Tables, pairs, SQL, plots and `run --json` pick from these rows, which `rows` ma
 carry their unit; None is unknown.
 """
 
+import gc
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from steptime.core.workload import Workload, plan_to_json
 from steptime.records.record import Quantity
 
 Row = dict[str, Any]
+Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
@@ -46,12 +49,16 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("loaders", "prefetch"), int),
 }
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
+AMOUNTS = frozenset(COLUMNS.keys() & QUANTITIES.keys())  # quantities that every table has
 
 WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
 HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
+RATES = ("peak_flop_per_s", "memory_bytes_per_s")  # of a device, as options of methods say them
+OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")  # texts of an environment
+SPREAD = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")  # of samples
 BESIDES = ("platform", "method")  # columns of their own, where rows are shown
 MORE_IS_BETTER = ("per_s", "accuracy", "share", "fraction", "shares")  # ends of quantities
 WASTE = ("infeed", "time_share", "uncertainty", "jitter", "std")  # that less is better of, still
@@ -65,8 +72,11 @@ def more_is_better(quantity: str) -> bool:
 
 def facts_of(row: Mapping[str, Any]) -> Row:
     """Return a row of `flat` with its `settings` and `options` as values."""
-    settings = {name: loaded(value) for name, value in row["settings"].items()}
-    return {**row, "settings": settings, "options": json.loads(row["method_options"])}
+    return {
+        **row,
+        "settings": json.loads(row["settings"]),
+        "options": json.loads(row["method_options"]),
+    }
 
 
 @lru_cache(1 << 14)
@@ -105,6 +115,16 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Let nobody look for circles of objects, which rows are not: a quarter of their time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def over(a: float | None, b: float | None) -> float | None:

@@ -6,11 +6,8 @@ once. Keys carry their unit; None is unknown.
 
 from __future__ import annotations
 
-import gc
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -19,127 +16,137 @@ from typing import Any
 import msgspec
 
 from steptime.core.progress import tell
-from steptime.core.workload import Plan, plan_to_json
+from steptime.core.workload import plan_to_json
 from steptime.records import store
-from steptime.records.record import Quantity, Record, stack_of
-from steptime.records.row import COLUMNS, ESTIMATE, UNKNOWN, Row, headline, settings_of
+from steptime.records.reading import PARTS, Line, env_of, line_from, method_of, workload_of
+from steptime.records.record import Quantity, Record, measured_stack
+from steptime.records.row import (
+    AMOUNTS,
+    ESTIMATE,
+    OF_ENV,
+    RATES,
+    Kinds,
+    Row,
+    headline,
+    no_collection,
+    settings_of,
+)
 
-Kinds = dict[str, list[str]]  # by name, as first seen: the names of the types that its values have
-encode = msgspec.json.Encoder().encode
-Stored = tuple[int, Record, str]  # where a record stands, the record, the key of its workload
+Stored = tuple[int, Line]  # where a record stands, and what its line says
 
-RANK = 1 << 40  # bytes of a file
 AT_ONCE = 20_000  # records in memory
-RATES = ("peak_flop_per_s", "memory_bytes_per_s")
-OF_ENV = ("op_kind", "host", "batch_source", "source_file")
-OF_SAMPLES = {  # of a step: its columns by the names of `statistics.spreads`
-    **{f"step_s_{name}": name for name in ("min", "max", "mean", "p5", "p95")},
-    "speed_per_s": "speed",
-    "speed_uncertainty_per_s": "uncertainty",
-    "speed_jitter_per_s": "jitter",
-}
+_encode = msgspec.json.Encoder().encode
 
 
-def write_rows(records: Iterable[Stored], to: Path) -> tuple[int, int, Kinds, Kinds]:
-    """Write records to a file, a row of JSON each line.
+class Rows:
+    """A file of rows, a line of JSON each.
 
-    Return how many there are, the longest line, and the kinds of hyperparameters and of quantities
-    that are no columns of every table.
+    `params` and `others` are the kinds of hyperparameters and of quantities that are no columns of
+    every table, `number` says how many rows there are, `longest` how long their longest line is.
     """
-    number, longest, every = 0, 2, iter(records)
-    params, others = dict[str, list[str]](), dict[str, list[str]]()
-    with to.open("wb") as out, _no_collection():
-        while part := [(row_of(*one), one[1]) for one in islice(every, AT_ONCE)]:
-            _add_statistics([row for row, _ in part])
-            for row, record in part:
-                _add_kinds(params, record.workload.settings.items())
-                _add_kinds(others, ((n, headline(record.quantities[n])) for n in row["others"]))
-            lines = [encode(row) for row, _ in part]
-            longest, number = max(longest, *map(len, lines)), number + len(lines)
-            out.write(b"\n".join([*lines, b""]))
-    return number, longest, params, others
+
+    def __init__(self, to: Path) -> None:
+        self.path, self.number, self.longest = to, 0, 2
+        self.params, self.others = dict[str, list[str]](), dict[str, list[str]]()
+
+    def write(self, records: Iterable[Stored]) -> None:
+        """Write the rows of records."""
+        every, last = iter(records), b""
+        with self.path.open("wb") as out, no_collection():
+            while part := [*islice(every, AT_ONCE)]:
+                held = [self._row(*one) for one in part]
+                _add_statistics([row for row in held if "samples" in row])
+                lines = [_encode(row) for row in held]
+                self.number += len(held)
+                self.longest = max(self.longest, *map(len, lines))
+                out.write(b"\n".join([*lines, b""]))
+                for _, line in part:
+                    if (text := bytes(line.workload)) != last:
+                        _add_kinds(self.params, workload_of(text).settings.items())
+                    last = text
+
+    def _row(self, place: int, line: Line) -> Row:
+        """Return what a line says, without what follows from the samples of its step."""
+        text = bytes(line.workload)
+        row: Row = {
+            "place": place,
+            "origin": line.origin,
+            "status": line.status,
+            "platform": line.platform,
+            "scope": line.scope,
+            "workload_key": line.key,
+            "work": _of_workload(text),
+            "way": _of_method(bytes(line.method), line.origin, workload_of(text).plan.data),
+            "env": _of_env(bytes(line.env)),
+        }
+        for name in ("cause", "note", "taken_at"):
+            if value := getattr(line, name):
+                row[name] = value
+        others, sampled = dict[str, str | None](), Row()
+        for name, one in line.quantities.items():
+            value = headline(one)
+            if name in AMOUNTS:
+                row[name] = None if value is None else float(value)
+            else:
+                others[name] = None if value is None else json.dumps(value)
+                _add_kinds(self.others, [(name, value)])
+            if one.samples and name != "step_s":
+                sampled[name] = {"samples": one.samples, "run": _runs(one)}
+        if others:
+            row["others"] = others
+        if sampled:
+            row["sampled"] = sampled
+        if step := line.quantities.get("step_s"):
+            row["stated_low"], row["stated_high"] = step.low, step.high
+            if step.samples:
+                row |= _of_step(step, line.quantities.get("input_s", _NONE))
+        return row
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let nobody look for circles of objects, which rows are not: a quarter of their time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+_NONE = Quantity()
 
 
-def stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
-    """Yield the records of files, where each begins, and its workload's key; as `store.load`.
+def rows_of(records: Iterable[Record], to: Path) -> Rows:
+    """Return the rows of records at hand, whose place is their number, written to a file."""
+    rows = Rows(to)
+    rows.write(enumerate(map(line_from, records)))
+    return rows
+
+
+def rows_in(paths: Sequence[Path], warn: store.Warn, to: Path) -> Rows:
+    """Return the rows of the records in files, written to a file; `warn` as in `store.load`.
 
     The place of a record is `RANK` times that of its file, and the byte at which its line begins.
     """
+    rows = Rows(to)
+    rows.write(_stored_in(paths, warn))
+    return rows
+
+
+def _stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
     sizes = [path.stat().st_size for path in paths]
     whole = sum(sizes) >> 20  # MiB; of less than one nobody waits
     for rank, path in enumerate(paths):
-        for number, (at, record, key) in enumerate(store.lines_of(path, warn)):
+        for number, (at, line) in enumerate(store.lines_of(path, warn)):
             if whole and number % AT_ONCE == 0:
                 tell("MB of records read", (sum(sizes[:rank]) + at) >> 20, whole)
-            yield rank * RANK + at, record, key
+            yield rank * store.RANK + at, line
 
 
-def row_of(place: int, record: Record, workload_key: str) -> Row:
-    """Return what a record says, without what follows from the samples of its step."""
-    workload, env, options = record.workload, record.env, record.method.options
-    step = record.quantities.get("step_s", Quantity())
-    examples, replicas = workload.global_batch, workload.plan.data
-    batch = None if env.get("batch_source") == UNKNOWN else workload.batch_per_replica
-    run = _runs(step)
-    disturbed = step.columns.get("disturbed")
-    waited = record.quantities.get("input_s", Quantity()).samples
-    has_samples, is_fed = len(step.samples) > 0, 0 < len(waited) == len(step.samples)
-    numbers = {name: headline(one) for name, one in record.quantities.items()}
+def _of_step(step: Quantity, waited: Quantity) -> Row:
+    """Return what the samples of a step say at once."""
+    run, disturbed = _runs(step), step.columns.get("disturbed")
+    runs, total = len({*run}), sum(step.samples)
+    is_fed = total > 0 and len(waited.samples) == len(step.samples)
     return {
-        "place": place,
-        "origin": record.origin,
-        "method": record.method.label,
-        "method_version": record.method.version,
-        "status": record.status,
-        "platform": record.platform,
-        "scope": record.scope,
-        "cause": record.cause or None,
-        "note": record.note or None,
-        "taken_at": record.taken_at or None,
-        "model": workload.file or workload.label,
-        "family": workload.model,
-        "batch": batch,
-        "global_batch": None if batch is None else examples,
-        "examples": examples,
-        "replicas": replicas,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        "workload_key": workload_key,
-        "stated_low": step.low,
-        "stated_high": step.high,
-        "step_s_interval": ("between-runs" if len({*run}) > 1 else "within-run") if run else None,
-        "samples_n": len(run) if run else None,
-        "samples_disturbed": sum(disturbed or ()) if run else None,
+        "samples": step.samples,
+        "run": run,
+        "runs": runs,
+        "step_s_interval": "between-runs" if runs > 1 else "within-run",
+        "samples_n": len(step.samples),
+        "samples_disturbed": sum(disturbed or ()),
         "marks_n": None if disturbed is None else len(disturbed),
-        "runs": len({*run}) if run else None,
-        "speed_per_s": examples / step.value if batch and step.value and not has_samples else None,
-        "infeed": sum(waited) / (sum(step.samples) or float("nan")) if is_fed else None,
-        **_of_env(encode(env), record.taken_at[:10] or None),
-        **_of_options(encode(options), record.origin, replicas),
-        "stack": _text(stack_of(record)),
-        "plan": _of_plan(workload.plan),
-        "settings": {name: _json(value) for name, value in settings_of(workload).items()},
-        "samples": step.samples or None,
-        "run": run or None,
-        "params": {name: _json(value) for name, value in workload.settings.items()},
-        "numbers": {n: None if v is None else float(v) for n, v in numbers.items() if n in COLUMNS},
-        "others": {n: _json(value) for n, value in numbers.items() if n not in COLUMNS},
-        "sampled": {
-            name: {"samples": one.samples, "run": _runs(one)}
-            for name, one in record.quantities.items()
-            if name != "step_s" and one.samples
-        },
+        "infeed": sum(waited.samples) / total if is_fed else None,
     }
 
 
@@ -147,16 +154,16 @@ def _add_statistics(rows: Sequence[Row]) -> None:
     """Add what follows from the samples of steps: their spread, speeds, and the `estimate`."""
     from steptime.records.statistics import of_samples, spreads
 
-    rows = [row for row in rows if row["samples"]]
     samples, runs = ([row[name] for row in rows] for name in ("samples", "run"))
-    columns = {name: column.tolist() for name, column in spreads(samples).items()}
-    estimates = [column.tolist() for column in of_samples(samples, runs).values()]
-    for at, row in enumerate(rows):
-        for name, of in OF_SAMPLES.items():
-            row[name] = columns[of][at] * (row["examples"] if name.startswith("speed") else 1)
-        row["estimate"] = dict(zip(ESTIMATE, (column[at] for column in estimates), strict=True))
-        if math.isnan(row["estimate"]["value"]):
-            row["estimate"] = None
+    spread, estimates = spreads(samples), of_samples(samples, runs)
+    told = [column.tolist() for column in spread.values()]
+    ends = [column.tolist() for column in estimates.values()]
+    for row, one, estimate in zip(
+        rows, zip(*told, strict=True), zip(*ends, strict=True), strict=True
+    ):
+        row["spread"] = dict(zip(spread, one, strict=True))
+        if estimate[0] == estimate[0]:
+            row["estimate"] = dict(zip(ESTIMATE, estimate, strict=True))
 
 
 def _add_kinds(kinds: Kinds, values: Iterable[tuple[str, Any]]) -> None:
@@ -173,26 +180,48 @@ def _runs(one: Quantity) -> Sequence[int]:
     return one.columns.get("run") or (0,) * len(one.samples)
 
 
-@lru_cache(4096)
-def _of_env(text: bytes, day: str | None) -> Row:
-    """Return what an environment says of a record of that day."""
-    env = json.loads(text)
-    return {
-        "env": json.dumps(env, sort_keys=True),
-        "round": _whole(env.get("round")),
-        "date": _text(env.get("date")) or day,
-        "duplicate_of": _text(env.get("duplicate_of")) or None,
-        **{name: _text(env.get(name)) for name in OF_ENV},
-    }
+@lru_cache(PARTS)
+def _of_workload(text: bytes) -> msgspec.Raw:
+    """Return what a workload says, as JSON; so do the others."""
+    workload = workload_of(text)
+    return _json(
+        {
+            "model": workload.file or workload.label,
+            "family": workload.model,
+            "batch": workload.batch_per_replica,
+            "examples": workload.global_batch,
+            "replicas": workload.plan.data,
+            **{name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")},
+            "plan": json.dumps(plan_to_json(workload.plan)),
+            "settings": json.dumps(settings_of(workload)),
+            "params": json.dumps(workload.settings),
+        }
+    )
 
 
-@lru_cache(4096)
-def _of_options(text: bytes, origin: str, replicas: int) -> Row:
-    """Return what the options of a method say; None is unknown, or of no meaning.
+@lru_cache(PARTS)
+def _of_env(text: bytes) -> msgspec.Raw:
+    """Return what an environment says."""
+    env = env_of(text)
+    return _json(
+        {
+            "env": json.dumps(env, sort_keys=True),
+            "round": _whole(env.get("round")),
+            "date": _text(env.get("date")) or None,
+            "duplicate_of": _text(env.get("duplicate_of")) or None,
+            **{name: _text(env.get(name)) for name in OF_ENV},
+        }
+    )
+
+
+@lru_cache(PARTS)
+def _of_method(text: bytes, origin: str, replicas: int) -> msgspec.Raw:
+    """Return what a method and its options say; None is unknown, or of no meaning.
 
     A measurement names an option of its input only where it is not the default.
     """
-    options = json.loads(text)
+    method = method_of(text)
+    options = method.options
     kind, staging, loaders, prefetch = (
         _text(options.get(name)) for name in ("input", "staging", "loaders", "prefetch")
     )
@@ -203,35 +232,32 @@ def _of_options(text: bytes, origin: str, replicas: int) -> Row:
         prefetch = prefetch or "2" if loaders not in (None, "0") else None
     devices = _whole(options.get("devices", replicas))
     is_unknown = "devices" in options and options["devices"] is None
-    return {
-        "method_options": json.dumps(options, sort_keys=True),
-        "threads": _whole(options.get("threads")),
-        **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
-        "devices": replicas if devices is None and not is_unknown else devices,
-        "overlap": _text(options.get("overlap")) not in ("false", "0"),
-        "input": kind,
-        "staging": staging,
-        "loaders": _whole(loaders),
-        "prefetch": _whole(prefetch),
-        **{name: _rate(options.get(name)) for name in RATES},
-    }
+    return _json(
+        {
+            "method": method.label,
+            "method_version": method.version,
+            "stack": measured_stack(method) if origin == "measured" else None,
+            "method_options": json.dumps(options, sort_keys=True),
+            "threads": _whole(options.get("threads")),
+            **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
+            "devices": replicas if devices is None and not is_unknown else devices,
+            "overlap": _text(options.get("overlap")) not in ("false", "0"),
+            "input": kind,
+            "staging": staging,
+            "loaders": _whole(loaders),
+            "prefetch": _whole(prefetch),
+            **{name: _rate(options.get(name)) for name in RATES},
+        }
+    )
+
+
+def _json(row: Row) -> msgspec.Raw:
+    return msgspec.Raw(_encode(row))
 
 
 def _text(value: Any) -> str | None:
     """Return a JSON value as text, one that is a text as it is; None stays None."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
-
-
-def _json(value: object) -> str | None:
-    """Return the JSON of a value, None of None."""
-    if type(value) in (int, float):
-        return repr(value)
-    return None if value is None else json.dumps(value)
-
-
-@lru_cache(256)
-def _of_plan(plan: Plan) -> str:
-    return json.dumps(plan_to_json(plan))
 
 
 def _float(value: Any) -> float | None:

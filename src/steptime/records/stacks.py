@@ -23,14 +23,3 @@ def measured() -> Mapping[str, str]:
 def stack_of(one: Record) -> str:
     """Return the name of the file of the stack that ran a record's step, "" where none says it."""
     return known().get(record.stack_of(one) or "", "")
-
-
-def apart(tried: Record, predicted: Record) -> bool:
-    """Whether a prediction is of another stack than what was measured.
-
-    It is not where either does not say its stack. One that no file knows has the predictions of the
-    default one.
-    """
-    own, other = record.stack_of(tried), record.stack_of(predicted)
-    default = catalog.stack().label
-    return None not in (own, other) and other != (own if own in known() else default)

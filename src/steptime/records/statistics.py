@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.core.errors import InputError
-from steptime.records.row import ESTIMATE, by_run
+from steptime.records.row import ESTIMATE, SPREAD, by_run
 from steptime.records.warmup import Floats, by_length, find_warm_up, middle, middles
 
 MISS = 0.05  # an interval is to miss the truth as seldom as this
@@ -70,8 +70,7 @@ def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
     A speed is one over the mean; its `uncertainty` is the standard error of the speeds of samples,
     `jitter` their median absolute deviation as that of a normal distribution.
     """
-    names = ("min", "max", "mean", "p5", "p95", "speed", "uncertainty", "jitter")
-    found = {name: np.full(len(samples), np.nan) for name in names}
+    found = {name: np.full(len(samples), np.nan) for name in SPREAD}
     for places, rows in by_length([np.asarray(one, float) for one in samples]):
         with np.errstate(divide="ignore", invalid="ignore"):
             speeds = 1 / rows
@@ -141,7 +140,7 @@ def two_sided_p(t: float, freedom: int) -> float:
     return float(2 * stdtr(freedom, -abs(t)))
 
 
-def two_sided_t(p: float, freedom: int) -> float:
+def two_sided_t(p: float, freedom: float) -> float:
     """Return the t that |T| reaches with probability `p`: 2.776 for 0.05 and 4 degrees."""
     from scipy.special import stdtrit
 

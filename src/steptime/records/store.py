@@ -6,6 +6,8 @@ last one of its file: it is reported and skipped. Merging two folders is copying
 into the other.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import json
@@ -17,14 +19,18 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.progress import watched
 from steptime.core.units import counted
-from steptime.records.reading import record_from_json, stored_from_json
 from steptime.records.record import DONE, Record, RecordMethod, record_to_json
 
+if TYPE_CHECKING:
+    from steptime.records.reading import Line
+
 LOCK = "sweep.lock"
+RANK = 1 << 40  # bytes of a file: the place of a record is its rank times that, and its byte
 MOST_NAMED = 5  # faulty lines of a file
 EMPTY = "holds no records (no line in any *.jsonl file)"
 NONE = "no line of its *.jsonl files is a record"
@@ -159,13 +165,15 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
     records. Raises `InputError` for what is no store, and for a schema newer than this version
     knows.
     """
+    from steptime.records.reading import record_of
+
     said: list[str] = []
     with readable(folder):
         found = paths(folder, required=required)
         records = [
-            record
+            record_of(line)
             for path in watched(found, "files")
-            for _, record, _ in lines_of(path, said.append)
+            for _, line in lines_of(path, said.append)
         ]
     if not records and any(b"\n" in path.read_bytes() for path in found):  # more than a torn one
         raise InputError("; ".join([f"{folder}: {NONE}", *said[:1]]))
@@ -218,13 +226,15 @@ class Faults:
             warn(f"{self.path}: {many}: {'; '.join(self.first)}{more}")
 
 
-def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Record, str]]:
-    """Yield where each line of a file begins, its record, its workload's key; raises as `load`."""
+def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
+    """Yield where each line of a file begins, and what it says; raises as `load`."""
+    from steptime.records.reading import read_line
+
     faults, at = Faults(path), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield at, *stored_from_json(line)
+                yield at, read_line(line)
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from error
             except ValueError as error:
@@ -239,6 +249,8 @@ def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Record, str]]:
 
 def record_at(path: Path, place: int) -> Record:
     """Return the record whose line begins at this byte of a file."""
+    from steptime.records.reading import record_from_json
+
     with path.open("rb") as file:
         file.seek(place)
         return record_from_json(file.readline())

@@ -25,13 +25,15 @@ from steptime.core.files import own_caches, replacing
 from steptime.core.scratch import temporary
 from steptime.records import flat, results_sql, store
 from steptime.records.record import Record
-from steptime.records.rows import Kinds, stored_in, write_rows
+from steptime.records.row import Kinds
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from steptime.records.rows import Rows
+
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
-FORMAT = f"{__version__} {hashlib.sha256(f'{flat.TYPES} {results_sql.SQL}'.encode()).hexdigest()}"
+FORMAT = f"{__version__} {hashlib.sha256(f'{flat.SQL} {results_sql.SQL}'.encode()).hexdigest()}"
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller folder is read as it stands
 MEMORY = "25%"  # of the machine's, for a database
@@ -115,44 +117,43 @@ class Tables:
         """
         source = self._scratch / f"{table}.jsonl"
         if not isinstance(held, Path):
-            every = ((place, one, one.workload.key) for place, one in enumerate(held))
-            return self._table(table, source, *write_rows(every, source)[1:])
+            from steptime.records.rows import rows_of
+
+            return self._table(table, rows_of(held, source))
         with store.readable(held):
             files = store.paths(held)
             stamps = {path.name: stamp_of(path) for path in files}
             size = sum(stamp[0] for stamp in stamps.values())
+            said: list[str] = []
 
-            def read() -> tuple[int, dict[str, Any]]:
-                said: list[str] = []
-                number, longest, params, others = write_rows(stored_in(files, said.append), source)
-                if not number and size:
+            def read() -> Rows:
+                from steptime.records.rows import rows_in
+
+                rows = rows_in(files, said.append, source)
+                if not rows.number and size:
                     raise InputError("; ".join([f"{held}: {store.NONE}", *said[:1]]))
-                return longest, {"params": params, "others": others, "said": said}
+                return rows
 
             def make(to: Path) -> dict[str, Any]:
-                longest, about = read()
-                rows = flat.read(str(source), longest)
-                self.connection.execute(f"COPY ({rows}) TO {_parquet(to)}")
-                source.unlink()
-                return about
+                rows = read()
+                self.connection.execute(f"COPY ({flat.read(rows)}) TO {_parquet(to)}")
+                rows.path.unlink()
+                return {"params": rows.params, "others": rows.others, "said": said}
 
             if size < LEAST_BYTES:
-                longest, about = read()
-                rows = self._table(table, source, longest, about["params"], about["others"])
+                result = self._table(table, read())
             else:
                 path, about = self._kept_rows(held, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
-                sql = f"FROM {flat.text(str(path))}"
-                rows = FolderRows(sql, about["params"], about["others"], path)
-        for line in about["said"]:
+                sql, said = f"FROM {flat.text(str(path))}", about["said"]
+                result = FolderRows(sql, about["params"], about["others"], path)
+        for line in said:
             warn(line)
-        return rows
+        return result
 
-    def _table(
-        self, table: str, source: Path, longest: int, params: Kinds, others: Kinds
-    ) -> FolderRows:
-        self.connection.execute(f"CREATE TABLE {table} AS {flat.read(str(source), longest)}")
-        source.unlink()
-        return FolderRows(f"FROM {table}", params, others)
+    def _table(self, table: str, rows: Rows) -> FolderRows:
+        self.connection.execute(f"CREATE TABLE {table} AS {flat.read(rows)}")
+        rows.path.unlink()
+        return FolderRows(f"FROM {table}", rows.params, rows.others)
 
     def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
         """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""

@@ -15,6 +15,7 @@ TOOLTIP = columns("host=node", "gpu", "cells", "slower_fraction=slower", "verdic
 def chart(table: Table) -> style.Spec:
     """Return how much slower each node is than the others: in all cells, and by what binds them."""
     rows = [row for row in table.rows if row["slower_fraction"] is not None]
+    rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
     kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
     points = [
         style.point(dict(row), "verdict low_fraction high_fraction", TOOLTIP)

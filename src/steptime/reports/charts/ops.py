@@ -14,7 +14,7 @@ OPS = """
     WITH ops AS (FROM flat WHERE scope <> '' AND origin = 'predicted' AND status = 'ok'),
     first AS (
         SELECT workload_key, platform, min(place) AS first, count(*) OVER () AS networks FROM ops
-        WHERE numbers['flop'] > 0 AND numbers['traffic_bytes'] > 0 AND numbers['step_s'] > 0
+        WHERE flop > 0 AND traffic_bytes > 0 AND step_s > 0
         GROUP BY ALL ORDER BY first LIMIT ?
     ) SELECT ops.*, networks FROM ops JOIN first USING (workload_key, platform) ORDER BY place
 """
@@ -76,10 +76,9 @@ def _ceilings(name: str, row: style.Row) -> list[style.Row]:
 
 
 def _op(row: style.Row) -> style.Row:
-    costs = {name: row["numbers"].get(name) for name in ("step_s", "flop", "traffic_bytes")}
-    intensity = over(costs["flop"], costs["traffic_bytes"])
-    speed = over(costs["flop"], costs["step_s"]) if intensity else None
-    return row | costs | {"op": row["scope"], "intensity": intensity, "speed": speed}
+    intensity = over(row["flop"], row["traffic_bytes"])
+    speed = over(row["flop"], row["step_s"]) if intensity else None
+    return row | {"op": row["scope"], "intensity": intensity, "speed": speed}
 
 
 def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
