@@ -11,7 +11,7 @@ from steptime.calibration import evaluation
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.evaluate import Scored, after_calibration, errors_of, grouped, score
 from steptime.calibration.evaluation import evaluate
-from steptime.calibration.mapping import plain_case
+from steptime.calibration.mapped import plain_case
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
