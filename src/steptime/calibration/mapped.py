@@ -155,7 +155,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     if not (keys.kind or keys.model):
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
-        case = _case(MappedRow(keys, row, row, 0), None, place, device)
+        case = _case(MappedRow(keys, row, row, row, 0), None, place, device)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error.__cause__
     if case is None:

@@ -107,13 +107,21 @@ def host_of(
         return Host((0.0, 0.0, 0.0), constants["launch.step_s"])
     if "host.step_s" not in constants:
         return None
+    return issued(spent(calls, constants), constants)._replace(waits=waits)
+
+
+def issued(often: Mapping[str, Mapping[str, Any]], constants: Mapping[str, float]) -> Host:
+    """Return the host that spends constants as `often` in each pass, by `spent`.
+
+    With arrays of numbers it is the hosts of as many steps side by side.
+    """
     factor = constants["host.factor"]
-    seconds = [
+    seconds: list[Any] = [
         factor * sum(constants[name] * times for name, times in count.items())
-        for count in spent(calls, constants).values()
+        for count in often.values()
     ]
     forward, backward, update = accumulate(seconds)
-    return Host((forward, backward, update), factor * constants["host.step_s"], waits)
+    return Host((forward, backward, update), factor * constants["host.step_s"])
 
 
 def issuing(launches: Sequence[int], issue_s: float | None) -> Host | None:

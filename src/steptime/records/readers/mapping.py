@@ -35,10 +35,11 @@ Model = TypeVar("Model", bound=BaseModel)
 class MappedRow(NamedTuple):
     """A row of a table as one entry of a mapping has it.
 
-    `cells` are as they stand, `words` what ours are for theirs, `values` what formulas take.
+    Its cells are `raw` as they stand and `cells` in words of ours; formulas take `values`.
     """
 
     keys: RowKeys
+    raw: Cells
     cells: Cells
     values: Mapping[str, Any]
     line: int
@@ -122,7 +123,7 @@ class MappedRow(NamedTuple):
         return found
 
     def _cell(self, column: str) -> Any:
-        return self.cells[one_of("column", column, self.cells)]
+        return self.raw[one_of("column", column, self.raw)]
 
     def _amount(self, name: str, amount: Amount) -> float:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""
@@ -228,7 +229,7 @@ class TableMapping:
             for one in entries:
                 try:
                     if not one.where or formula(one.where)(values):
-                        yield line, MappedRow(one, ours, values, line)
+                        yield line, MappedRow(one, cells, ours, values, line)
                 except InputError as error:
                     yield line, error
 
