@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.toml_files import DATA
 from steptime.records.readers.sources import Reading, RecordSource, Unread, sources_at
 from steptime.records.record import Record
 
+MAPPINGS = DATA / "mappings"  # of tables that are known by their columns
 READERS = {
     "psc-log": "steptime.records.readers.psc_log",
-    "psc-collector": "mappings/psc-collector.toml",
     "torch-trace": "steptime.records.readers.torch_trace",  # may hold any word that others look for
     "paradnn-json": "steptime.records.readers.paradnn_json",
-    "pytorch-paradnn": "mappings/pytorch-paradnn.toml",
+    **{path.stem: f"mappings/{path.name}" for path in sorted(MAPPINGS.glob("*.toml"))},
 }
 
 NO_FORMAT = "no known format"
