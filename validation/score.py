@@ -6,13 +6,14 @@ from typing import Any
 
 from steptime.calibration.cases import Case
 from steptime.calibration.evaluate import Scored, score
-from steptime.calibration.mapping import cases_of, mapping
+from steptime.calibration.mapped import cases_of
 from steptime.calibration.plan_errors import PlanErrors, Predicted, errors_of, replies
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
+from steptime.records.readers.mapping import mapping_of
 from validation.fitting import (
     aiconfigurator,
     catapult,
@@ -65,7 +66,7 @@ def predicted(
 
 def _ops(path: Path, layout: Layout, method: str) -> Iterator[Predicted]:
     if layout.kind == "ops":
-        said = mapping({**layout.rows, "words": layout.words}, layout.name)
+        said = mapping_of({**layout.rows, "words": layout.words}, layout.name)
         cases: Iterable[Case] = cases_of(path, said)
     else:
         cases = READERS[layout.key](path.parent, path.name)

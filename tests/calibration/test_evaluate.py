@@ -7,15 +7,17 @@ import pytest
 
 from steptime.api import evaluate as evaluate_rows
 from steptime.api import predict, predict_op
+from steptime.build import make_workload, read_model
 from steptime.calibration import evaluation
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.evaluate import Scored, after_calibration, errors_of, grouped, score
 from steptime.calibration.evaluation import evaluate
-from steptime.calibration.mapping import plain_case
+from steptime.calibration.mapped import plain_case
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
+from steptime.prediction.method import priced_by
 from steptime.prediction.step_model import StepModel
 
 V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
@@ -55,8 +57,17 @@ def test_arrays_and_steps_price_a_case_alike():
 def test_a_price_of_ones_own_is_summed_over_kernels():
     kernels = case(1.0).kernels
     both = Case(kernels * 2, V100, 1.0, "add", "repeated")
-    (found,) = score([both], lambda kernel, device: kernel.bytes / device.memory_bytes_per_s)
+    mine = priced_by("mine", lambda kernel, device: kernel.bytes / device.memory_bytes_per_s)
+    (found,) = score([both], mine)
     assert found.value == pytest.approx(2 * 12 * 2**20 / V100.memory_bytes_per_s)
+
+
+def test_a_price_of_ones_own_predicts_a_step_in_evaluate_as_in_predict():
+    mine = priced_by("mine", lambda kernel, device: kernel.bytes / 1e12 + 5e-6)
+    row = {"model": "resnet50", "device": "v100", "seconds": 0.1, "condition": "step", "batch": 8}
+    (found,) = score([plain_case(row)], mine)
+    workload = make_workload(read_model("resnet50"), 8)
+    assert found.value == StepModel(workload, V100, method=mine).timeline().step_s
 
 
 def test_groups_have_names():
@@ -181,10 +192,17 @@ def test_mistakes_are_one_line(table, words, message, capsys):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("(kernel): return 1", "the price fails: TypeError: price() takes 1 positional argument"),
-        ("(kernel, device): return 'a'", "the price fails: ValueError: could not convert"),
-        ("(kernel, device): return -1", "the price is -1 s, not a time above 0"),
-        ("(kernel, device): return float('nan')", "the price is nan s, not a time above 0"),
+        (
+            "(kernel): return 1",
+            "linear fails: TypeError: price() takes 1 positional argument",
+        ),
+        (
+            "(kernel, device): return 'a'",
+            "linear fails: ValueError: could not convert",
+        ),
+        ("(kernel, device): return -1", "linear is -1 s, not a time"),
+        ("(kernel, device): return float('nan')", "linear is nan s, not a time"),
+        ("(kernel, device): return 0", "a time of 0 s"),
     ],
 )
 def test_mistakes_in_a_price_are_one_line(table, tmp_path, code, message, capsys):
@@ -192,7 +210,8 @@ def test_mistakes_in_a_price_are_one_line(table, tmp_path, code, message, capsys
     mine.write_text(f"def price{code}\n")
     assert run(["evaluate", str(table), "--method", f"{mine}:price"]) == 2
     said = capsys.readouterr().err
-    assert f"ops.jsonl:1: {message}" in said
+    assert f"ops.jsonl:1: {mine}:price: " in said
+    assert message in said
     assert said.count("\n") == 1
 
 

@@ -3,9 +3,9 @@ from importlib import metadata
 import pytest
 
 from places import ROOT
-from steptime.calibration.mapped import read_mapping
-from steptime.calibration.mapping import cases_of
+from steptime.calibration.mapped import cases_of
 from steptime.core.errors import InputError
+from steptime.records.readers.mapping import read_mapping
 
 TABLES = {
     "convolutions": {
@@ -32,7 +32,7 @@ def cases(name, folder, unasked=None):
     for file, text in TABLES[name].items():
         (folder / file).write_text(text)
     path = folder / "table.csv" if "table.csv" in TABLES[name] else folder
-    said = read_mapping(ROOT / f"docs/examples/{name}.toml").table
+    said = read_mapping(ROOT / f"docs/examples/{name}.toml")
     return list(cases_of(path, said, unasked=unasked))
 
 

@@ -5,10 +5,11 @@ import pytest
 
 from steptime.calibration.cases import conditions, op_kernels
 from steptime.calibration.evaluate import score
-from steptime.calibration.mapping import cases_of, mapping, plain_case
+from steptime.calibration.mapped import cases_of, plain_case
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
+from steptime.records.readers.mapping import mapping_of
 
 TABLE = """op, b, m, n, k, time (ms), card, other
 bmm, 8, 128, 64, 32, 0.5, V100, 0.4
@@ -41,7 +42,7 @@ def table(tmp_path):
 
 
 def test_rows_become_cases(table):
-    first, second = cases_of(table, mapping(SAID))
+    first, second = cases_of(table, mapping_of(SAID))
     assert first.kernels == op_kernels("matmul", ((8, 128, 32), (8, 32, 64)), {}, "float32")
     assert (first.kind, first.device.name, first.seconds) == ("batched", "v100-pcie-32gb", 5e-4)
     assert first.rivals == {"theirs": pytest.approx(4e-4)}
@@ -59,12 +60,12 @@ def test_compressed_tables_and_json_lines_are_read_too(tmp_path, table):
     lines.write_text(f"{row}\n")
     listed = tmp_path / "ops.json"
     listed.write_text(f"[\n{row}]")
-    plain = list(cases_of(table, mapping(SAID)))
-    assert [case.kernels for case in cases_of(packed, mapping(SAID))] == [
+    plain = list(cases_of(table, mapping_of(SAID)))
+    assert [case.kernels for case in cases_of(packed, mapping_of(SAID))] == [
         case.kernels for case in plain
     ]
     for other in (lines, listed):
-        assert next(cases_of(other, mapping(SAID))).kernels == plain[0].kernels
+        assert next(cases_of(other, mapping_of(SAID))).kernels == plain[0].kernels
     for text, message in (
         (f"[{row}, 3]", "ops.json:2: a row is an object, not '3'"),
         ('{"rows": []}', "ops.json: a table is a list of rows"),
@@ -72,14 +73,14 @@ def test_compressed_tables_and_json_lines_are_read_too(tmp_path, table):
     ):
         listed.write_text(text)
         with pytest.raises(InputError, match=message):
-            list(cases_of(listed, mapping(SAID)))
+            list(cases_of(listed, mapping_of(SAID)))
 
 
 def test_a_row_that_was_not_measured_is_no_case(tmp_path):
     table = tmp_path / "ops.csv"
     table.write_text(TABLE.replace("0.5", "NaN").replace("0.25", " "))
-    assert list(cases_of(table, mapping(SAID))) == []
-    said = mapping({**SAID, "rivals": {}, "rows": [{"kind": "relu", "shapes": [["m"]]}]})
+    assert list(cases_of(table, mapping_of(SAID))) == []
+    said = mapping_of({**SAID, "rivals": {}, "rows": [{"kind": "relu", "shapes": [["m"]]}]})
     for m in (math.nan, math.inf, 10**400):
         with pytest.raises(InputError, match=r"row 0: m is a whole number below 2\^63, not '"):
             list(cases_of([{"m": m, "time (ms)": 1, "card": "V100"}], said))
@@ -92,7 +93,7 @@ def test_columns_that_formulas_cannot_tell_apart_are_refused(tmp_path, column):
     table = tmp_path / "ops.csv"
     table.write_text(TABLE.replace("other", column))
     with pytest.raises(InputError, match=r"ops.csv: two columns are named (time_ms|k)"):
-        list(cases_of(table, mapping({**SAID, "rivals": {}})))
+        list(cases_of(table, mapping_of({**SAID, "rivals": {}})))
 
 
 def test_the_words_of_a_table_mean_cards(tmp_path):
@@ -104,13 +105,13 @@ def test_the_words_of_a_table_mean_cards(tmp_path):
 def test_cells_may_be_apart_by_semicolons(tmp_path, table):
     other = tmp_path / "other.csv"
     other.write_text("\ufeff" + TABLE.replace(",", ";"), encoding="utf-8")
-    plain = [case.kernels for case in cases_of(table, mapping(SAID))]
-    assert [case.kernels for case in cases_of(other, mapping(SAID))] == plain
+    plain = [case.kernels for case in cases_of(table, mapping_of(SAID))]
+    assert [case.kernels for case in cases_of(other, mapping_of(SAID))] == plain
 
 
 def test_a_draw_is_of_each_entry_and_device(table):
     table.write_text(TABLE + "bmm, 8, 128, 64, 64, 0.9, V100, 0.4\n" * 5)
-    assert len(list(cases_of(table, mapping(SAID), most=2))) == 3  # two bmm, one linear
+    assert len(list(cases_of(table, mapping_of(SAID), most=2))) == 3  # two bmm, one linear
 
 
 def test_gradients_of_an_op():
@@ -129,11 +130,11 @@ def test_a_row_may_be_several_ops_or_a_network(table):
         {"kind": "relu", "shapes": [["m", "n"]]},
     ]
     said = {name: SAID[name] for name in ("device", "words", "seconds", "unit")}
-    layer = next(cases_of(table, mapping({**said, "ops": ops, "group": "layer"})))
+    layer = next(cases_of(table, mapping_of({**said, "ops": ops, "group": "layer"})))
     assert [kernel.kind for kernel in layer.kernels] == ["linear", "linear", "relu"]
     text = "fc:layers={b + 1},nodes={m}"
     whole = next(
-        cases_of(table, mapping({**said, "model": text, "batch": "n", "condition": "step"}))
+        cases_of(table, mapping_of({**said, "model": text, "batch": "n", "condition": "step"}))
     )
     assert whole.workload.params["layers"] == 9
     assert whole.workload.batch_per_replica == 64
@@ -146,7 +147,7 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
     (tmp_path / "parts.csv").write_text("net,op,dims,count\nsmall,linear,64 32 16,3\nother,x,1,1\n")
     m, n, k = (f"item(dims, {i})" for i in range(3))
     op = {"where": 'op == "linear"', "kind": "linear", "shapes": [[m, k], [n, k]], "count": "count"}
-    said = mapping({
+    said = mapping_of({
         "device": "{card}", "seconds": "ms", "unit": "ms", "condition": "repeated",
         "rows": [{"file": "runs.csv", "parts": {"file": "parts.csv", "by": "net", "ops": [op]}}],
     })  # fmt: skip
@@ -182,7 +183,7 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
 )
 def test_a_bad_mapping_is_one_line(table, change, message):
     with pytest.raises(InputError, match=message) as error:
-        list(cases_of(table, mapping({**SAID, **change}, "map.toml")))
+        list(cases_of(table, mapping_of({**SAID, **change}, "map.toml")))
     assert "\n" not in str(error.value)
 
 
@@ -211,7 +212,7 @@ def test_a_cell_that_says_no_layout_is_refused(tmp_path):
             "seconds": "ms", "unit": "ms", "condition": "step",
             "channels_last": "layout"}  # fmt: skip  # a text: true for "nchw", too
     with pytest.raises(InputError, match=r"channels_last of a .* be yes or no, not 'nhwc'"):
-        list(cases_of(path, mapping(said)))
+        list(cases_of(path, mapping_of(said)))
 
 
 def test_networks_that_nobody_knows_are_counted_with_the_nearest_known(tmp_path):
@@ -220,7 +221,7 @@ def test_networks_that_nobody_knows_are_counted_with_the_nearest_known(tmp_path)
     said = {"model": "{net}", "batch": "batch", "device": "rtx-3090",
             "seconds": "ms", "unit": "ms", "condition": "step"}  # fmt: skip
     unasked = []
-    (case,) = cases_of(path, mapping(said), unasked=unasked)
+    (case,) = cases_of(path, mapping_of(said), unasked=unasked)
     assert case.workload.model == "resnet18"
     cause = "unknown model 'resnet5O'; did you mean 'resnet50'?"
     assert unasked == [(f"{path}:2", cause), (f"{path}:4", cause)]

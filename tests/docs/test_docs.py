@@ -40,7 +40,6 @@ import pytest
 from places import ROOT
 from steptime.api import QUESTIONS
 from steptime.build import build, build_step, choice_of, make_workload, read_model
-from steptime.calibration.mapping import mapping
 from steptime.cli import command
 from steptime.cli.main import COMMANDS as NAMES
 from steptime.cli.main import run, tree
@@ -56,7 +55,7 @@ from steptime.network.ops import OPS, cost_of, outputs_of
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
 from steptime.records import store
-from steptime.records.readers.csv_mapping import check_mapping
+from steptime.records.readers.mapping import mapping_of
 from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import AXIS, Experiment, Sample, check_experiment, read_experiment
@@ -460,10 +459,8 @@ def test_toml_examples(page: str, block: str) -> None:
         assert cells_of(check_experiment(table, page), page)[0]
     elif "peak_TFLOP_per_s" in table:
         assert device_from_table(table, page).source
-    elif "rows" in table:
-        assert mapping(table, page).rows
-    elif "quantities" in table:
-        assert check_mapping(table, page).columns
+    elif "rows" in table or "quantities" in table:
+        assert mapping_of(table, page).rows
     elif "GB_per_s" in table:
         assert link_from_table(table, page).source
     elif "offers" in table:
@@ -591,13 +588,14 @@ def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_formats_and_keys_of_importing() -> None:
     from steptime.records.readers import READERS
-    from steptime.records.readers.csv_mapping import QuantityKeys
+    from steptime.records.readers.mapping_keys import Keys
 
     text = _text("docs/importing.md")
     formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
     assert formats == [*READERS, "csv"]
     keys = _first_names(_section("docs/importing.md", "Any table"))
-    assert set(keys) == set(QuantityKeys.model_fields)
+    keys += _first_names(_section("docs/evaluating.md", "A table of yours"))
+    assert set(keys) == {field.alias or name for name, field in Keys.model_fields.items()}
 
 
 @pytest.mark.parametrize(

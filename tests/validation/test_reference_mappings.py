@@ -5,14 +5,14 @@ from itertools import islice
 import pytest
 
 from places import ROOT
-from steptime.calibration.mapped import read_mapping
-from steptime.calibration.mapping import cases_of
+from steptime.calibration.mapped import cases_of
+from steptime.records.readers.mapping import read_mapping
 
 MAPPINGS = ROOT / "validation/fitting/mappings"
 
 
 def mapped(folder, name, most=3):
-    return list(cases_of(folder, read_mapping(MAPPINGS / f"{name}.toml").table, most))
+    return list(cases_of(folder, read_mapping(MAPPINGS / f"{name}.toml"), most))
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def predict_op(
     """
     from steptime.calibration.cases import called
     from steptime.calibration.evaluate import score
-    from steptime.calibration.mapping import plain_case
+    from steptime.calibration.mapped import plain_case
 
     found = catalog.device(device)
     name = called(kind)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
 from types import MappingProxyType
-from typing import Literal
 
 from steptime.build import build_step
 from steptime.core.dtypes import precision
@@ -27,11 +26,10 @@ from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.lower import lower
 from steptime.prediction.method import stack_option
 from steptime.prediction.price import peak_flop_per_s
+from steptime.records.readers.mapping_keys import COPIES, Condition
 
-Condition = Literal["isolated", "repeated", "step", "call"]
 SETTINGS = Settings()
 PRICED = cost_model("calibrated")
-COPIES = 6  # as AIConfigurator's benchmark of products has; others do not say
 CALLED = {  # what frameworks and people call kinds of the op table
     "mm": "matmul",
     "bmm": "matmul",

@@ -1,6 +1,6 @@
 """Many cases of a device at once: kernels side by side as arrays, priced by the same forms."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -15,7 +15,16 @@ from steptime.prediction.calibrated.form import Constants, between_events_s, cac
 from steptime.prediction.calibrated.interval import of_host, widened
 from steptime.prediction.calibrated.method import form_of, price, reached
 from steptime.prediction.calibrated.product import product, weights_at_hand
-from steptime.prediction.host import Host, behind_host, calls_of, finish, host_of, left_over, spent
+from steptime.prediction.host import (
+    Host,
+    behind_host,
+    calls_of,
+    finish,
+    host_of,
+    issued,
+    left_over,
+    spent,
+)
 from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Floats, Ints, Kernels, Prices, Rows, added
 
@@ -36,7 +45,7 @@ class Columns:
         self._alone = np.array([case.alone for case in cases])
         self._steps = [i for i, case in enumerate(cases) if not case.alone]
         self._awaited = np.array([cases[i].condition == "call" for i in self._steps])
-        self._spent: tuple[list[str], Floats] | None = None
+        self._spent: Mapping[str, Mapping[str, Floats]] | None = None
         owners = [i for i, case in enumerate(cases) for _ in case.kernels]
         self._kernels = Kernels([one for case in cases for one in case.kernels], owners=owners)
         self._case = self._kernels.owner  # of each kernel that differs
@@ -160,22 +169,17 @@ class Columns:
         return () if own is None else (own._replace(ends=ends),) * 2
 
     def _host(self, constants: Constants) -> Host:
-        """Return the host of all steps side by side: its times are arrays."""
+        """Return the hosts of all steps side by side: their times are arrays."""
         if self._spent is None:
-            self._spent = _spent([self.cases[i] for i in self._steps], constants)
-        names, times = self._spent
-        factor = constants["host.factor"]
-        seconds = factor * (times @ np.array([constants[name] for name in names]))
-        issued: Any = tuple(np.cumsum(seconds, axis=0))
-        return Host(issued, factor * constants["host.step_s"])
-
-
-def _spent(cases: Sequence[Case], named: Collection[str]) -> tuple[list[str], Floats]:
-    """Return constants of the host, and how often each pass spends them [passes, cases, names]."""
-    found = [spent(calls_of(case.kernels), named) for case in cases]
-    names = sorted({name for one in found for part in one.values() for name in part})
-    counts = [[[one[part].get(name, 0.0) for name in names] for one in found] for part in PASSES]
-    return names, np.array(counts)
+            found = [spent(calls_of(self.cases[i].kernels), constants) for i in self._steps]
+            self._spent = {
+                pass_: {
+                    name: np.array([one[pass_].get(name, 0.0) for one in found])
+                    for name in sorted({name for one in found for name in one[pass_]})
+                }
+                for pass_ in PASSES
+            }
+        return issued(self._spent, constants)
 
 
 def products_alike(*sizes: Any) -> Any:

@@ -1,9 +1,8 @@
 """How far predictions are from what was measured: cases, methods, and tables of errors."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,14 @@ from steptime.hardware.device import Device
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.form import Constants
 from steptime.prediction.calibrated.interval import ends_of
-from steptime.prediction.kernel import Interval, Kernel, interval_of
+from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.method import Method
+from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")
-Price = Callable[[Kernel, Device], Interval | float]
 
 
 @dataclass(frozen=True)
@@ -101,13 +99,12 @@ def errors(compared: Sequence[Compared]) -> Errors:
     )
 
 
-def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
-    """Return what a method, or a price `(kernel, device) -> seconds or Interval`, predicts.
+def score(cases: Sequence[Case], method: Method) -> list[Scored]:
+    """Return what a method predicts.
 
-    A method that has no peak for a type, or no network for a case, leaves the case out.
+    One that has no peak for a type, or no network for a case, leaves the case out. Raises
+    `InputError` where a price of one's own says no time.
     """
-    if not isinstance(method, Method):
-        return [Scored(case, *_own(case, method)[:3]) for case in cases]
     if method.name == "calibrated":
         return _calibrated(cases, method)
     found = []
@@ -117,28 +114,23 @@ def score(cases: Sequence[Case], method: Method | Price) -> list[Scored]:
             if own := case.workload:
                 times = StepModel(own, case.device, method=method, options=options).timeline()
                 found.append(Scored(case, times.step_s, times.low_s, times.high_s))
-                continue
-            settings = replace(method.under(options).settings, host="no")
-            seen = method.sees(case.device, case.kernels[0].dtype, settings)
-            columns = Kernels(case.kernels)
-            whole = method.prices(columns, seen).at(columns.which).total()
-            found.append(Scored(case, *whole[:3]))
+            else:
+                settings = replace(method.under(options).settings, host="no")
+                whole = total(kernel_times(case, method, settings))
+                found.append(Scored(case, *whole[:3]))
+        except PriceError as error:
+            raise InputError(f"{case.place}: {error}") from error
         except InputError:
             continue
+        if not found[-1].value:
+            raise InputError(f"{case.place}: {method.name}: a time of 0 s")
     return found
 
 
-def _own(case: Case, price: Price) -> Interval:
-    """Return what a user's price makes of a case; raises `InputError` where that is no time."""
-    try:
-        found = total([interval_of(price(one, case.device)) for one in case.kernels])
-    except Exception as error:  # whatever a user's function raises
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InputError(f"{case.place}: the price fails: {reason}") from error
-    if not 0 < found.value < inf:
-        said = f"the price is {found.value:g} s, not a time above 0"
-        raise InputError(f"{case.place}: {said}")
-    return found
+def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interval]:
+    """Return the seconds of each kernel of a case under settings of a method."""
+    seen, columns = method.sees(case.device, case.kernels[0].dtype, settings), Kernels(case.kernels)
+    return method.prices(columns, seen).at(columns.which).intervals()
 
 
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:

@@ -1,7 +1,7 @@
 """An evaluation: methods side by side on the same cases, groups of them, and the worst ones."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,17 +14,15 @@ from steptime.calibration.evaluate import (
     after_calibration,
     errors_of,
     grouped,
+    kernel_times,
     regime,
     score,
 )
 from steptime.core import units
 from steptime.core.errors import InputError
 from steptime.core.table import Table, columns, picked
-from steptime.hardware.device import Device
-from steptime.prediction import cost_model
-from steptime.prediction.kernel import Interval, Kernel, interval_of
-from steptime.prediction.kernels import Kernels
-from steptime.prediction.method import Method
+from steptime.prediction import METHODS, cost_model
+from steptime.prediction.method import Method, Price, priced_by
 
 BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
 WORST = 5
@@ -110,7 +108,7 @@ def case_row(one: Scored) -> dict[str, Any]:
 
 def evaluate(
     cases: Sequence[Case],
-    method: Method | Callable[[Kernel, Device], Interval | float],
+    method: Method | Price,
     name: str,
     points: int | None = None,
     by: Sequence[str] = (),
@@ -130,6 +128,7 @@ def evaluate(
     if not cases:
         raise InputError("no case to evaluate: no row fits the mapping")
     grouped([], by)
+    method = method if isinstance(method, Method) else priced_by(name, method)
     own = score(cases, method)
     if not own:
         raise InputError(f"{name} predicts none of the {len(cases)} cases")
@@ -197,10 +196,10 @@ def _of_draws(label: str, draws: Sequence[Sequence[Scored]]) -> dict[str, Any]:
     return {"method": label, **mean, **told}
 
 
-def _constants(method: object, cases: Sequence[Case]) -> int | None:
+def _constants(method: Method, cases: Sequence[Case]) -> int | None:
     """Return how many constants a method has, None where that is not known."""
-    if not isinstance(method, Method) or method.name != "calibrated":
-        return 0 if isinstance(method, Method) else None
+    if method.name != "calibrated":
+        return 0 if method.name in METHODS else None
     return len({name for case in cases for name in priors_of(case.device)})
 
 
@@ -217,17 +216,11 @@ def _rivals(cases: Sequence[Case], name: str, own: Sequence[Scored]) -> list[dic
     return found
 
 
-def _ops(one: Scored, method: Any) -> list[dict[str, Any]]:
+def _ops(one: Scored, method: Method) -> list[dict[str, Any]]:
     """Return the slowest ops of a case: kind, how often, seconds in all, and what bounds them."""
-    case, at = one.case, one.case.device
-    if isinstance(method, Method) and case.kernels:
-        at = method.sees(at, case.kernels[0].dtype, method.settings)
-        columns = Kernels(case.kernels)
-        times = method.prices(columns, at).at(columns.which).intervals()
-    else:
-        times = [interval_of(method(kernel, at)) for kernel in case.kernels]
+    times = kernel_times(one.case, method, method.settings)
     totals: dict[Any, dict[str, Any]] = {}
-    for kernel, found in zip(case.kernels, times, strict=True):
+    for kernel, found in zip(one.case.kernels, times, strict=True):
         key = kernel.kind, kernel.pass_, kernel.products or (int(kernel.bytes),)
         sizes = [list(size) if isinstance(size, tuple) else size for size in key[2]]
         entry = totals.setdefault(key, {"kind": key[0], "pass": key[1], "sizes": sizes})

@@ -28,7 +28,7 @@ def import_(
 
     The format is found by what is in a file. What is not read is listed with the reason.
     """
-    from steptime.calibration.mapped import read_mapping
+    from steptime.records.readers.mapping import read_mapping
 
     found = read_path(*paths, mapping=read_mapping(mapping) if mapping else None)
     if not found.records:

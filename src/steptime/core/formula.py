@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 
 LONGEST = 500  # characters
 MOST_REPEATED = 10_000  # characters
+ROUNDED = 1e-3  # that a whole number may be off, as a product of printed ones
 MOST_DIGITS = 300  # of a whole number, as of a float
 _NODES = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Name),
@@ -74,6 +75,13 @@ def _repeat(text: str, times: int, end: str) -> str:
     return text * times + end
 
 
+def _whole(value: float) -> int:
+    """Return the whole number that a product of printed ones is: 64 of 63.9997."""
+    if abs(value - round(value)) > ROUNDED:
+        raise ValueError(f"{value:.6g} is no whole number")
+    return round(value)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ceil": math.ceil,
     "floor": math.floor,
@@ -81,6 +89,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "max": max,
     "min": min,
     "repeat": _repeat,
+    "whole": _whole,
 }
 
 
@@ -135,14 +144,41 @@ def formula(text: str) -> Formula:
     return Formula(text, frozenset(names - called), code)
 
 
+NO_CELLS: Mapping[str, Any] = MappingProxyType({})
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-def filled(text: str, values: Mapping[str, Any]) -> str:
-    """Return a text with the value of each formula in braces: `fc:layers={layers + 1}`."""
-    return _BRACES.sub(lambda found: str(formula(found[1])(values)), text)
+def filled(text: str, values: Mapping[str, Any], cells: Mapping[str, Any] = NO_CELLS) -> str:
+    """Return a text with the value of each formula in braces: `fc:layers={layers + 1}`.
+
+    A column of `cells` stands as it is, whatever it is called: `{steps per s}`.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1].strip()
+        if name in cells:
+            return str(cells[name])
+        try:
+            said = formula(name)
+        except InputError:
+            if not re.fullmatch(r"[\w ]+", name):
+                raise
+            raise unknown("column", name, cells or values) from None
+        return str(said(values))
+
+    return _BRACES.sub(value, text)
 
 
+def check_braces(text: str) -> str:
+    """Return a text of `filled`; raises `ValueError` for braces that hold nothing, or are alone."""
+    if any(not one.strip() for one in _BRACES.findall(text)):
+        raise ValueError("a column or a formula stands in braces, {column}")
+    if re.search(r"[{}]", _BRACES.sub("", text)):
+        raise ValueError("is no text with {columns}: a brace is alone")
+    return text
+
+
+@lru_cache(maxsize=1024)
 def named(column: str) -> str:
     """Return the name of a column in formulas: `time (ms)` is time_ms, `#params` is params."""
     return re.sub(r"\W+", "_", column.strip()).strip("_")

@@ -44,6 +44,9 @@ class Host(NamedTuple):
         return self._replace(issued_s=(forward, backward, update), base_s=self.base_s * share)
 
 
+NO_HOST = Host((0.0, 0.0, 0.0), waits=False)  # plays no part
+
+
 class Calls(NamedTuple):
     """What the host calls for the kernels of one kind in a pass: ops, further launches, views."""
 
@@ -107,13 +110,21 @@ def host_of(
         return Host((0.0, 0.0, 0.0), constants["launch.step_s"])
     if "host.step_s" not in constants:
         return None
+    return issued(spent(calls, constants), constants)._replace(waits=waits)
+
+
+def issued(often: Mapping[str, Mapping[str, Any]], constants: Mapping[str, float]) -> Host:
+    """Return the host that spends constants as `often` in each pass, by `spent`.
+
+    With arrays of numbers it is the hosts of as many steps side by side.
+    """
     factor = constants["host.factor"]
-    seconds = [
+    seconds: list[Any] = [
         factor * sum(constants[name] * times for name, times in count.items())
-        for count in spent(calls, constants).values()
+        for count in often.values()
     ]
     forward, backward, update = accumulate(seconds)
-    return Host((forward, backward, update), factor * constants["host.step_s"], waits)
+    return Host((forward, backward, update), factor * constants["host.step_s"])
 
 
 def issuing(launches: Sequence[int], issue_s: float | None) -> Host | None:
@@ -133,18 +144,15 @@ def behind_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, An
     whole time behind the device's: a step takes the longer of both sums, 5 s here, and what it
     takes beyond the device's belongs to the passes that wait.
     """
-    forward, backward, update = parts_s
-    if host is None:
-        return forward, backward, update
-    first, second, third = (_in_turn if host.waits else _ahead)((forward, backward, update), host)
-    factor = longer(parts_s, host)
+    one = NO_HOST if host is None else host
+    passes = (parts_s[0], parts_s[1], parts_s[2])
+    first, second, third = (_in_turn if one.waits else _ahead)(passes, one)
+    factor = longer(parts_s, one)
     return first * factor, second * factor, third * factor
 
 
-def longer(parts_s: Sequence[Any], host: Host | None) -> Any:
+def longer(parts_s: Sequence[Any], host: Host) -> Any:
     """Return by what factor a step takes longer than kernels and host tell (`left_over`)."""
-    if host is None:
-        return 1.0
     return left_over(host.steps, alike, host.issued_s[-1], sum(parts_s))
 
 
@@ -157,19 +165,17 @@ def finish(
     is the fastest at the one end and the slowest at the other. What constants leave over moves with
     the step as it is, so that the ends enclose it.
     """
-    passes = behind_host(parts_s, host)
+    at = NO_HOST if host is None else host
+    passes, factor = behind_host(parts_s, at), longer(parts_s, at)
     whole: Any = sum(passes)
-    factor, after_s = longer(parts_s, host), 0.0 if host is None else host.after_s
-    ends: list[Any] = []
+    ends: list[Any] = [None, None]
     for end, sign in enumerate((-1, 1)):
-        share = shares[end]
-        moved = None if host is None else host.at(end)._replace(steps=())
-        if share is None:
-            ends.append(None)
-            continue
-        moved_s: Any = sum(behind_host([one * share for one in parts_s], moved))
-        ends.append(whole + sign * np.maximum(sign * (factor * moved_s - whole), 0.0) + after_s)
-    return (*passes[:2], passes[2] + after_s), ends[0], ends[1]
+        if (share := shares[end]) is not None:
+            moved = at.at(end)._replace(steps=())
+            moved_s: Any = sum(behind_host([one * share for one in parts_s], moved))
+            beyond = np.maximum(sign * (factor * moved_s - whole), 0.0)
+            ends[end] = whole + sign * beyond + at.after_s
+    return (*passes[:2], passes[2] + at.after_s), ends[0], ends[1]
 
 
 def left_over(rows: Any, alike: Callable[..., Any], *sizes: Any) -> Any:

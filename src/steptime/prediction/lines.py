@@ -72,7 +72,9 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     def at(batch: int) -> tuple[Lowered, Numbers, float]:
         living = model.living(batch)
         blocks = model.blocks(max(living), batch)
-        return _without_pages(model.lowered(batch)), tuple(map(float, living)), blocks
+        step = model.lowered(batch)
+        kernels = tuple([one._replace(fresh=0.0) for one in step.kernels])
+        return replace(step, kernels=kernels), tuple(map(float, living)), blocks
 
     steps, memory, blocks = zip(*map(at, points), strict=True)
     numbers = [[numbers_of(kernel) for kernel in step.kernels] for step in steps]
@@ -123,10 +125,6 @@ def _rows(lines: Lines, kernels: Kernels, often: Floats, on: StepModel) -> Float
     )
     shown, *ends = finish(by_pass, (low, high), on.host(lines.first))
     return np.array([*shown, *(end for end in ends if end is not None)])
-
-
-def _without_pages(step: Lowered) -> Lowered:
-    return replace(step, kernels=tuple([one._replace(fresh=0.0) for one in step.kernels]))
 
 
 def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:

@@ -109,20 +109,34 @@ class Method:
         return replace(self, settings=replace(self.settings, **changes))
 
 
-def priced_by(name: str, price: Callable[[Kernel, Device], Interval | float]) -> Method:
-    """Return the method of a price of one's own; predicting raises `InputError` for no time."""
+class PriceError(InputError):
+    """A price of one's own that fails, or says no time."""
+
+
+Price = Callable[[Kernel, Device], Interval | float]
+
+
+def priced_by(name: str, price: Price) -> Method:
+    """Return the method of a price of one's own; predicting raises `PriceError` for no time.
+
+    It sees what launching takes, though the host issues ahead of the device.
+    """
 
     def checked(kernel: Kernel, device: Device) -> Interval:
         try:
             found = interval_of(price(kernel, device))
         except Exception as error:  # whatever a user's function raises
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise InputError(f"{name}: the price of {kernel.kind} fails: {reason}") from error
+            raise PriceError(f"{name}: the price of {kernel.kind} fails: {reason}") from error
         if not 0 <= found.value < inf:
-            raise InputError(f"{name}: the price of {kernel.kind} is {found.value:g} s, not a time")
+            raise PriceError(f"{name}: the price of {kernel.kind} is {found.value:g} s, not a time")
         return found
 
-    return Method(name, "1", price=checked, options={"stack": STACK, "tf32": TF32, "fuse": FUSE})
+    def sees(device: Device, dtype: str, settings: Settings) -> Device:
+        return replace(seen(device, dtype, settings), launch_s=device.launch_s)
+
+    options = {"stack": STACK, "tf32": TF32, "fuse": FUSE}
+    return Method(name, "1", price=checked, options=options, sees=sees)
 
 
 def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from psc_log_text import psc_log
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.records.readers import READERS, read_path
+from steptime.records.readers import READERS, read_path, reader_of
 from steptime.records.readers import sources as source_files
 from steptime.records.readers.sources import RecordSource, Unread, sources_at
 from steptime.records.record import record_to_json
@@ -88,7 +88,7 @@ LOG = psc_log().encode()
         ("a.json", b'{"labels": [], "err_jobs": ["x"], "states": []}', "differ in length"),
         ("a.json", b'{"labels": [], "err_jobs": ["x"], "states": ["OOM"]}', "no device"),
         ("tpu.json", b'{"labels": [], "err_jobs": ["x"], "states": ["OOM"]}', "no label"),
-        ("t.csv", CSV.partition("\n")[0].encode() + b",nodes\n", "names a column twice: 'nodes'"),
+        ("t.csv", CSV.partition("\n")[0].encode() + b",nodes\n", "two columns are named nodes"),
         ("slurm-1.out", b"Batch Size\n45\n", "not_a_benchmark"),
     ],
 )
@@ -191,11 +191,8 @@ def test_a_line_of_a_hundred_megabytes(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_long_repetitions_come_to_an_end(unit: str) -> None:
     """A search that tries every beginning of a repetition anew would take hours here."""
-    import importlib
-
     text = (unit * (300_000 // len(unit))).encode()
-    for module in READERS.values():
-        reader = importlib.import_module(module)
+    for reader in map(reader_of, READERS):
         for name in ("slurm-1.out", "tpu.json", "t.csv"):
             for start in (b"", b"JobId=1 JobName=CNN_MNIST\n", CSV.encode(), b'{"labels": '):
                 source = RecordSource(name, start + text)

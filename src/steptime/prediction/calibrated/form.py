@@ -115,14 +115,8 @@ def streamed_s(moved: Any, device: Device, constants: Constants) -> Any:
 
     1 GB at a reached rate of 1 GB/s takes 1 s, and `stream.latency_s` in all cases.
     """
-    rate, waits = _moving(device, constants)
-    return moved / rate + waits * (moved > 0)
-
-
-def _moving(device: Device, constants: Constants) -> tuple[float, float]:
-    """Return the bytes per second that are reached, and the seconds until the first come."""
     waits = latency_s(device, constants, "stream.latency_s")
-    return memory_rate(device, constants), waits
+    return moved / memory_rate(device, constants) + waits * (moved > 0)
 
 
 def between_events_s(seconds: Any, host_s: Any, visible: Any) -> Any:

@@ -1,7 +1,7 @@
 """Other people's results as records of origin "published".
 
-A reader is a module with `SOURCE`, where such results are from, `recognises(source) -> bool`, which
-looks at the name and the first characters, and `read(source) -> Found`.
+A reader has `SOURCE`, where such results are from, `recognises(source) -> bool`, which looks at the
+name and the first characters, and `read(source) -> Reading`: a module, or a mapping of `data`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import importlib
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.records.readers.csv_rows import apart_by
+from steptime.core.toml_files import DATA
 from steptime.records.readers.sources import Reading, RecordSource, Unread, sources_at
 from steptime.records.record import Record
 
+MAPPINGS = DATA / "mappings"  # of tables that are known by their columns
 READERS = {
     "psc-log": "steptime.records.readers.psc_log",
-    "psc-collector": "steptime.records.readers.psc_collector",
     "torch-trace": "steptime.records.readers.torch_trace",  # may hold any word that others look for
     "paradnn-json": "steptime.records.readers.paradnn_json",
-    "pytorch-paradnn": "steptime.records.readers.pytorch_paradnn",
+    **{path.stem: f"mappings/{path.name}" for path in sorted(MAPPINGS.glob("*.toml"))},
 }
 
 NO_FORMAT = "no known format"
@@ -47,7 +48,7 @@ class Import:
 def read_path(*paths: Path, mapping: Any = None) -> Import:
     """Return the records of all files at `paths`; with a `mapping` CSV files are read by it."""
     readers: dict[str, Any] = {"csv": mapping} if mapping else {}
-    readers |= {name: importlib.import_module(module) for name, module in READERS.items()}
+    readers |= {name: reader_of(name) for name in READERS}
     done = Import()
     for source in (one for path in dict.fromkeys(paths) for one in sources_at(path)):
         done.files += 1
@@ -61,6 +62,16 @@ def read_path(*paths: Path, mapping: Any = None) -> Import:
         _take(done, name, readers[name], source)
     _mark_duplicates(done)
     return done
+
+
+@cache
+def reader_of(name: str) -> Any:
+    """Return the reader of a format."""
+    if not READERS[name].endswith(".toml"):
+        return importlib.import_module(READERS[name])
+    from steptime.records.readers.mapping import shipped
+
+    return shipped(READERS[name])
 
 
 def source_key(record: Record) -> tuple[Any, ...]:
@@ -113,3 +124,9 @@ def _seen(source: RecordSource) -> str:
     first = source.head.lstrip().partition("\n")[0].strip()
     hint = apart_by(first) if source.name.lower().endswith(".csv") else ""
     return f"begins with {shorten(first)}{hint and f'; {hint}'}"
+
+
+def apart_by(line: str) -> str:
+    """Return a hint where the cells of a line are apart by no comma, else ""."""
+    other = next((mark for mark in (";", "\t", "|") if mark in line), "")
+    return f"its cells are apart by {other!r}, not by ','" if other and "," not in line else ""

@@ -54,6 +54,11 @@ class RecordSource:
         return self.content[:HEAD_BYTES].decode("utf-8-sig", "replace")
 
     @property
+    def columns(self) -> set[str]:
+        """What the first line of a table names, by which it is recognised."""
+        return {name.strip() for name in self.head.partition("\n")[0].split(",")}
+
+    @property
     def tail(self) -> str:
         """The last characters."""
         return self.content[-HEAD_BYTES:].decode("utf-8", "replace")

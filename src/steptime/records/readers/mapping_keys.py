@@ -1,0 +1,173 @@
+"""The keys of a mapping file: what the columns of somebody's table mean."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from steptime.core.errors import InputError, one_of
+from steptime.core.formula import check_braces, formula
+from steptime.core.units import QUANTITIES
+from steptime.network.ops import OPS
+from steptime.records.record import STATUSES
+
+Condition = Literal["isolated", "repeated", "step", "call"]
+COPIES = 6  # as AIConfigurator's benchmark of products has; others do not say
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _fitting(check: Callable[[str], object]) -> AfterValidator:
+    """Return a validator of texts that `check` raises no `InputError` for."""
+
+    def checked(text: str) -> str:
+        try:
+            check(text)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+    return AfterValidator(checked)
+
+
+Size = int | str
+Quantity = Annotated[str, _fitting(lambda name: one_of("quantity", name, QUANTITIES))]
+Timing = Annotated[str, _fitting(lambda name: one_of("timing", name, ("seen", "pause_s", *OPS)))]
+Status = Annotated[str, _fitting(lambda name: one_of("status", name, STATUSES))]
+Formula = Annotated[str, _fitting(lambda text: text and formula(text))]  # or none
+Text = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(check_braces)]
+
+
+class Checked(BaseModel):
+    """A table of a mapping file, of which every key is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Amount(Checked):
+    """A quantity in SI: a `formula`, or the cell of a `column` times `scale`.
+
+    `inverse` is one over the latter. A text alone is the formula.
+    """
+
+    formula: Formula = ""
+    column: str = ""
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    inverse: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: object) -> object:
+        return {"formula": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if bool(self.formula) == bool(self.column):
+            raise ValueError("says a formula or a column")
+        return self
+
+
+class StatusRule(Checked):
+    """A row for which `where` is true, or whose `column` holds `equals`, has this `status`."""
+
+    where: Formula = ""
+    column: str = ""
+    equals: str = ""
+    status: Status
+    cause: str = ""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if bool(self.where) == bool(self.column):
+            raise ValueError("says 'where' or a column")
+        return self
+
+
+class OpOf(Checked):
+    """An op of a row: its kind, the shapes of its inputs, attributes, pass, and how often it runs.
+
+    `gradients` are the places of the inputs whose gradients a backward pass makes, all by default.
+    """
+
+    kind: Text = ""
+    shapes: tuple[tuple[Size, ...], ...] = ()
+    attrs: dict[str, bool | Size | float | tuple[Size, ...]] = {}
+    pass_: Literal["forward", "backward", "both"] = Field(default="forward", alias="pass")
+    gradients: tuple[int, ...] | None = None
+    dtype: Text = ""
+    count: Size = 1
+    where: str = ""
+
+
+class PartsTable(Checked):
+    """A second table that lists the ops of a row's network: those with the same value `by`."""
+
+    file: str
+    by: str
+    ops: tuple[OpOf, ...] = Field(min_length=1)
+
+
+class RowKeys(OpOf):
+    """What some rows of a table are: an op, several `ops`, `parts`, or a `model`.
+
+    What was measured are `seconds` in a `unit`, or `quantities`. Images of a `model` lie as
+    `channels_last` says, its host is `host`, and products of float32 run as `tf32` says; without
+    these they are what they are in the stack, and on any host. `timing` is how `isolated` ops were
+    timed, where that is not what is usual (`cases.conditions`). A record has also the `version` of
+    what measured, `replicas`, `scope`, `options`, `note`, `env`, and the first `status` that holds.
+    """
+
+    file: str = ""
+    device: Text = "{device}"
+    seconds: str = "seconds"
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    quantities: dict[Quantity, Amount] = {}
+    condition: Condition | None = None
+    group: Text = ""
+    family: Text = ""
+    ops: tuple[OpOf, ...] = ()
+    parts: PartsTable | None = None
+    model: Text = ""
+    batch: Text = ""
+    phase: Text = "train"
+    optimizer: Text = "sgd"
+    stack: Text = ""
+    channels_last: str = ""
+    tf32: Text = ""
+    host: Text = ""
+    rivals: dict[str, str] = {}
+    calibrates: bool = True
+    copies: int = Field(COPIES, ge=1)
+    timing: dict[Timing, Annotated[float, Field(ge=0)]] = {}
+    version: Text = "unknown"
+    replicas: Text = "1"
+    scope: Text = ""
+    options: dict[str, int | Text] = {}
+    note: Text = ""
+    env: dict[str, Text] = {}
+    status: tuple[StatusRule, ...] = ()
+
+
+class Keys(RowKeys):
+    """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`.
+
+    A table with all `columns` is known by them; other ones but those in `also` are told.
+    """
+
+    name: str = ""
+    source: str = ""
+    words: dict[str, dict[str, str]] = {}
+    delimiter: str = Field(default="", max_length=1)
+    columns: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
