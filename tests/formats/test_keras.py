@@ -175,7 +175,7 @@ def test_a_network_of_volumes(tmp_path: Path) -> None:
     )
     graph = graph_of(table, tmp_path)
     assert graph.parameters == 27 * 2 * 4 + 4 + 4 * 3 + 3
-    assert flop_of(graph, "conv2d") == 2 * 2 * 27 * 2 * 4 * 6**3
+    assert flop_of(graph, "conv3d") == 2 * 2 * 27 * 2 * 4 * 6**3
     values = initial_values(graph, 1)
     assert execute(graph, values)[graph.outputs[0]].shape == (2, 3)
 

@@ -55,7 +55,7 @@ WEIGHTS: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # that follow f
     "batch_norm": lambda x: (x[1:2],) * 4,
 }
 INDEXED = frozenset(("embedding",))  # kinds whose first input are whole numbers
-SIDES = {"padding": 4, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 2)}
+SIDES = {"padding": 2, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 1)}
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def op_kernels(
         shapes = (*shapes, *WEIGHTS[kind](shapes[0]))
     said = attrs
     if kind_row(kind).window:
-        said = {name: _of_sides(value, SIDES.get(name, 0)) for name, value in attrs.items()}
+        axes = max(map(len, shapes[:1]), default=2) - 2
+        said = {name: _of_sides(value, axes * SIDES.get(name, 0)) for name, value in attrs.items()}
     return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, pass_, wanted, settings)
 
 

@@ -62,6 +62,10 @@ def _by_width(of: int) -> Rule:
     return lambda specs, _: _spread(specs[of].shape[-1])
 
 
+def _fan_out(specs: Specs, _: Attributes) -> Fill:
+    return _spread(specs[1].size // specs[1].shape[1], 2.0)
+
+
 def _scale(_: Specs, attrs: Attributes) -> Fill:
     """Leave what is added at 0; all else that a function of elements is given is 1."""
     return ZEROS if attrs["function"] in ("add", "sub") else ONES
@@ -73,8 +77,8 @@ def _below_axis(specs: Specs, attrs: Attributes) -> Fill:
 
 USES: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
     "linear": {1: _fan_in},
-    "conv2d": {1: _fan_in},
-    "conv_transpose2d": {1: lambda specs, _: _spread(specs[1].size // specs[1].shape[1], 2.0)},
+    **{f"conv{axes}d": {1: _fan_in} for axes in (2, 3)},
+    **{f"conv_transpose{axes}d": {1: _fan_out} for axes in (2, 3)},
     "matmul": {1: _by_width(1)},
     "bias": {1: ZEROS},
     "batch_norm": {1: ONES, 2: ZEROS, 3: ZEROS, 4: ONES},

@@ -16,7 +16,10 @@ from steptime.prediction.kernel import Kernel
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
 
-_RUN_AS = dict.fromkeys(("conv2d_grad_weight", "conv_transpose2d"), "conv2d")  # by what runs them
+_RUN_AS = {  # by what runs them
+    **dict.fromkeys(("conv2d_grad_weight", "conv_transpose2d", "conv3d"), "conv2d"),
+    **dict.fromkeys(("conv3d_grad_weight", "conv_transpose3d"), "conv2d"),
+}
 
 Steps = Sequence[tuple[float, float, float]]  # measured ones: seconds of host, of device; a weight
 

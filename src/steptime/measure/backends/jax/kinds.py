@@ -6,7 +6,7 @@ inputs after its output.
 """
 
 from collections.abc import Callable
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import jax
@@ -22,10 +22,9 @@ from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.sequence import GATED
 
 Array = jax.Array
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
+Sizes = tuple[int, ...]  # one an axis
+Sides = tuple[int, ...]  # before and after each axis
 CUBIC = -0.75  # of bicubic interpolation, as torch
-NONE: Sides = (0, 0, 0, 0)
 
 
 def _wide(x: Array) -> Array:
@@ -39,59 +38,66 @@ FUNCTIONS = functions(
 )
 
 
-def conv2d(
+def convolution(
     x: Array,
     w: Array,
-    stride: Pair = (1, 1),
-    padding: Sides = NONE,
-    dilation: Pair = (1, 1),
+    stride: Sizes = (),
+    padding: Sides = (),
+    dilation: Sizes = (),
     groups: int = 1,
 ) -> Array:
     """Return the convolution of `x [n, c, h, w]` with `w [out, c/groups, kh, kw]`."""
-    how: Any = {"rhs_dilation": dilation, "feature_group_count": groups}
-    return lax.conv_general_dilated(x, w, stride, (padding[:2], padding[2:]), **how)
+    how: Any = {"rhs_dilation": dilation or None, "feature_group_count": groups}
+    axes = x.ndim - 2
+    return lax.conv_general_dilated(x, w, stride or (1,) * axes, _pairs(padding, axes), **how)
 
 
-def conv_transpose2d(x: Array, w: Array, *, output_size: Pair, **attrs: Any) -> Array:
+def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array:
     """Return the transpose of the convolution that leads from `output_size` to `x`."""
     shape = (x.shape[0], w.shape[1] * attrs.get("groups", 1), *output_size)
     back = jax.linear_transpose(
-        lambda image: conv2d(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
+        lambda image: convolution(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
     )
     made: tuple[Array] = back(x)
     return made[0]
+
+
+def _pairs(padding: Sides, axes: int) -> list[tuple[int, int]]:
+    """Return what is before and after each axis."""
+    return list(zip(padding[::2], padding[1::2], strict=True)) or [(0, 0)] * axes
 
 
 def _pooled(
     x: Array,
     start: float,
     how: Any,
-    kernel: Pair,
-    stride: Pair,
-    padding: Sides = NONE,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sides = (),
     **ceil: bool,
 ) -> Array:
     """Return what `how` makes of each window, which may hang over the end with `ceil`."""
-    (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
+    axes = len(kernel)
+    (spec,) = pool_outputs(axes, TensorSpec(x.shape), kernel, stride, padding, **ceil)
     pads = [(0, 0), (0, 0)]
-    for i in (0, 1):
-        before, after = padding[2 * i : 2 * i + 2]
+    for i, (before, after) in enumerate(_pairs(padding, axes)):
         reach = (spec.shape[2 + i] - 1) * stride[i] + kernel[i]
         pads.append((before, max(after, reach - before - x.shape[2 + i])))
     window = ((1, 1, *kernel), (1, 1, *stride), pads)
     made: Array = lax.reduce_window(x, x.dtype.type(start), how, *window)
-    return made[:, :, : spec.shape[2], : spec.shape[3]]
+    return made[(..., *map(slice, spec.shape[2:]))]
 
 
-def avg_pool2d(x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, **ceil: bool) -> Array:
+def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
     """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
     sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, **ceil)
     sizes = []
-    for i in (0, 1):
+    for i, sides in enumerate(_pairs(padding, len(kernel))):
         starts = np.arange(sums.shape[2 + i]) * stride[i]
-        end = x.shape[2 + i] + sum(padding[2 * i : 2 * i + 2])
-        sizes.append(np.minimum(starts + kernel[i], end) - starts)
-    return sums / np.outer(*sizes).astype(x.dtype)
+        sizes.append(np.minimum(starts + kernel[i], x.shape[2 + i] + sum(sides)) - starts)
+    elements: Any = prod(np.ix_(*sizes))
+    mean: Array = sums / elements.astype(x.dtype)
+    return mean
 
 
 def batch_norm(
@@ -295,10 +301,12 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 RUNS: dict[str, Callable[..., Any]] = {
     **kinds(jnp, nn, FUNCTIONS),
     "linear": lambda x, w: x @ w.T,
-    "conv2d": conv2d,
-    "conv_transpose2d": conv_transpose2d,
-    "max_pool2d": lambda x, **window: _pooled(x, -np.inf, lax.max, **window),
-    "avg_pool2d": avg_pool2d,
+    **dict.fromkeys(("conv2d", "conv3d"), convolution),
+    **dict.fromkeys(("conv_transpose2d", "conv_transpose3d"), transposed),
+    **dict.fromkeys(
+        ("max_pool2d", "max_pool3d"), lambda x, **window: _pooled(x, -np.inf, lax.max, **window)
+    ),
+    **dict.fromkeys(("avg_pool2d", "avg_pool3d"), avg_pool),
     "upsample2d": lambda x, scale: x.repeat(scale[0], 2).repeat(scale[1], 3),
     "batch_norm": batch_norm,
     "layer_norm": lambda x, w, b: (_normal(x) * w + b).astype(x.dtype),
