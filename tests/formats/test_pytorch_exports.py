@@ -352,6 +352,29 @@ def test_values_are_the_modules(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(*grads)
 
 
+def test_of_two_outputs_one_is_trained_and_a_remark_says_which(tmp_path: Path) -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.classes, self.box = nn.Linear(8, 6), nn.Linear(6, 5), nn.Linear(6, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.trunk(x)
+            return self.box(y), self.classes(y.relu())
+
+    torch.export.save(torch.export.export(Heads(), (torch.zeros(3, 8),)), tmp_path / "net.pt2")
+    model = read_model(str(tmp_path / "net.pt2"))
+    trunk, classes, box = 2 * 3 * 8 * 6, 2 * 3 * 6 * 5, 2 * 3 * 6 * 4
+    graph = build(make_workload(model, 3, phase="infer"))
+    assert products(graph) == trunk + classes + box
+    assert graph.remarks == ()
+    graph = build(make_workload(model, 3))
+    assert products(graph) == trunk + classes
+    assert graph.remarks[0] == (
+        "trained: classes/linear/bias, which most ops lead to; 1 output beside it left out"
+    )
+
+
 def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path: Path) -> None:
     _, file = made("attention", tmp_path)
     graph = build(make_workload(read_model(file), 2, phase="infer"))
