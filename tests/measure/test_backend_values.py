@@ -238,7 +238,7 @@ CASES: dict[str, Network] = {
         "avg_pool2d", IMAGE, kernel=(2, 3), stride=(4, 3), padding=(0, 1, 0, 2), ceil=True
     ),
     "global_avg_pool": op("global_avg_pool", IMAGE),
-    "upsample2d": op("upsample2d", IMAGE, scale=(2, 3)),
+    "resize2d by whole numbers": op("resize2d", IMAGE, size=(14, 24), mode="nearest"),
     "batch_norm": _batch_norm(*IMAGE),
     "batch_norm of rank 2": _batch_norm(6, 4),
     "layer_norm": op("layer_norm", (2, 3, 6), (6,), (6,)),

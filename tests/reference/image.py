@@ -227,19 +227,6 @@ def global_avg_pool(x: Array) -> Array:
     return means
 
 
-def upsample2d(x: Array, scale: Pair) -> Array:
-    """Return each element repeated."""
-    return x.repeat(scale[0], 2).repeat(scale[1], 3)
-
-
-def upsample2d_grad(grad: Array, scale: Pair) -> Array:
-    """Return the gradient summed over the copies of each element."""
-    n, c, h, w = grad.shape
-    parted = grad.reshape(n, c, h // scale[0], scale[0], w // scale[1], scale[1])
-    sums: Array = parted.sum((3, 5))
-    return sums
-
-
 RUNS: dict[str, Run] = {
     **{
         f"{name}{axes}d{suffix}": run
@@ -255,6 +242,4 @@ RUNS: dict[str, Run] = {
         )
     },
     "global_avg_pool": global_avg_pool,
-    "upsample2d": upsample2d,
-    "upsample2d_grad": upsample2d_grad,
 }

@@ -18,7 +18,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
 from steptime.hardware.fresh import fresh
-from steptime.network.ops import kind_row, output_names, outputs_of
+from steptime.network.ops import kind_row, output_names, outputs_of, renamed
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
@@ -159,7 +159,7 @@ def op_kernels(
     Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
     """
     wanted = None if gradients is None else tuple(gradients)
-    kind = called(kind)
+    kind, attrs = renamed(called(kind), shapes, attrs)
     if any(size < 1 for shape in shapes for size in shape):
         raise ShapeError("each size is at least 1")
     if len(shapes) == 1 and kind in WEIGHTS:

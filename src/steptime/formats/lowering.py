@@ -169,9 +169,6 @@ def resize(
     inner, wanted = b.shape(image)[2:], _each(size)
     if wanted == inner:
         return x
-    if mode == "nearest" and all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
-        scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
-        return _as_before(b, el.op(b, "upsample2d", image, name=name, scale=scale), x, name)
     how: dict[str, Attr] = {"align_corners": True} if align_corners else {}
     y = el.op(b, "resize2d", image, name=name, size=wanted, mode=mode, **how)
     return _as_before(b, y, x, name)

@@ -144,13 +144,6 @@ def avg_pool(
     return b.add("AveragePool", x, **how, pads=(*[0] * axes, *over))
 
 
-def _upsample2d(b: Nodes, x: str, scale: Pair) -> str:
-    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    sizes = b.ints(*scale)
-    scales = b.add("Cast", b.add("Concat", b.ints(1, 1), sizes, axis=0), to=TYPES["float32"])
-    return b.add("Resize", x, "", scales, **how, nearest_mode="floor")
-
-
 def _batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
     if training:
         raise NoOnnxError(f"{b.op.name}: ONNX is written of inference; batch_norm trains here")
@@ -303,7 +296,6 @@ KINDS: dict[str, Write] = {
     **dict.fromkeys(("max_pool2d", "max_pool3d"), max_pool),
     **dict.fromkeys(("avg_pool2d", "avg_pool3d"), avg_pool),
     "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
-    "upsample2d": _upsample2d,
     "batch_norm": _batch_norm,
     "layer_norm": node("LayerNormalization", epsilon=EPSILON),
     "rms_norm": node("RMSNormalization", epsilon=EPSILON),

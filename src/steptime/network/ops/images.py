@@ -20,7 +20,6 @@ from steptime.network.ops.table import (
     example,
     fused,
     matrix_kind,
-    no_flop,
     require,
     show,
 )
@@ -251,20 +250,6 @@ def global_pool_outputs(x: TensorSpec) -> Specs:
     return (TensorSpec(x.shape[:2], x.dtype),)
 
 
-def upsample_outputs(x: TensorSpec, scale: Pair) -> Specs:
-    """Return `x [n, c, h, w] -> [n, c, h*scale, w*scale]`, each element repeated (nearest)."""
-    require(len(x.shape) == 4, f"up-sampling needs [batch, channels, h, w], not {show(x)}")
-    require(min(scale) >= 1, f"up-sampling by {list(scale)}")
-    shape = (*x.shape[:2], x.shape[2] * scale[0], x.shape[3] * scale[1])
-    return (TensorSpec(shape, x.dtype),)
-
-
-def upsample_grad_outputs(grad: TensorSpec, scale: Pair) -> Specs:
-    """Return `grad [n, c, h*scale, w*scale] -> [n, c, h, w]`."""
-    shape = (*grad.shape[:2], grad.shape[2] // scale[0], grad.shape[3] // scale[1])
-    return (TensorSpec(shape, grad.dtype),)
-
-
 RESIZES = {"nearest": 0, "bilinear": 8, "bicubic": 32}  # FLOP an element: 4 or 16 multiply-adds
 
 
@@ -311,20 +296,6 @@ KINDS = {
         example("2x3x7x8"),
         "definition: one addition an element",
         gradient=fused("expand", "dy", attrs=_mean),
-    ),
-    "upsample2d": OpKind(
-        upsample_outputs,
-        no_flop,
-        example("2x3x4x5", scale=(2, 3)),
-        "definition: copies (nearest neighbour)",
-        gradient=fused("upsample2d_grad", "dy"),
-        autocast="wide",
-    ),
-    "upsample2d_grad": OpKind(
-        upsample_grad_outputs,
-        lambda grad, **_: int(grad.size),
-        example("2x3x8x15", scale=(2, 3)),
-        "definition: one addition an element",
     ),
     "resize2d": OpKind(
         resize_outputs,

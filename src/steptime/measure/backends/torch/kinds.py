@@ -242,9 +242,6 @@ RUNS: dict[str, Callable[..., Any]] = {
     "max_pool3d": _pooled(functional.max_pool3d, -inf),
     "avg_pool2d": _pooled(functional.avg_pool2d, 0.0),
     "avg_pool3d": _pooled(functional.avg_pool3d, 0.0),
-    "upsample2d": lambda x, scale: functional.interpolate(
-        x, size=(x.shape[2] * scale[0], x.shape[3] * scale[1]), mode="nearest"
-    ),
     "batch_norm": lambda x, w, b, mean, variance, training=True: functional.batch_norm(
         x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
     ),
