@@ -54,7 +54,6 @@ WEIGHTS: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # that follow f
     "rms_norm": lambda x: (x[-1:],),
     "batch_norm": lambda x: (x[1:2],) * 4,
 }
-INDEXED = frozenset(("embedding",))  # kinds whose first input are whole numbers
 SIDES = {"padding": 2, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 1)}
 
 
@@ -211,7 +210,7 @@ def _op_kernels(
     if wrong := misfit(kind, len(shapes), dict(attrs)):
         raise ShapeError(wrong)
     stored = precision(dtype).compute
-    types = ["int64" if i == 0 and kind in INDEXED else stored for i in range(len(shapes))]
+    types = ["int64" if i == 0 and kind == "embedding" else stored for i in range(len(shapes))]
     specs = tuple(map(TensorSpec, shapes, types))
     names = tuple(f"x{i}" for i in range(len(specs)))
     made = outputs_of(kind, specs, attrs)

@@ -13,6 +13,7 @@ import numpy as np
 
 from steptime.core.graph import Graph, TensorSpec
 from steptime.network.ops import norm
+from steptime.network.ops.images import OVER_VOLUMES
 from steptime.network.ops.sequence import GATES
 
 NORM_EPSILON = norm.EPSILON
@@ -62,10 +63,6 @@ def _by_width(of: int) -> Rule:
     return lambda specs, _: _spread(specs[of].shape[-1])
 
 
-def _fan_out(specs: Specs, _: Attributes) -> Fill:
-    return _spread(specs[1].size // specs[1].shape[1], 2.0)
-
-
 def _scale(_: Specs, attrs: Attributes) -> Fill:
     """Leave what is added at 0; all else that a function of elements is given is 1."""
     return ZEROS if attrs["function"] in ("add", "sub") else ONES
@@ -77,8 +74,8 @@ def _below_axis(specs: Specs, attrs: Attributes) -> Fill:
 
 USES: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
     "linear": {1: _fan_in},
-    **{f"conv{axes}d": {1: _fan_in} for axes in (2, 3)},
-    **{f"conv_transpose{axes}d": {1: _fan_out} for axes in (2, 3)},
+    "conv2d": {1: _fan_in},
+    "conv_transpose2d": {1: lambda specs, _: _spread(specs[1].size // specs[1].shape[1], 2.0)},
     "matmul": {1: _by_width(1)},
     "bias": {1: ZEROS},
     "batch_norm": {1: ONES, 2: ZEROS, 3: ZEROS, 4: ONES},
@@ -108,7 +105,7 @@ def fills(graph: Graph) -> dict[str, Fill]:
         if op.kind in _PASSED_ON and op.inputs[0] in source:
             source[op.outputs[0]] = source[op.inputs[0]]
         for i, name in enumerate(op.inputs):
-            rule = USES.get(op.kind, {}).get(i)
+            rule = USES.get(OVER_VOLUMES.get(op.kind, op.kind), {}).get(i)
             if rule and name in source and source[name] not in found:
                 specs = tuple(graph.tensors[n] for n in op.inputs)
                 found[source[name]] = rule if isinstance(rule, Fill) else rule(specs, op.attrs)

@@ -11,6 +11,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.windows import reach
 from steptime.formats.export import onnx_general
 from steptime.formats.export.onnx_nodes import TYPES, Nodes, NoOnnxError, Write, node
+from steptime.network.ops.images import OVER_VOLUMES
 from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.norm import EPSILON
 from steptime.network.ops.sequence import GATED
@@ -288,13 +289,10 @@ KINDS: dict[str, Write] = {
     "reduce_sum": reduce_sum,
     "mean": node("ReduceMean", keepdims=0),
     "expand": expand,
-    **dict.fromkeys(
-        ("conv2d", "conv3d"),
-        lambda b, *inputs, **how: b.add("Conv", *inputs, **_windows(b, inputs, **how)),
-    ),
-    **dict.fromkeys(("conv_transpose2d", "conv_transpose3d"), transposed),
-    **dict.fromkeys(("max_pool2d", "max_pool3d"), max_pool),
-    **dict.fromkeys(("avg_pool2d", "avg_pool3d"), avg_pool),
+    "conv2d": lambda b, *inputs, **how: b.add("Conv", *inputs, **_windows(b, inputs, **how)),
+    "conv_transpose2d": transposed,
+    "max_pool2d": max_pool,
+    "avg_pool2d": avg_pool,
     "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
     "batch_norm": _batch_norm,
     "layer_norm": node("LayerNormalization", epsilon=EPSILON),
@@ -327,3 +325,4 @@ KINDS: dict[str, Write] = {
     "gru": recurrent("gru", linear_before_reset=1),
     "cross_entropy": _cross_entropy,
 }
+KINDS |= {kind: KINDS[flat] for kind, flat in OVER_VOLUMES.items() if flat in KINDS}

@@ -248,10 +248,8 @@ def dequantised(graph: Graph) -> Graph:
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
 
 
-TAKES_BIAS = {  # as a third input, along this axis
-    "linear": -1,
-    **dict.fromkeys(("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"), 1),
-}
+_CONVOLUTIONS = ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
+TAKES_BIAS = {"linear": -1} | dict.fromkeys(_CONVOLUTIONS, 1)  # as a third input, along this axis
 
 
 def joined_ops(graph: Graph) -> Iterator[tuple[Op, Op]]:

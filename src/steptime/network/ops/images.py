@@ -6,6 +6,7 @@ left, right)`, `groups`.
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -152,6 +153,7 @@ def _conv_window(axes: int, x: TensorSpec, w: TensorSpec, stride: Sizes = (), **
 def _convolutions(axes: int, x: str, w: str, y: str, output_size: Sizes, **attrs: Any) -> Kinds:
     """Return the rows of convolutions over so many axes; `x`, `w` and `y` are those of examples."""
     kernel = example(w).specs[0].shape[2:]
+    attrs["groups"] = 2
     return {
         f"conv{axes}d": matrix_kind(
             partial(conv_outputs, axes),
@@ -266,30 +268,21 @@ def _mean(b: Backward) -> dict[str, Any]:
     return {"shape": shape, "scale": 1.0 / (shape[2] * shape[3])}
 
 
-_IMAGE: dict[str, Any] = {
-    "stride": (2, 1),
-    "padding": (1, 1, 0, 0),
-    "dilation": (1, 2),
-    "groups": 2,
-}
-_VOLUME: dict[str, Any] = {
-    "stride": (1, 2, 1),
-    "padding": (0, 1, 1, 1, 0, 0),
-    "dilation": (2, 1, 1),
-    "groups": 2,
-}
-_OF_IMAGES: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
-_OF_VOLUMES: dict[str, Any] = {
-    "kernel": (2, 3, 2),
-    "stride": (1, 2, 2),
-    "padding": (0, 0, 1, 1, 0, 0),
-}
+_IMAGE: dict[str, Sizes] = {"stride": (2, 1), "padding": (1, 1, 0, 0), "dilation": (1, 2)}
+_WINDOW: dict[str, Sizes] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
+_DEPTH: dict[str, Sizes] = {"stride": (1,), "padding": (0, 1), "dilation": (1,), "kernel": (2,)}
+
+
+def _deep(attrs: Mapping[str, Sizes]) -> dict[str, Any]:
+    """Return what an example over images says, with a depth before the height."""
+    return {name: _DEPTH[name] + sizes for name, sizes in attrs.items()}
+
 
 KINDS = {
     **_convolutions(2, "2x4x7x8", "6x2x3x2", "2x6x4x6", (7, 8), **_IMAGE),
-    **_convolutions(3, "2x4x4x5x3", "6x2x2x3x2", "2x6x3x3x2", (4, 5, 3), **_VOLUME),
-    **_poolings(2, "2x3x7x8", "2x3x4x4", **_OF_IMAGES),
-    **_poolings(3, "2x3x3x7x4", "2x3x2x4x2", **_OF_VOLUMES),
+    **_convolutions(3, "2x4x4x7x8", "6x2x2x3x2", "2x6x4x4x6", (4, 7, 8), **_deep(_IMAGE)),
+    **_poolings(2, "2x3x7x8", "2x3x4x4", **_WINDOW),
+    **_poolings(3, "2x3x3x7x8", "2x3x3x4x4", **_deep(_WINDOW)),
     "global_avg_pool": OpKind(
         global_pool_outputs,
         lambda x: int(x.size),
@@ -315,9 +308,5 @@ KINDS = {
     ),
 }
 
-_OVER_VOLUMES = {name: name.replace("3d", "2d") for name in KINDS if "3d" in name}
-
-
-def over_images(kind: str) -> str:
-    """Return the kind that does over images what `kind` does over volumes, else `kind`."""
-    return _OVER_VOLUMES.get(kind, kind)
+OVER_VOLUMES = {name: name.replace("3d", "2d") for name in KINDS if "3d" in name}
+"""What kinds over volumes are over images."""

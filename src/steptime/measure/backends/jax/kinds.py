@@ -6,7 +6,7 @@ inputs after its output.
 """
 
 from collections.abc import Callable
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from steptime.core.graph import TensorSpec
 from steptime.measure.kinds import activate, along, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
-from steptime.network.ops.images import pool_outputs
+from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
 from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.sequence import GATED
 
@@ -91,13 +91,10 @@ def _pooled(
 def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
     """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
     sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, **ceil)
-    sizes = []
-    for i, sides in enumerate(_pairs(padding, len(kernel))):
-        starts = np.arange(sums.shape[2 + i]) * stride[i]
-        sizes.append(np.minimum(starts + kernel[i], x.shape[2 + i] + sum(sides)) - starts)
-    elements: Any = prod(np.ix_(*sizes))
-    mean: Array = sums / elements.astype(x.dtype)
-    return mean
+    sides = zip(x.shape[2:], _pairs(padding, len(kernel)), strict=True)
+    whole = jnp.ones((1, 1, *(size + sum(pair) for size, pair in sides)), x.dtype)
+    counts = _pooled(whole, 0.0, lax.add, kernel, stride, (), **ceil)
+    return sums / counts[(..., *map(slice, sums.shape[2:]))]
 
 
 def batch_norm(
@@ -303,12 +300,10 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 RUNS: dict[str, Callable[..., Any]] = {
     **kinds(jnp, nn, FUNCTIONS),
     "linear": lambda x, w: x @ w.T,
-    **dict.fromkeys(("conv2d", "conv3d"), convolution),
-    **dict.fromkeys(("conv_transpose2d", "conv_transpose3d"), transposed),
-    **dict.fromkeys(
-        ("max_pool2d", "max_pool3d"), lambda x, **window: _pooled(x, -np.inf, lax.max, **window)
-    ),
-    **dict.fromkeys(("avg_pool2d", "avg_pool3d"), avg_pool),
+    "conv2d": convolution,
+    "conv_transpose2d": transposed,
+    "max_pool2d": lambda x, **window: _pooled(x, -np.inf, lax.max, **window),
+    "avg_pool2d": avg_pool,
     "batch_norm": batch_norm,
     "layer_norm": lambda x, w, b: (_normal(x) * w + b).astype(x.dtype),
     "rms_norm": lambda x, w: (_normal(x, centre=False) * w).astype(x.dtype),
@@ -340,5 +335,6 @@ RUNS: dict[str, Callable[..., Any]] = {
     "resize2d": resize2d,
     "cross_entropy": cross_entropy,
 }
+RUNS |= {kind: RUNS[flat] for kind, flat in OVER_VOLUMES.items() if flat in RUNS}
 DRAWS = ("dropout",)
 KEEPS = {"batch_norm": (3, 4)}

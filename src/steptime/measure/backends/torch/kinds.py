@@ -15,12 +15,13 @@ from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
 from steptime.measure.kinds import activate, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
-from steptime.network.ops.images import pool_outputs
+from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
 from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.sequence import GATED
 
 Sizes = tuple[int, ...]  # one an axis
 Sides = tuple[int, ...]  # before and after each axis
+Pool = Callable[..., Tensor]
 
 
 def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
@@ -52,10 +53,9 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return x
 
 
-def _around(x: Tensor, sides: Sides, value: float = 0.0) -> Tensor:
-    """Return images or volumes with `sides` around them; torch names the last axis first."""
-    pairs = (sides[i : i + 2] for i in reversed(range(0, len(sides), 2)))
-    return functional.pad(x, [size for pair in pairs for size in pair], value=value)
+def _last_first(sides: Sides) -> list[int]:
+    """Return what is before and after each axis with the last axis first, as torch names them."""
+    return [n for i in reversed(range(0, len(sides), 2)) for n in sides[i : i + 2]]
 
 
 def convolution(
@@ -72,7 +72,7 @@ def convolution(
     how = stride or 1, padding[::2] or 0, dilation or 1, groups
     if padding[::2] == padding[1::2]:
         return run(x, w, b, *how)
-    return run(_around(x, padding), w, b, how[0], 0, *how[2:])
+    return run(functional.pad(x, _last_first(padding)), w, b, how[0], 0, *how[2:])
 
 
 def transposed(
@@ -101,25 +101,25 @@ def transposed(
     return y
 
 
-def _pooled(run: Callable[..., Tensor], padding_is: float) -> Callable[..., Tensor]:
+def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
     """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
     def pool(
         x: Tensor, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
     ) -> Tensor:
-        before = padding[::2]
+        run, before = image if x.dim() == 4 else volume, padding[::2]
         alike = before == padding[1::2]
         if alike and all(2 * side <= n for side, n in zip(before, kernel, strict=False)):
             return run(x, kernel, stride, before or 0, ceil_mode=ceil)
-        y = run(_around(x, padding, padding_is), kernel, stride, 0, ceil_mode=ceil)
+        wide = functional.pad(x, _last_first(padding), value=padding_is)
+        y = run(wide, kernel, stride, 0, ceil_mode=ceil)
         if not ceil:
             return y
         # without the windows that would start in the padding after `x`
         spec = TensorSpec(tuple(x.shape))
         (made,) = pool_outputs(len(kernel), spec, kernel, stride, padding, ceil)
-        for axis, size in enumerate(made.shape[2:], start=2):
-            y = y.narrow(axis, 0, size)
-        return y
+        kept: Any = (..., *map(slice, made.shape[2:]))
+        return y[kept]
 
     return pool
 
@@ -220,11 +220,10 @@ def slice_(x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor
 
 
 def pad(x: Tensor, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Tensor:
-    """Return `x` padded; torch names the last axis first."""
-    pairs = [n for i in reversed(range(x.dim())) for n in pads[2 * i : 2 * i + 2]]
+    """Return `x` padded."""
     if mode == "constant":
-        return functional.pad(x, pairs, value=value)
-    return functional.pad(x, pairs[:-4], "replicate" if mode == "edge" else mode)
+        return functional.pad(x, _last_first(pads), value=value)
+    return functional.pad(x, _last_first(pads[4:]), "replicate" if mode == "edge" else mode)
 
 
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -236,12 +235,10 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 RUNS: dict[str, Callable[..., Any]] = {
     **kinds(torch, functional, FUNCTIONS, _prod),
     "linear": functional.linear,
-    **dict.fromkeys(("conv2d", "conv3d"), convolution),
-    **dict.fromkeys(("conv_transpose2d", "conv_transpose3d"), transposed),
-    "max_pool2d": _pooled(functional.max_pool2d, -inf),
-    "max_pool3d": _pooled(functional.max_pool3d, -inf),
-    "avg_pool2d": _pooled(functional.avg_pool2d, 0.0),
-    "avg_pool3d": _pooled(functional.avg_pool3d, 0.0),
+    "conv2d": convolution,
+    "conv_transpose2d": transposed,
+    "max_pool2d": _pooled(functional.max_pool2d, functional.max_pool3d, -inf),
+    "avg_pool2d": _pooled(functional.avg_pool2d, functional.avg_pool3d, 0.0),
     "batch_norm": lambda x, w, b, mean, variance, training=True: functional.batch_norm(
         x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
     ),
@@ -283,8 +280,7 @@ RUNS: dict[str, Callable[..., Any]] = {
 for _kind, _run in RUNS.items():
     if "<" in _run.__qualname__:  # torch.fx writes a module's code with names
         _run.__name__ = _run.__qualname__ = _kind
+RUNS |= {kind: RUNS[flat] for kind, flat in OVER_VOLUMES.items() if flat in RUNS}
 RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
-RECURRENT_WEIGHTS = (
-    *("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"),
-    "weight_hr_l0",  # what projects an LSTM's output
-)
+# the last of them projects an LSTM's output
+RECURRENT_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_hr_l0")
