@@ -239,6 +239,17 @@ def test_ops_as_people_call_them(short, whole):
 IMAGE, FILTER = (2, 4, 9, 9), (8, 4, 3, 3)
 
 
+def test_a_kind_that_is_part_of_another_by_now_is_still_known():
+    found, now = (
+        steptime.predict_op(kind, [IMAGE], "float32", "t4", attrs).kernels
+        for kind, attrs in (
+            ("upsample2d", {"scale": (2, 3)}),
+            ("resize2d", {"size": (18, 27), "mode": "nearest"}),
+        )
+    )
+    assert found == now
+
+
 @pytest.mark.parametrize(
     ("short", "whole"),
     [

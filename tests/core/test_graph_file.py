@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph_json import graph_from_json, graph_to_json
 from steptime.core.workload import Workload
@@ -20,6 +21,7 @@ from steptime.formats import Source
 from steptime.formats.graph_file import read
 from steptime.network.count import count
 from steptime.network.families import FAMILIES, ZOO
+from steptime.network.ops.builder import Builder
 
 Table = dict[str, Any]
 
@@ -68,6 +70,18 @@ def test_every_network_comes_back_with_every_count(name: str, tmp_path: Path) ->
             before.ops,
             before.buffers,
         )
+
+
+def test_a_kind_of_before_is_read_as_what_it_is_now(tmp_path: Path) -> None:
+    b = Builder("larger", precision("float32"), training=False)
+    b.op("resize2d", b.input("x", (2, 3, 4, 5)), name="y", size=(8, 15), mode="nearest")
+    table = graph_to_json(b.graph("y"), phase="infer", dtype="float32", batch=2)
+    table = json.loads(json.dumps(table))
+    now = in_file(tmp_path, table)
+    table["ops"][0] |= {"kind": "upsample2d", "attrs": {"scale": [2, 3]}}
+    before = in_file(tmp_path, table, "before.graph.json")
+    graphs = [build(make_workload(read_model(file), None, phase="infer")) for file in (now, before)]
+    assert graphs[0].ops == graphs[1].ops
 
 
 def test_a_graph_in_memory_comes_back() -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ def network(text: str, phase: str = "infer", batch: int | None = None) -> Graph:
 
 def products(graph: Graph) -> int:
     return sum(op.flop for op in count(graph).ops if OPS[op.kind].work)
+
+
+def test_the_table_can_be_read_by_people() -> None:
+    text = files("steptime").joinpath("data/huggingface.toml").read_text()
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_every_type_has_its_parameters() -> None:

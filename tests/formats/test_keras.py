@@ -162,7 +162,7 @@ def test_attention_over_steps(tmp_path: Path) -> None:
 
 
 def test_a_network_of_volumes(tmp_path: Path) -> None:
-    """3x3x3 from 2 to 4 channels over 6^3 places, halved, padded to 5^3, cut to 3^3, averaged."""
+    """3x3x3 from 2 to 4 channels over 6^3 places, halved, padded, cut to 3^3, doubled, averaged."""
     cube = {"filters": 4, "kernel_size": 3, "padding": "same"}
     table = functional(
         given("x", 6, 6, 6, 2),
@@ -170,12 +170,14 @@ def test_a_network_of_volumes(tmp_path: Path) -> None:
         layer("MaxPooling3D", "pool", "conv", pool_size=2),
         layer("ZeroPadding3D", "pad", "pool", padding=[[1, 1], [1, 1], [1, 1]]),
         layer("Cropping3D", "cut", "pad", cropping=1),
-        layer("GlobalAveragePooling3D", "mean", "cut"),
+        layer("Conv3DTranspose", "wide", "cut", filters=5, kernel_size=2, strides=2),
+        layer("GlobalAveragePooling3D", "mean", "wide"),
         layer("Dense", "out", "mean", units=3),
     )
     graph = graph_of(table, tmp_path)
-    assert graph.parameters == 27 * 2 * 4 + 4 + 4 * 3 + 3
-    assert flop_of(graph, "conv2d") == 2 * 2 * 27 * 2 * 4 * 6**3
+    assert graph.parameters == 27 * 2 * 4 + 4 + 8 * 4 * 5 + 5 + 5 * 3 + 3
+    assert flop_of(graph, "conv3d") == 2 * 2 * 27 * 2 * 4 * 6**3
+    assert flop_of(graph, "conv_transpose3d") == 2 * 2 * 8 * 4 * 5 * 3**3
     values = initial_values(graph, 1)
     assert execute(graph, values)[graph.outputs[0]].shape == (2, 3)
 

@@ -232,9 +232,12 @@ def test_slices_follow_the_rules_of_python() -> None:
 def test_what_no_kind_can_do_is_refused_by_name() -> None:
     b = Builder("x", precision("float32"), training=False)
     x = b.input("x", (1, 2, 4, 4, 4))
-    how: dict[str, Any] = {"stride": (1,) * 3, "padding": (0,) * 6, "dilation": (1,) * 3}
-    with pytest.raises(ShapeError, match=r"video: over 3 axes: there are kinds for 1 or 2"):
-        low.convolution(b, x, b.weight("w", (2, 2, 3, 3, 3)), "video", transposed=True, **how)
+    how: dict[str, Any] = {"stride": (1,) * 4, "padding": (0,) * 8, "dilation": (1,) * 4}
+    films, w = b.input("films", (1, 2, 4, 4, 4, 4)), b.weight("w", (2, 2, 3, 3, 3, 3))
+    with pytest.raises(ShapeError, match=r"films: over 4 axes: there are kinds for 1, 2 and 3"):
+        low.convolution(b, films, w, "films", **how)
+    with pytest.raises(ShapeError, match=r"film: resizing needs \[batch, channels, h, w\], not"):
+        low.resize(b, x, (8, 8, 8), "bilinear", "film")
     with pytest.raises(ShapeError, match=r"gru2: a cell 'gru2', not rnn, lstm, gru"):
         low.recurrent(b, x, "gru2", [], "gru2")
     with pytest.raises(ShapeError, match=r"axis 7 of \[1, 2, 4, 4, 4\]"):
@@ -282,11 +285,31 @@ def test_a_convolution_over_three_axes(
     theirs = torch.nn.functional.conv3d(
         padded, *(torch.from_numpy(values[n]) for n in ("w", "bias")), stride, 0, dilation, groups
     )
-    ours = executed(b, y, {**values, "conv/depth": (stride[0], dilation[0])})
-    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-9, atol=1e-9)
-    products = [one.flop for one in count(b.graph(y)).ops if OPS[one.kind].work]
+    np.testing.assert_allclose(executed(b, y, values), theirs.numpy(), rtol=1e-9, atol=1e-9)
+    flop = {one.kind: one.flop for one in count(b.graph(y)).ops}
     positions = theirs[:, 0].numel()
-    assert products == [2 * positions * 8 * (4 // groups) * np.prod(kernel)]
+    taps = 8 * (4 // groups) * np.prod(kernel)
+    assert flop == {"conv3d": 2 * positions * taps, "bias": theirs.numel()}
+
+
+@pytest.mark.framework
+def test_a_transposed_convolution_over_three_axes() -> None:
+    import torch
+
+    b = Builder("x", precision("float64"), training=False)
+    x, w = b.input("x", (2, 4, 3, 2, 5)), b.weight("w", (4, 3, 2, 3, 2))
+    y = low.convolution(
+        b, x, w, "conv", b.weight("bias", (6,)), transposed=True, groups=2, stride=(2, 1, 3),
+        padding=(0, 0, 1, 1, 0, 0), dilation=(1, 2, 1), output_padding=(1, 0, 2),
+    )  # fmt: skip
+    rng = np.random.default_rng(1)
+    values = {name: rng.standard_normal(b.shape(name)) for name in ("x", "w", "bias")}
+    theirs = torch.nn.functional.conv_transpose3d(
+        *map(torch.from_numpy, values.values()), (2, 1, 3), (0, 1, 0), (1, 0, 2), 2, (1, 2, 1)
+    )
+    np.testing.assert_allclose(executed(b, y, values), theirs.numpy(), rtol=1e-9, atol=1e-9)
+    flop = {one.kind: one.flop for one in count(b.graph(y)).ops}
+    assert flop["conv_transpose3d"] == 2 * (2 * 3 * 2 * 5) * 4 * 3 * (2 * 3 * 2)
 
 
 @pytest.mark.framework

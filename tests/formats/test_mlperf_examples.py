@@ -33,6 +33,12 @@ def plain(*convolutions: tuple[int, int, int]) -> int:
     return sum((n * k**2 + 1) * m for n, m, k in convolutions)
 
 
+def volumes(*convolutions: tuple[int, int]) -> int:
+    """Return the parameters of convolutions of (channels, filters) of 3 x 3 x 3, with a norm."""
+    return sum(27 * n * m + 2 * m for n, m in convolutions)
+
+
+LEVELS = (32, 64, 128, 256, 320, 320)
 GROUP = ((64, 64, 3), (128, 128, 3), (256, 256, 3))
 HEADS = tuple(zip((256, 512, 512, 256, 256, 256), (4, 6, 6, 6, 4, 4), strict=True))
 CASES = {  # a module and its inputs: parameters by hand, the shape that it makes of a batch of 3
@@ -69,6 +75,13 @@ CASES = {  # a module and its inputs: parameters by hand, the shape that it make
         + plain((128, 256, 3), *[(256, 128, 1), (128, 256, 3)] * 2)
         + plain(*[(n, (4 + 81) * boxes, 3) for n, boxes in HEADS]),
         (3, 85, 8732),
+    ),
+    "unet3d.py:UNet3D:2x1x64x64x64": (
+        volumes((1, 32), *[(n, n) for n in LEVELS], *pairwise(LEVELS))
+        + volumes(*[pair for n in LEVELS[:-1] for pair in ((2 * n, n), (n, n))])
+        + sum(8 * m * n + n for n, m in pairwise(LEVELS))
+        + 32 * 3 + 3,
+        (3, 3, 64, 64, 64),
     ),
 }  # fmt: skip
 

@@ -99,6 +99,36 @@ class Video(nn.Module):
         return self.head(patches.flatten(1)) + columns.mean()
 
 
+class Volumes(nn.Module):
+    """The 3D U-Net of its paper (Cicek et al. 2016), which counts the parameters without norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((3, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 512))
+        self.down = nn.ModuleList([self._level(*each) for each in sizes])
+        self.up = nn.ModuleList([self._level(n + n // 2, n // 2, n // 2) for n in (512, 256, 128)])
+        self.wider = nn.ModuleList(
+            [nn.ConvTranspose3d(n, n, 2, 2, bias=False) for n in (512, 256, 128)]
+        )
+        self.out = nn.Conv3d(64, 3, 1)
+
+    def _level(self, inputs: int, *filters: int) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for channels, made in zip((inputs, *filters), filters, strict=False):
+            layers += [nn.Conv3d(channels, made, 3, padding=1), nn.BatchNorm3d(made, affine=False)]
+            layers.append(nn.ReLU())
+        return nn.Sequential(*layers)
+
+    def forward(self, x: Any) -> Any:
+        maps = []
+        for layer in self.down:
+            maps.append(layer(functional.max_pool3d(maps[-1], 2) if maps else x))
+        x = maps.pop()
+        for wider, layer in zip(self.wider, self.up, strict=True):
+            x = layer(torch.cat((wider(x), maps.pop()), 1))
+        return self.out(x)
+
+
 class Writes(nn.Module):
     """Writes to parts of tensors, which who reads the whole later sees; folds windows."""
 
@@ -179,6 +209,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "functions": (Composes, lambda n: torch.empty(n, 6, 8, device="meta")),
     "bags": (Bags, words),
     "projects": (Projects, lambda n: torch.empty(n, 6, 8, device="meta")),
+    "volumes": (Volumes, lambda n: torch.empty(n, 3, 16, 8, 24, device="meta")),
     "video": (Video, lambda n: torch.empty(n, 3, 8, 32, 32, device="meta")),
 }
 
@@ -223,8 +254,18 @@ def test_figures_are_pytorchs(name: str, static: bool, tmp_path: Path) -> None:
             assert flops[batch] == counted(net, given(batch))
     assert flops[8] == 8 * flops[1]
     step = build_step(make_workload(read_model(file), 4))
-    if name in {"attention", "windows"}:
+    if name in {"attention", "windows", "volumes"}:
         assert products(step) == counted(net, given(4), train=True)
+
+
+def test_the_3d_u_net_has_the_parameters_of_its_paper(tmp_path: Path) -> None:
+    _, file = made("volumes", tmp_path)
+    graph = build(make_workload(read_model(file), 1, phase="infer"))
+    assert graph.parameters == 19_069_955
+    kinds = {op.kind for op in graph.ops}
+    assert kinds == {
+        *("conv3d", "bias", "batch_norm", "relu", "max_pool3d", "conv_transpose3d", "concat")
+    }
 
 
 def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path: Path) -> None:
@@ -309,6 +350,29 @@ def test_values_are_the_modules(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(ours(x), wanted)
     grads = [torch.autograd.grad(y.square().sum(), [*net.parameters()]) for y in (ours(x), wanted)]
     torch.testing.assert_close(*grads)
+
+
+def test_of_two_outputs_one_is_trained_and_a_remark_says_which(tmp_path: Path) -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.classes, self.box = nn.Linear(8, 6), nn.Linear(6, 5), nn.Linear(6, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.trunk(x)
+            return self.box(y), self.classes(y.relu())
+
+    torch.export.save(torch.export.export(Heads(), (torch.zeros(3, 8),)), tmp_path / "net.pt2")
+    model = read_model(str(tmp_path / "net.pt2"))
+    trunk, classes, box = 2 * 3 * 8 * 6, 2 * 3 * 6 * 5, 2 * 3 * 6 * 4
+    graph = build(make_workload(model, 3, phase="infer"))
+    assert products(graph) == trunk + classes + box
+    assert graph.remarks == ()
+    graph = build(make_workload(model, 3))
+    assert products(graph) == trunk + classes
+    assert graph.remarks[0] == (
+        "trained: classes/linear/bias, which most ops lead to; 1 output beside it left out"
+    )
 
 
 def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def _at(kind: str, indices: tuple[int, ...], **attrs: Any) -> Network:
 
 
 IMAGE = (2, 4, 7, 8)
+VOLUME = (2, 4, 3, 5, 4)
 CASES: dict[str, Network] = {
     "linear": op("linear", (4, 6), (5, 6)),
     "linear of rank 3": op("linear", (2, 4, 6), (5, 6)),
@@ -167,6 +168,52 @@ CASES: dict[str, Network] = {
         dilation=(2, 2),
         groups=2,
     ),
+    "conv3d": op("conv3d", VOLUME, (3, 4, 2, 3, 3)),
+    "conv3d grouped, uneven, dilated": op(
+        "conv3d",
+        VOLUME,
+        (6, 2, 2, 3, 2),
+        stride=(1, 2, 1),
+        padding=(0, 1, 1, 1, 2, 0),
+        dilation=(2, 1, 2),
+        groups=2,
+    ),
+    "conv_transpose3d": op(
+        "conv_transpose3d",
+        (2, 4, 2, 3, 2),
+        (4, 3, 2, 3, 2),
+        output_size=(5, 5, 4),
+        stride=(3, 2, 2),
+        padding=(0, 0, 1, 1, 0, 0),
+    ),
+    "conv_transpose3d uneven": op(
+        "conv_transpose3d",
+        (2, 4, 2, 3, 2),
+        (4, 3, 2, 3, 2),
+        output_size=(3, 6, 4),
+        stride=(2, 2, 2),
+        padding=(1, 0, 0, 1, 0, 0),
+    ),
+    "max_pool3d": op("max_pool3d", VOLUME, kernel=(2, 2, 3), stride=(1, 2, 2)),
+    "max_pool3d ceil uneven": op(
+        "max_pool3d",
+        VOLUME,
+        kernel=(2, 2, 3),
+        stride=(2, 3, 2),
+        padding=(0, 1, 1, 0, 1, 1),
+        ceil=True,
+    ),
+    "avg_pool3d": op(
+        "avg_pool3d", VOLUME, kernel=(2, 3, 2), stride=(1, 2, 2), padding=(1, 1, 1, 1, 0, 0)
+    ),
+    "avg_pool3d ceil uneven": op(
+        "avg_pool3d",
+        VOLUME,
+        kernel=(2, 2, 3),
+        stride=(2, 3, 3),
+        padding=(0, 1, 0, 1, 0, 2),
+        ceil=True,
+    ),
     "max_pool2d": op("max_pool2d", IMAGE, kernel=(2, 2), stride=(2, 2)),
     "max_pool2d overlapping": op(
         "max_pool2d", IMAGE, kernel=(3, 3), stride=(2, 1), padding=(1, 1, 1, 1)
@@ -191,7 +238,7 @@ CASES: dict[str, Network] = {
         "avg_pool2d", IMAGE, kernel=(2, 3), stride=(4, 3), padding=(0, 1, 0, 2), ceil=True
     ),
     "global_avg_pool": op("global_avg_pool", IMAGE),
-    "upsample2d": op("upsample2d", IMAGE, scale=(2, 3)),
+    "resize2d by whole numbers": op("resize2d", IMAGE, size=(14, 24), mode="nearest"),
     "batch_norm": _batch_norm(*IMAGE),
     "batch_norm of rank 2": _batch_norm(6, 4),
     "layer_norm": op("layer_norm", (2, 3, 6), (6,), (6,)),

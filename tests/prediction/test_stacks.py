@@ -345,12 +345,12 @@ def test_torch_takes_a_bias_in_the_product() -> None:
     import torch
     from torch.nn import functional
 
-    from steptime.measure.backends.torch.kinds import conv2d
+    from steptime.measure.backends.torch.kinds import convolution
 
     x, w, b = torch.ones(4, 6), torch.ones(5, 6), torch.ones(5)
     assert [name for name, _ in dispatched(lambda: functional.linear(x, w, b))] == ["addmm.default"]
     image, kernel = torch.ones(1, 3, 8, 8), torch.ones(5, 3, 3, 3)
-    assert [name for name, _ in dispatched(lambda: conv2d(image, kernel, b))] == [
+    assert [name for name, _ in dispatched(lambda: convolution(image, kernel, b))] == [
         "convolution.default"
     ]
 

@@ -17,7 +17,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
 from steptime.hardware.fresh import fresh
-from steptime.network.ops import kind_row, output_names, outputs_of
+from steptime.network.ops import kind_row, output_names, outputs_of, renamed
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
@@ -52,8 +52,7 @@ WEIGHTS: Mapping[str, Callable[[Shape], tuple[Shape, ...]]] = {  # that follow f
     "rms_norm": lambda x: (x[-1:],),
     "batch_norm": lambda x: (x[1:2],) * 4,
 }
-INDEXED = frozenset(("embedding",))  # kinds whose first input are whole numbers
-SIDES = {"padding": 4, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 2)}
+SIDES = {"padding": 2, **dict.fromkeys(("stride", "dilation", "kernel", "output_size"), 1)}
 
 
 @dataclass(frozen=True)
@@ -157,14 +156,15 @@ def op_kernels(
     Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
     """
     wanted = None if gradients is None else tuple(gradients)
-    kind = called(kind)
+    kind, attrs = renamed(called(kind), shapes, attrs)
     if any(size < 1 for shape in shapes for size in shape):
         raise ShapeError("each size is at least 1")
     if len(shapes) == 1 and kind in WEIGHTS:
         shapes = (*shapes, *WEIGHTS[kind](shapes[0]))
     said = attrs
     if kind_row(kind).window:
-        said = {name: _of_sides(value, SIDES.get(name, 0)) for name, value in attrs.items()}
+        axes = max(map(len, shapes[:1]), default=2) - 2
+        said = {name: _of_sides(value, axes * SIDES.get(name, 0)) for name, value in attrs.items()}
     return _op_kernels(kind, shapes, tuple(sorted(said.items())), dtype, pass_, wanted, settings)
 
 
@@ -208,7 +208,7 @@ def _op_kernels(
     if wrong := misfit(kind, len(shapes), dict(attrs)):
         raise ShapeError(wrong)
     stored = precision(dtype).compute
-    types = ["int64" if i == 0 and kind in INDEXED else stored for i in range(len(shapes))]
+    types = ["int64" if i == 0 and kind == "embedding" else stored for i in range(len(shapes))]
     specs = tuple(map(TensorSpec, shapes, types))
     names = tuple(f"x{i}" for i in range(len(specs)))
     made = outputs_of(kind, specs, attrs)

@@ -52,14 +52,14 @@ class Source:
         return told(self.text, f"model {shorten(self.path)}:")
 
     @cached_property
-    def _made(self) -> dict[object, Any]:
+    def _made(self) -> dict[object, tuple[object, Any]]:
         return {}
 
-    def once(self, key: object, make: Callable[[], T]) -> T:
-        """Return what a reader makes of the file under a key; it is made once."""
-        if key not in self._made:
-            self._made[key] = make()
-        made: T = self._made[key]
+    def once(self, what: object, make: Callable[[], T], key: object = None) -> T:
+        """Return what a reader makes of the file, made once: of several keys the last is kept."""
+        if what not in self._made or self._made[what][0] != key:
+            self._made[what] = key, make()
+        made: T = self._made[what][1]
         return made
 
 

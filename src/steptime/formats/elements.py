@@ -10,6 +10,7 @@ from steptime.network.layers.blocks import ACTIVATIONS
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import FUNCTIONS, function_of
+from steptime.network.ops.execution import TAKES_BIAS
 from steptime.network.ops.table import require
 
 Operand = str | float
@@ -23,7 +24,7 @@ UNARY = (  # functions of one operand, whatever they are counted as
     *OF_THEIR_OWN,
     *(name for name in COMPOSED if name not in ("lerp", "swiglu")),
 )
-PRODUCTS = ("linear", "matmul", "conv2d", "conv_transpose2d")
+PRODUCTS = ("matmul", *TAKES_BIAS)
 LARGEST_FLOAT = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
 
 

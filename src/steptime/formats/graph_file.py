@@ -1,6 +1,7 @@
 """Reads the native file of a network: a graph as JSON, written by us or by a converter."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from sys import float_info
 from typing import Annotated, Any, Literal
 
@@ -61,6 +62,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     table: Any = source.table
     file = _checked(table, place)
     graph = graph_from_json(table)
+    graph = replace(graph, ops=tuple(_renamed(graph, op) for op in graph.ops))
     _verify(graph, file.phase == "train", place)
 
     def build(b: Builder, _: Mapping[str, Any], batch: int) -> str:
@@ -80,6 +82,12 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         return graph.outputs[0]
 
     return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True)
+
+
+def _renamed(graph: Graph, op: Op) -> Op:
+    shapes = [graph.tensors[name].shape for name in op.inputs if name in graph.tensors]
+    kind, attrs = ops.renamed(op.kind, shapes, op.attrs)
+    return op if kind == op.kind else replace(op, kind=kind, attrs=attrs)
 
 
 def _checked(table: object, place: str) -> _GraphFile:

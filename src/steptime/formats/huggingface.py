@@ -23,7 +23,7 @@ KEY = "model_type"
 _FAMILY = "steptime.network.families.transformer:FAMILY"
 MOST_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LONGEST_LIST = 10_000
-_MERGED = ("fields", "spelled", "only", "heads", "settings", "free", "remarks")
+_MERGED = ("fields", "spelled", "only", "settings", "free", "remarks")
 _NESTED = ("config", "config_dict")  # the second, of older files, wins
 _WORDS = packaged("huggingface.toml")["words"]
 _HARMLESS = re.compile(_WORDS["harmless"], re.VERBOSE)
@@ -36,11 +36,21 @@ def _rows() -> Mapping[str, Mapping[str, Any]]:
         if name == "words":
             continue
         base = rows.get(row.get("like", ""), {})
-        merged = {part: {**base.get(part, {}), **row.get(part, {})} for part in _MERGED}
-        merged |= {part: row[part] for part in ("heads", "free") if part in row}
+        merged = {part: {**base.get(part, {}), **_flat(row.get(part, {}))} for part in _MERGED}
+        if "free" in row:
+            merged["free"] = row["free"]
+        if "heads" in row:
+            ends = _WORDS["ends"] | row.get("ends", {})
+            merged["heads"] = {end: ends[end] for end in row["heads"]}
         kept = {key: value for key, value in base.items() if key != "abstract"}
         rows[name] = {**kept, **row, **merged}
     return rows
+
+
+def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with what stands in groups beside what does not."""
+    groups = (one if isinstance(one, dict) else {key: one} for key, one in table.items())
+    return {key: value for group in groups for key, value in group.items()}
 
 
 def types() -> Mapping[str, Mapping[str, Any]]:

@@ -7,13 +7,13 @@ where it is taken; what stands beside it lies under it. What no kind can do rais
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements as el
 from steptime.formats.heads import heads_joined, heads_repeated, heads_shared
-from steptime.formats.windows import sides_of, windows
+from steptime.formats.windows import sides_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
@@ -52,10 +52,11 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
 
 
 def _image(b: Builder, x: str, name: str) -> str:
-    """Return `[n, c, l]` seen as an image of height 1, `[n, c, 1, l]`, an image as it is."""
+    """Return `[n, c, l]` seen as an image of height 1, `[n, c, 1, l]`, images and volumes as is."""
     shape = b.shape(x)
-    require(len(shape) in (3, 4), f"{name}: over {len(shape) - 2} axes: there are kinds for 1 or 2")
-    return x if len(shape) == 4 else el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image")
+    axes = len(shape) - 2
+    require(axes in (1, 2, 3), f"{name}: over {axes} axes: there are kinds for 1, 2 and 3")
+    return el.reshape(b, x, (*shape[:2], 1, shape[2]), f"{name}/image") if axes == 1 else x
 
 
 def _as_before(b: Builder, y: str, x: str, name: str) -> str:
@@ -65,13 +66,13 @@ def _as_before(b: Builder, y: str, x: str, name: str) -> str:
     return el.reshape(b, y, (*shape[:2], shape[3]), f"{name}/reshape") if flat else y
 
 
-def _pair(sizes: Sequence[int]) -> tuple[int, int]:
-    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
+def _each(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return a size for each axis, that of a sequence after its height of 1."""
+    return (1, sizes[0]) if len(sizes) == 1 else tuple(sizes)
 
 
-def _sides(sizes: Sequence[int]) -> tuple[int, int, int, int]:
-    a, c, d, e = (0, 0, *sizes) if len(sizes) == 2 else sizes
-    return a, c, d, e
+def _sides(sizes: Sequence[int]) -> tuple[int, ...]:
+    return (0, 0, *sizes) if len(sizes) == 2 else tuple(sizes)
 
 
 def convolution(
@@ -86,57 +87,33 @@ def convolution(
     dilation: Sequence[int],
     groups: int = 1,
     transposed: bool = False,
-    output_padding: Sequence[int] = (0, 0),
+    output_padding: Sequence[int] = (),
     size: Sequence[int] = (),
 ) -> str:
-    """Return a convolution of `x [n, c, h, w]` or `[n, c, l]`, or its transpose.
+    """Return a convolution of `x [n, c, h, w]`, `[n, c, l]` or `[n, c, d, h, w]`, or its transpose.
 
     Sizes are one an axis, `padding` is before and after each axis or a word (`sides_of`). `w` is
     `[c_out, c_in/groups, ...]`, transposed `[c_in, c_out/groups, ...]`; `output_padding` adds to
     the end of a transpose, whose `size`, where it is given, says the padding.
     """
     padding = sides_of(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
-    if len(b.shape(x)) == 5 and not transposed:
-        how3: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
-        return _deep_convolution(b, x, w, name, bias, groups=groups, **how3)
     image, filters = _image(b, x, name), _image(b, w, f"{name}/filters")
-    sides, steps, apart = _sides(padding), _pair(stride), _pair(dilation)
+    sides, steps, apart = _sides(padding), _each(stride), _each(dilation)
     how: dict[str, Attr] = {"stride": steps, "dilation": apart, "groups": groups}
     if transposed:
-        more = (0, output_padding[0]) if len(b.shape(x)) == 3 else output_padding
+        more = [0, *output_padding][-len(steps) :] if output_padding else [0] * len(steps)
         axes = zip(b.shape(image)[2:], b.shape(filters)[2:], steps, apart, more, strict=True)
         whole = [reach(*axis) + beyond for *axis, beyond in axes]
         if size:
-            cuts = [max(n - wanted, 0) for n, wanted in zip(whole, _pair(size), strict=True)]
-            sides = _sides([side for cut in cuts for side in (cut // 2, cut - cut // 2)])
-        made = (whole[0] - sides[0] - sides[1], whole[1] - sides[2] - sides[3])
-        how["output_size"] = _pair(size) if size else made
-    kind = "conv_transpose2d" if transposed else "conv2d"
+            cuts = [max(n - wanted, 0) for n, wanted in zip(whole, _each(size), strict=True)]
+            sides = tuple(side for cut in cuts for side in (cut // 2, cut - cut // 2))
+        made = zip(whole, sides[::2], sides[1::2], strict=True)
+        how["output_size"] = _each(size) or tuple(n - before - after for n, before, after in made)
+    kind = f"conv{'_transpose' * transposed}{len(steps)}d"
     y = el.op(b, kind, image, filters, name=name, padding=sides, **how)
     if bias:
         y = el.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
     return _as_before(b, y, x, name)
-
-
-def _deep_convolution(
-    b: Builder, x: str, w: str, name: str, bias: str, groups: int, **sizes: Sequence[int]
-) -> str:
-    """Return a convolution of `x [n, c, d, h, w]`: windows of the depth are channels of images."""
-    (n, channels), (filters, inside, depth, *kernel) = b.shape(x)[:2], b.shape(w)
-    pads = (0, 0, 0, 0, *sizes["padding"][:2], 0, 0, 0, 0)
-    x = el.pad(b, x, pads, f"{name}/pad")
-    step, apart = sizes["stride"][0], sizes["dilation"][0]
-    x = windows(b, x, 2, depth, f"{name}/depth", step, apart)
-    count, height, width = b.shape(x)[2], *b.shape(x)[4:]
-    x = el.transpose(b, x, (0, 2, 1, 3, 4, 5), f"{name}/depth_first")
-    x = el.reshape(b, x, (n * count, channels * depth, height, width), f"{name}/images")
-    w = el.reshape(b, w, (filters, inside * depth, *kernel), f"{name}/filters")
-    flat: dict[str, Any] = {
-        key: given[2 if key == "padding" else 1 :] for key, given in sizes.items()
-    }
-    y = convolution(b, x, w, name, bias, groups=groups, **flat)
-    y = el.reshape(b, y, (n, count, *b.shape(y)[1:]), f"{name}/volume")
-    return el.transpose(b, y, (0, 2, 1, 3, 4), f"{name}/channels_first")
 
 
 def pool(
@@ -152,48 +129,36 @@ def pool(
 ) -> str:
     """Return maxima or means of windows; means count the padding, whose cost is the same.
 
-    `padding` is before and after each axis, or a word (`sides_of`). A volume `[n, c, d, h, w]` is
-    pooled along height and width first, and then along its depth.
+    `padding` is before and after each axis, or a word (`sides_of`).
     """
     padding = sides_of(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
-    if len(b.shape(x)) == 5:
-        n, c, depth, h, w = b.shape(x)
-        y = el.reshape(b, x, (n, c * depth, h, w), f"{name}/images")
-        sizes: dict[str, Any] = {"kernel": kernel[1:], "stride": stride[1:], "ceil": ceil}
-        y = pool(b, y, kind, f"{name}/images/pool", padding=padding[2:], **sizes)
-        size = b.shape(y)[2:]
-        y = el.reshape(b, y, (n, c, depth, math.prod(size)), f"{name}/depth")
-        sides = (*padding[:2], 0, 0)
-        y = pool(
-            b, y, kind, name, kernel=(kernel[0], 1), stride=(stride[0], 1), padding=sides, ceil=ceil
-        )
-        return el.reshape(b, y, (*b.shape(y)[:3], *size), f"{name}/volume")
+    window = _each(kernel)
     how: dict[str, Attr] = {"ceil": True} if ceil else {}
-    how |= {"kernel": _pair(kernel), "stride": _pair(stride), "padding": _sides(padding)}
-    return _as_before(b, el.op(b, f"{kind}_pool2d", _image(b, x, name), name=name, **how), x, name)
+    how |= {"kernel": window, "stride": _each(stride), "padding": _sides(padding)}
+    y = el.op(b, f"{kind}_pool{len(window)}d", _image(b, x, name), name=name, **how)
+    return _as_before(b, y, x, name)
 
 
 def adaptive_pool(
     b: Builder, x: str, kind: Literal["max", "avg"], size: Sequence[int], name: str
 ) -> str:
     """Return pooling to a size, which must divide that of `x`, or be a multiple of it."""
-    if len(b.shape(x)) == 5 and set(size) == {1}:
-        return el.reduce(b, "mean" if kind == "avg" else kind, x, (2, 3, 4), name, keep=True)
     image = _image(b, x, name)
-    inner, wanted = b.shape(image)[2:], _pair(size)
+    inner, wanted = b.shape(image)[2:], _each(size)
+    axes = len(inner)
     if wanted == inner:
         return x
-    if wanted == (1, 1):
-        function = "mean" if kind == "avg" else kind
-        return _as_before(b, el.reduce(b, function, image, (2, 3), name, keep=True), x, name)
+    if set(wanted) == {1}:
+        function, over = "mean" if kind == "avg" else kind, tuple(range(2, 2 + axes))
+        return _as_before(b, el.reduce(b, function, image, over, name, keep=True), x, name)
     if all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
         return resize(b, x, size, "nearest", name)
     # where it does not divide, windows differ by one element; these are all as long as the longest
     stride = tuple(max(1, n // m) for n, m in zip(inner, wanted, strict=True))
     kernel = tuple(n - (m - 1) * s for n, m, s in zip(inner, wanted, stride, strict=True))
     require(min(kernel) >= 1, f"{name}: pooling of {list(inner)} to {list(wanted)}")
-    how: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0, 0, 0)}
-    return _as_before(b, el.op(b, f"{kind}_pool2d", image, name=name, **how), x, name)
+    how: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0) * axes}
+    return _as_before(b, el.op(b, f"{kind}_pool{axes}d", image, name=name, **how), x, name)
 
 
 def resize(
@@ -201,12 +166,9 @@ def resize(
 ) -> str:
     """Return an image or a sequence of another size: `nearest`, `bilinear` or `bicubic`."""
     image = _image(b, x, name)
-    inner, wanted = b.shape(image)[2:], _pair(size)
+    inner, wanted = b.shape(image)[2:], _each(size)
     if wanted == inner:
         return x
-    if mode == "nearest" and all(m % n == 0 for m, n in zip(wanted, inner, strict=True)):
-        scale = tuple(m // n for m, n in zip(wanted, inner, strict=True))
-        return _as_before(b, el.op(b, "upsample2d", image, name=name, scale=scale), x, name)
     how: dict[str, Attr] = {"align_corners": True} if align_corners else {}
     y = el.op(b, "resize2d", image, name=name, size=wanted, mode=mode, **how)
     return _as_before(b, y, x, name)

@@ -15,7 +15,6 @@ from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 
 Operand = str | float
-_NAMED = ("add", "sub", "mul", "maximum")
 _DEEPEST = 8
 
 

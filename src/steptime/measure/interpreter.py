@@ -39,12 +39,12 @@ def calls_of(
     table: Table,
     backend: str,
     keep: Collection[str] = (),
-    takes_bias: Mapping[str, int] | None = None,
+    takes_bias: bool = False,
     is_left_out: Callable[[Op], bool] = lambda _: False,
 ) -> tuple[TableCall, ...]:
     """Return the calls of a graph's ops, in order; `keep` names tensors that are read afterwards.
 
-    The kinds of `takes_bias` add a bias along that axis themselves, as a third input. An op that
+    Where it `takes_bias`, a product adds one itself, as a third input (`joined_ops`). An op that
     `is_left_out` stands for its input. Raises `UnsupportedError` for kinds without a function.
     """
     missing = sorted({op.kind for op in graph.ops} - table.keys())
@@ -52,7 +52,7 @@ def calls_of(
         raise UnsupportedError(f"{backend} does not run: {', '.join(missing)}")
     stands_for: dict[str, str] = {}
     calls = []
-    for op, done in joined_ops(graph, takes_bias or {}):
+    for op, done in joined_ops(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
         if is_left_out(op):
             stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
             continue

@@ -13,6 +13,7 @@ import numpy as np
 
 from steptime.core.graph import Graph, TensorSpec
 from steptime.network.ops import norm
+from steptime.network.ops.images import OVER_VOLUMES
 from steptime.network.ops.sequence import GATES
 
 NORM_EPSILON = norm.EPSILON
@@ -104,7 +105,7 @@ def fills(graph: Graph) -> dict[str, Fill]:
         if op.kind in _PASSED_ON and op.inputs[0] in source:
             source[op.outputs[0]] = source[op.inputs[0]]
         for i, name in enumerate(op.inputs):
-            rule = USES.get(op.kind, {}).get(i)
+            rule = USES.get(OVER_VOLUMES.get(op.kind, op.kind), {}).get(i)
             if rule and name in source and source[name] not in found:
                 specs = tuple(graph.tensors[n] for n in op.inputs)
                 found[source[name]] = rule if isinstance(rule, Fill) else rule(specs, op.attrs)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.graph import PASSES
+from steptime.network.ops import OPS
 from steptime.prediction.kernel import Kernel
 
 _LEAST_S = 1e-30  # keeps a share of nothing defined
 
 
-_RUN_AS = dict.fromkeys(("conv2d_grad_weight", "conv_transpose2d"), "conv2d")  # by what runs them
+_RUN_AS = {kind: "conv2d" for kind, row in OPS.items() if row.work == "convolution"}
 
 Steps = Sequence[tuple[float, float, float]]  # measured ones: seconds of host, of device; a weight
 

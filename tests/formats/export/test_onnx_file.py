@@ -99,6 +99,28 @@ def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind: str) -> None:
     assert_runs(example(kind))
 
 
+def test_kinds_over_volumes_come_back(tmp_path: Path) -> None:
+    b = Builder("volumes", precision("float32"), training=False)
+    x, each = b.input("x", (2, 3, 8, 6, 8)), {"stride": (2,) * 3, "padding": (0,) * 6}
+    sides: dict[str, Any] = {"stride": (1, 1, 2), "padding": (1, 1, 0, 0, 1, 1)}
+    x = b.op("conv3d", x, b.weight("w", (4, 3, 3, 1, 3)), name="conv", **sides)
+    norm = [b.weight(name, (4,)) for name in ("scale", "shift")]
+    norm += [b.buffer(name, (4,)) for name in ("mean", "variance")]
+    x = b.op("batch_norm", x, *norm, name="norm", training=False)
+    x = b.op("max_pool3d", x, name="most", kernel=(2, 3, 2), **each)
+    wide, how = b.weight("wide", (4, 5, 2, 2, 2)), {**each, "output_size": (8, 4, 4)}
+    x = b.op("conv_transpose3d", x, wide, name="back", **how)
+    graph = b.graph(b.op("avg_pool3d", x, name="means", kernel=(4, 2, 2), **each))
+    values = values_of(graph)
+    file = tmp_path / "net.onnx"
+    file.write_bytes(model_of(graph, lambda name, _: values[name].tobytes()))
+    for batch in (2, 3):
+        again = build(make_workload(read_model(str(file)), batch, phase="infer"))
+        costs = {op.kind: op.flop for op in count(again).ops}
+        assert costs == {op.kind: op.flop * batch // 2 for op in count(graph).ops}
+        assert again.parameters == graph.parameters
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_networks_agree(name: str) -> None:
     assert_runs(build(make_workload(read_model(WHOLE[name]), phase="infer")))

@@ -160,8 +160,8 @@ def test_pooling_keeps_places_and_its_gradient_reads_those() -> None:
     assert cost("max_pool2d_grad", x, y, places, **how) == (4, 4 * 4 + 4 * 8 + 16 * 4)
     assert cost("avg_pool2d_grad", x, y, **how) == (4 * 4, 4 * 4 + 16 * 4)
     assert cost("global_avg_pool", x) == (16, 16 * 4 + 4)
-    assert cost("upsample2d", y, scale=(2, 2)) == (0, 4 * 4 + 16 * 4)
-    assert cost("upsample2d_grad", x, scale=(2, 2)) == (16, 16 * 4 + 4 * 4)
+    assert cost("resize2d", y, size=(4, 4), mode="nearest") == (0, 4 * 4 + 16 * 4)
+    assert cost("resize2d_grad", x, size=(2, 2), mode="nearest") == (16, 16 * 4 + 4 * 4)
 
 
 def test_norms() -> None:

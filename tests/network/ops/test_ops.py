@@ -157,8 +157,8 @@ def test_attributes_of_an_example_are_those_that_the_row_takes(kind: str) -> Non
 
 def test_the_table_is_closed() -> None:
     assert 50 <= len(OPS) <= 110
-    with pytest.raises(InputError, match=r"unknown op kind 'conv3d'; known: conv2d, "):
-        kind_row("conv3d")
+    with pytest.raises(InputError, match=r"unknown op kind 'conv4d'; known: conv[23]d, "):
+        kind_row("conv4d")
     with pytest.raises(InputError, match="unknown pointwise function 'expp'; did you mean 'exp'"):
         outputs_of("pointwise", (spec(2),), frozen({"function": "expp"}))
     assert tuple(STATES) == tuple(SCRATCH) == OPTIMIZERS
@@ -185,7 +185,7 @@ WRONG: list[tuple[str, Specs, dict[str, Any], str]] = [
     ),
     ("max_pool2d", (X4,), {"kernel": (9, 9), "stride": (1, 1)}, "a window [9, 9] does not fit"),
     ("avg_pool2d", (X4,), {"kernel": (2, 2), "stride": (0, 2)}, "with stride [0, 2]"),
-    ("upsample2d", (X4,), {"scale": (0, 2)}, "up-sampling by [0, 2]"),
+    ("resize2d", (X4,), {"size": (0, 2), "mode": "nearest"}, "resizing to [0, 2]"),
     ("batch_norm", (X4, spec(4), spec(4)), {}, "needs weight, bias, running mean, running vari"),
     ("batch_norm", (X4, *(spec(7),) * 4), {}, "batch norm of [2, 4, 7, 8] with [7]"),
     ("layer_norm", (spec(2, 6), spec(5), spec(5)), {}, "layer norm of [2, 6] with [5] and [5]"),

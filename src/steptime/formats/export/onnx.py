@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.graph import Graph, TensorSpec
-from steptime.formats.export.onnx_kinds import KINDS, TAKES_BIAS
+from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import (
     TYPES,
     ExportNode,
@@ -44,7 +44,7 @@ def model_of(graph: Graph, weights: Weights | None = None, apart: bool = False) 
             values.append((5, raw_tensor(name, spec, content)))
         else:
             _constant(nodes, name, spec)
-    for op, written in joined_ops(graph, TAKES_BIAS):
+    for op, written in joined_ops(graph):
         if written.kind not in KINDS:
             raise NoOnnxError(f"{graph.name}: {written.name}: ONNX has no form for {written.kind}")
         nodes.op = replace(written, outputs=op.outputs)

@@ -11,13 +11,14 @@ from steptime.core.toml_files import packaged
 from steptime.core.windows import reach
 from steptime.formats.export import onnx_general
 from steptime.formats.export.onnx_nodes import TYPES, Nodes, NoOnnxError, Write, node
+from steptime.network.ops.images import OVER_VOLUMES
 from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.norm import EPSILON
 from steptime.network.ops.sequence import GATED
 
 Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
-NONE: Sides = (0, 0, 0, 0)
+Sizes = tuple[int, ...]  # one an axis
+Sides = tuple[int, ...]  # before and after each axis
 
 
 def reshape(b: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -> str:
@@ -79,72 +80,69 @@ def expand(b: Nodes, x: str, shape: tuple[int, ...], scale: float = 1.0) -> str:
     return b.add("Mul", repeated, b.number(scale, b.output.dtype))
 
 
-def _pads(padding: Sides) -> Sides:
-    """Return (top, bottom, left, right) in the order of ONNX: what is before, then after."""
-    top, bottom, left, right = padding
-    return top, left, bottom, right
+def _pads(padding: Sides, axes: int) -> Sides:
+    """Return padding in the order of ONNX: what is before every axis, then what is after."""
+    return (*padding[::2], *padding[1::2]) or (0,) * 2 * axes
 
 
 def _windows(
     b: Nodes,
     inputs: Sequence[str],
-    stride: Pair = (1, 1),
-    padding: Sides = NONE,
-    dilation: Pair = (1, 1),
+    stride: Sizes = (),
+    padding: Sides = (),
+    dilation: Sizes = (),
     groups: int = 1,
 ) -> dict[str, Any]:
-    how = {"kernel_shape": b.shape(inputs[1])[2:], "strides": stride, "pads": _pads(padding)}
-    return {**how, "dilations": dilation, "group": groups}
+    kernel = b.shape(inputs[1])[2:]
+    each = (1,) * len(kernel)
+    how = {"kernel_shape": kernel, "strides": stride or each, "dilations": dilation or each}
+    return {**how, "pads": _pads(padding, len(kernel)), "group": groups}
 
 
-def conv_transpose2d(b: Nodes, *inputs: str, output_size: Pair, **window: Any) -> str:
+def transposed(b: Nodes, *inputs: str, output_size: Sizes, **window: Any) -> str:
     """Return the transposed convolution, what it reaches beyond its last window said."""
     how = _windows(b, inputs, **window)
     axes = zip(
         *(b.shape(inputs[0])[2:], how["kernel_shape"], how["strides"], how["dilations"]),
         strict=True,
     )
-    pads = how["pads"]
-    beyond = [output_size[i] + pads[i] + pads[i + 2] - reach(*axis) for i, axis in enumerate(axes)]
+    before, after = how["pads"][: len(output_size)], how["pads"][len(output_size) :]
+    beyond = [output_size[i] + before[i] + after[i] - reach(*axis) for i, axis in enumerate(axes)]
     return b.add("ConvTranspose", *inputs, **how, output_padding=tuple(beyond))
 
 
-def _covered(b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides) -> list[int]:
-    """Return what the windows cover of height and width after the padding before them."""
-    size, count = b.shape(x)[2:], b.output.shape[2:]
-    return [reach(count[i], kernel[i], stride[i]) - padding[2 * i] - size[i] for i in (0, 1)]
+def _covered(b: Nodes, x: str, kernel: Sizes, stride: Sizes, before: Sizes) -> list[int]:
+    """Return what the windows cover of each axis after the padding before them."""
+    each = zip(b.output.shape[2:], kernel, stride, before, b.shape(x)[2:], strict=True)
+    return [reach(*window) - pad - size for *window, pad, size in each]
 
 
-def max_pool2d(
-    b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+def max_pool(
+    b: Nodes, x: str, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
 ) -> str:
     """Return the maxima of windows; a window that hangs over hangs into padding."""
+    pads = _pads(padding, len(kernel))
     if ceil:
-        after = [max(0, n) for n in _covered(b, x, kernel, stride, padding)]
-        padding = (padding[0], after[0], padding[2], after[1])
-    return b.add("MaxPool", x, kernel_shape=kernel, strides=stride, pads=_pads(padding))
+        before = pads[: len(kernel)]
+        pads = (*before, *[max(0, n) for n in _covered(b, x, kernel, stride, before)])
+    return b.add("MaxPool", x, kernel_shape=kernel, strides=stride, pads=pads)
 
 
-def avg_pool2d(
-    b: Nodes, x: str, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+def avg_pool(
+    b: Nodes, x: str, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
 ) -> str:
     """Return the means of windows: padding counts as zeros, what hangs over does not count."""
-    how = {"kernel_shape": kernel, "strides": stride}
+    how, axes = {"kernel_shape": kernel, "strides": stride}, len(kernel)
+    pads = _pads(padding, axes)
     if not ceil:
-        return b.add("AveragePool", x, **how, pads=_pads(padding), count_include_pad=1)
-    covered = _covered(b, x, kernel, stride, padding)
-    zeros = [max(0, min(covered[i], padding[2 * i + 1])) for i in (0, 1)]
-    over = [max(0, covered[i] - zeros[i]) for i in (0, 1)]
-    if any(zeros) or padding[0] or padding[2]:
-        x = b.add("Pad", x, b.ints(0, 0, padding[0], padding[2], 0, 0, *zeros))
-    return b.add("AveragePool", x, **how, pads=(0, 0, *over))
-
-
-def _upsample2d(b: Nodes, x: str, scale: Pair) -> str:
-    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    sizes = b.ints(*scale)
-    scales = b.add("Cast", b.add("Concat", b.ints(1, 1), sizes, axis=0), to=TYPES["float32"])
-    return b.add("Resize", x, "", scales, **how, nearest_mode="floor")
+        return b.add("AveragePool", x, **how, pads=pads, count_include_pad=1)
+    before, after = pads[:axes], pads[axes:]
+    covered = _covered(b, x, kernel, stride, before)
+    zeros = [max(0, min(pair)) for pair in zip(covered, after, strict=True)]
+    over = [max(0, n - zero) for n, zero in zip(covered, zeros, strict=True)]
+    if any((*zeros, *before)):
+        x = b.add("Pad", x, b.ints(0, 0, *before, 0, 0, *zeros))
+    return b.add("AveragePool", x, **how, pads=(*[0] * axes, *over))
 
 
 def _batch_norm(b: Nodes, *inputs: str, training: bool = True) -> str:
@@ -292,11 +290,10 @@ KINDS: dict[str, Write] = {
     "mean": node("ReduceMean", keepdims=0),
     "expand": expand,
     "conv2d": lambda b, *inputs, **how: b.add("Conv", *inputs, **_windows(b, inputs, **how)),
-    "conv_transpose2d": conv_transpose2d,
-    "max_pool2d": max_pool2d,
-    "avg_pool2d": avg_pool2d,
+    "conv_transpose2d": transposed,
+    "max_pool2d": max_pool,
+    "avg_pool2d": avg_pool,
     "global_avg_pool": lambda b, x: b.add("Flatten", b.add("GlobalAveragePool", x)),
-    "upsample2d": _upsample2d,
     "batch_norm": _batch_norm,
     "layer_norm": node("LayerNormalization", epsilon=EPSILON),
     "rms_norm": node("RMSNormalization", epsilon=EPSILON),
@@ -328,4 +325,4 @@ KINDS: dict[str, Write] = {
     "gru": recurrent("gru", linear_before_reset=1),
     "cross_entropy": _cross_entropy,
 }
-TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
+KINDS |= {kind: KINDS[flat] for kind, flat in OVER_VOLUMES.items() if flat in KINDS}

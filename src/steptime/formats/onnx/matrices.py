@@ -64,7 +64,7 @@ def _window(r: Visit, x: Value, kernel: Sequence[int]) -> dict[str, Any]:
 
 
 def convolution(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
-    """Return a convolution over one or two axes."""
+    """Return a convolution over one to three axes."""
     how = _window(r, x, r.shape(w)[2:])
     return r.do(lowering.convolution, x, w, bias=bias, groups=r.attr("group", 1), **how)
 

@@ -45,7 +45,6 @@ def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
     model = model_of(source)
     sizes = _sizes(model)
-    walks: dict[Any, Visit] = {}
 
     def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Visit | None) -> Visit:
         run = Visit(b, model, OPS, batch, before, allow_unknown)
@@ -68,12 +67,12 @@ def read(source: Source, allow_unknown: bool) -> Family:
         return run
 
     def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
-        key = (b.precision, b.training, tuple(sorted(values.items())))
-        if batch != sizes.batch and key not in walks:
+        before = None
+        if batch != sizes.batch:  # what the file says of its own batch is followed
             apart = Builder(b.name, b.precision, training=b.training)
-            walks.clear()
-            walks[key] = walk(apart, values, sizes.batch, None)
-        run = walk(b, values, batch, walks.get(key) if batch != sizes.batch else None)
+            key = (allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
+            before = source.once(Visit, lambda: walk(apart, values, sizes.batch, None), key)
+        run = walk(b, values, batch, before)
         outputs = []
         for name in model.graph.outputs:
             if name not in run.env:

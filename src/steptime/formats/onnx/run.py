@@ -250,7 +250,7 @@ class Visit:
         """Return a function of single elements."""
         tensors = [v for v in values if isinstance(v, str)]
         if function == "add" and len(tensors) == 1:  # one number is a bias after a product
-            product = elements.made_by(self.b, tensors[0], "linear", "matmul", "conv2d")
+            product = elements.made_by(self.b, tensors[0], *elements.PRODUCTS)
         else:
             product = None
         rank = max(len(self.shape(v)) for v in values)

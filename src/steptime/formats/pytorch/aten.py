@@ -293,7 +293,8 @@ ATEN: Mapping[str, Handler] = {
     "einsum": lambda c: c.do(products.einsum, c["equation"], [*map(c.walk.tensor, c["tensors"])]),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
     **dict.fromkeys(
-        ("conv_transpose1d", "conv_transpose2d"), partial(_convolution, transposed=True)
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        partial(_convolution, transposed=True),
     ),
     "batch_norm": lambda c: c.do(
         low.batch_norm, c.x("input"), **_weights(c, "weight", "bias", "running_mean", "running_var")

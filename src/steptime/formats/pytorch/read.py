@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.units import counted
 from steptime.formats import WRONG, Source, line_of
 from steptime.formats.loss import loss_of
 from steptime.formats.pytorch.aten import ATEN
@@ -76,8 +77,11 @@ def _line(error: Exception) -> str:
 
 
 def _ended(walk: Walk) -> str:
-    """Return what the walk's graph ends with: of several outputs, that which most ops lead to."""
-    outputs = walk.run()
+    """Return what the walk's graph ends with: of several outputs, that which most ops lead to.
+
+    A step that trains has no others, which a remark says.
+    """
+    outputs = [*dict.fromkeys(walk.run())]
     if not outputs:
         raise ValueError("gives no tensor of floating numbers")
     output = max(outputs, key=walk.weight_of) if len(outputs) > 1 else outputs[0]
@@ -86,7 +90,12 @@ def _ended(walk: Walk) -> str:
             f"{walk.place}: exported for batch {walk.own_batch}; its output does not follow "
             f"another one (--batch {walk.own_batch}, or export it with dynamic_shapes)"
         )
-    return loss_of(walk.b, [output])
+    others = len(outputs) - 1
+    if others and walk.b.training:
+        left = f"{counted(others, 'output')} beside it left out"
+        walk.b.remarks.append(f"trained: {shorten(output)[1:-1]}, which most ops lead to; {left}")
+        return loss_of(walk.b, [output])
+    return loss_of(walk.b, [output, *outputs])
 
 
 def _batch(program: Program) -> tuple[str, int]:

@@ -1,11 +1,11 @@
 """The table of op kinds: output shapes, FLOP, gradient as ops, an example and a source for each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from steptime.core.errors import one_of
-from steptime.core.graph import Attrs
+from steptime.core.graph import Attr, Attrs
 from steptime.network.ops import (
     communication,
     elementwise,
@@ -22,6 +22,26 @@ from steptime.network.ops.table import OpKind, Products, Specs, Window
 Found = TypeVar("Found")
 _MODULES = (linear, images, norm, elementwise, general, shaping, sequence, loss, communication)
 OPS: dict[str, OpKind] = {kind: row for one in _MODULES for kind, row in one.KINDS.items()}
+
+
+def _larger(x: tuple[int, ...], scale: tuple[int, int]) -> dict[str, Attr]:
+    return {"size": (x[2] * scale[0], x[3] * scale[1]), "mode": "nearest"}
+
+
+_OLD: dict[str, tuple[str, Callable[..., dict[str, Attr]]]] = {"upsample2d": ("resize2d", _larger)}
+
+
+def renamed(
+    kind: str, shapes: Sequence[tuple[int, ...]], attrs: Mapping[str, Attr]
+) -> tuple[str, Mapping[str, Attr]]:
+    """Return the kind and attributes of an op whose kind may be one of before, now part of another.
+
+    Of an image of 4 x 5, `upsample2d` by (2, 3) is `resize2d` to (8, 15), the nearest.
+    """
+    if kind not in _OLD:
+        return kind, attrs
+    now, how = _OLD[kind]
+    return now, how(*shapes, **attrs)
 
 
 def kind_row(kind: str) -> OpKind:

@@ -248,22 +248,26 @@ def dequantised(graph: Graph) -> Graph:
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
 
 
-def joined_ops(graph: Graph, takes_bias: Mapping[str, int]) -> Iterator[tuple[Op, Op]]:
+_CONVOLUTIONS = ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
+TAKES_BIAS = {"linear": -1} | dict.fromkeys(_CONVOLUTIONS, 1)  # as a third input, along this axis
+
+
+def joined_ops(graph: Graph) -> Iterator[tuple[Op, Op]]:
     """Yield each op that has a result of its own, and what runs for it.
 
     That is the op itself; for a bias that alone reads the output of a product, the product with a
-    third input. `takes_bias` names the kinds that can add one, and the axis along which they do.
+    third input, where its kind can add one (`TAKES_BIAS`).
     """
     makers = {name: op for op in graph.ops for name in op.outputs[:1]}
     users = Counter(chain(graph.outputs, *(op.inputs for op in graph.ops)))
     products: dict[str, Op] = {}  # of which a bias alone reads the output, by its op's name
     for op in graph.ops:
         product = makers.get(op.inputs[0]) if op.kind == "bias" else None
-        if product is None or product.kind not in takes_bias:
+        if product is None or product.kind not in TAKES_BIAS:
             continue
         rank = len(graph.tensors[op.inputs[0]].shape)
         axis = op.attrs.get("axis", -1)
-        along = isinstance(axis, int) and axis % rank == takes_bias[product.kind] % rank
+        along = isinstance(axis, int) and axis % rank == TAKES_BIAS[product.kind] % rank
         if along and users[op.inputs[0]] == 1:
             products[op.name] = product
     joined = {op.name for op in products.values()}

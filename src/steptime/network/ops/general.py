@@ -11,6 +11,7 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     broadcast_shape,
+    copies,
     example,
     fused,
     no_flop,
@@ -190,19 +191,9 @@ KINDS = {
         gradient=lambda b: (summed(b, b.grad, b.out.shape, b.specs[0].shape, "grad_input"),),
         storage="view",
     ),
-    "tile": OpKind(
-        tile_outputs,
-        no_flop,
-        example("2x3", times=(1, 2)),
-        "definition: copies",
-        gradient=tile_gradient,
-    ),
-    "pad": OpKind(
-        pad_outputs,
-        no_flop,
-        example("2x3x4x5", pads=_PADS, mode="constant", value=0.0),
-        "definition: copies",
-        gradient=pad_gradient,
+    "tile": copies(tile_outputs, example("2x3", times=(1, 2)), tile_gradient),
+    "pad": copies(
+        pad_outputs, example("2x3x4x5", pads=_PADS, mode="constant", value=0.0), pad_gradient
     ),
     "pad_grad": OpKind(
         pad_grad_outputs,
@@ -257,11 +248,7 @@ KINDS = {
         autocast="wide",
         gradient=fused("cumsum", "dy", attrs=turned("reverse")),
     ),
-    "flip": OpKind(
-        lambda x, axes: _as_it_is(x, *axes),
-        no_flop,
-        example("2x5x3", axes=(0, 1)),
-        "definition: copies",
-        gradient=fused("flip", "dy"),
+    "flip": copies(
+        lambda x, axes: _as_it_is(x, *axes), example("2x5x3", axes=(0, 1)), fused("flip", "dy")
     ),
 }

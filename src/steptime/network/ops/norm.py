@@ -1,6 +1,7 @@
 """Normalisation: batch, layer, root-mean-square, local response."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from steptime.core.graph import TensorSpec
@@ -68,6 +69,7 @@ def _centred(kind: str, case: Example, row: Callable[..., int] | None = None) ->
     return OpKind(_gradients, per_element(13), case, said, row=row)
 
 
+_norm = partial(OpKind, always_saves=True, autocast="wide")
 _LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "k": 2.0}
 
 KINDS = {
@@ -81,37 +83,31 @@ KINDS = {
         saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
     ),
     "batch_norm_grad": _centred("batch_norm", example("4x3x5x5 4x3x5x5 3 3 3")),
-    "layer_norm": OpKind(
+    "layer_norm": _norm(
         layer_norm_outputs,
         per_element(8),
         example("2x4x6 6 6"),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
         gradient=fused("layer_norm_grad", "x dy w saved", "grad", attrs=None),
-        always_saves=True,
-        autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
         row=last_axis,
     ),
     "layer_norm_grad": _centred("layer_norm", example("2x4x6 2x4x6 6 2x4 2x4"), row=last_axis),
-    "group_norm": OpKind(
+    "group_norm": _norm(
         group_norm_outputs,
         per_element(8),
         example("4x3x5x5 3 3", groups=3),
         "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
         gradient=fused("group_norm_grad", "x dy w saved", "grad"),
-        always_saves=True,
-        autocast="wide",
         saved=lambda x, *_, groups: (_statistics(x, x.shape[0], groups),) * 2,
     ),
     "group_norm_grad": _centred("group_norm", example("4x3x5x5 4x3x5x5 3 4x3 4x3", groups=3)),
-    "rms_norm": OpKind(
+    "rms_norm": _norm(
         rms_norm_outputs,
         per_element(4),
         example("2x4x6 6"),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
         gradient=fused("rms_norm_grad", "x dy w saved", "grad", attrs=None),
-        always_saves=True,
-        autocast="wide",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
         row=last_axis,
     ),

@@ -14,6 +14,7 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     along,
+    copies,
     example,
     fused,
     no_flop,
@@ -120,13 +121,7 @@ def _view(outputs: Callable[..., Specs], gradient: Gradient, x: str, /, **attrs:
 
 
 KINDS = {
-    "concat": OpKind(
-        concat_outputs,
-        no_flop,
-        example("2x3x4 2x2x4", axis=1),
-        "definition: copies",
-        gradient=concat_gradient,
-    ),
+    "concat": copies(concat_outputs, example("2x3x4 2x2x4", axis=1), concat_gradient),
     "reshape": _view(reshape_outputs, _RESHAPED, "2x6", shape=(3, 4)),
     "flatten": _view(flatten_outputs, _RESHAPED, "2x3x4"),
     "transpose": _view(
@@ -153,10 +148,7 @@ KINDS = {
         gradient=split_gradient,
         storage="view",
     ),
-    "slice_grad": OpKind(
-        slice_grad_outputs,
-        no_flop,
-        example("2x3x3", axis=1, start=1, size=5),
-        "definition: copies into zeros",
+    "slice_grad": copies(
+        slice_grad_outputs, example("2x3x3", axis=1, start=1, size=5), into=" into zeros"
     ),
 }

@@ -242,6 +242,13 @@ def no_flop(*_: TensorSpec, **__: Any) -> int:
     return 0
 
 
+def copies(
+    outputs: Callable[..., Specs], case: Example, gradient: Gradient | None = None, into: str = ""
+) -> OpKind:
+    """Return the row of a kind that copies what it reads `into` what it makes."""
+    return OpKind(outputs, no_flop, case, f"definition: copies{into}", gradient)
+
+
 def last_axis(*specs: TensorSpec, **_: Any) -> int:
     """Return the length of the first input's last axis."""
     return specs[0].shape[-1]

@@ -150,7 +150,7 @@ def _upsampling(at: At) -> Built:
     else:
         scale = (at.size("ksize", value),) * 2
     layer = at.layer("other", (n, h * scale[0], w * scale[1], c), kernel=scale)
-    return layer, at.op("upsample2d", at.x[0], scale=scale)
+    return layer, at.op("resize2d", at.x[0], size=(h * scale[0], w * scale[1]), mode="nearest")
 
 
 def _softmax(at: At) -> Built:

@@ -10,6 +10,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.network.ops.images import OVER_VOLUMES
 from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
 from steptime.prediction.calibrated.convolution import convolution
@@ -69,6 +70,7 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     the device rests each time, which spares power. The powers join arithmetic and traffic, and both
     and the limit where units made for products run.
     """
+    rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
     constants, dtype, form = device.constants, ruled_as(rows, device), form_of(rows, device)
     compute_s, memory_s, gap_s, done = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
@@ -97,7 +99,7 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
 def form_of(kernel: Kernel | Rows, device: Device) -> Form:
     """Return the form that prices a kernel on a device."""
     forms = FORMS.get(device.kind, GPU)
-    return forms.get(kernel.kind) or forms[kernel.unit]
+    return forms.get(OVER_VOLUMES.get(kernel.kind, kernel.kind)) or forms[kernel.unit]
 
 
 def name_of(kernel: Kernel | Rows, device: Device) -> str:
@@ -149,7 +151,8 @@ def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tupl
     said = [*notes_of(device), *calibrated_under(device, settings.stack)]
     forms = FORMS.get(device.kind, GPU)
     known = {name: one.value for name, one in catalog.priors(device.kind, settings.stack).items()}
-    names = {NAMES[forms[op.kind]] for op in graph.ops if op.kind in forms}
+    kinds = {OVER_VOLUMES.get(op.kind, op.kind) for op in graph.ops}
+    names = {NAMES[forms[kind]] for kind in forms.keys() & kinds}
     untold = {name for name in names if _known_as(name, device, known) not in (name, "all")}
     if untold and not device.calibration.get("intervals"):
         what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"

@@ -17,15 +17,14 @@ from jax import numpy as jnp
 from steptime.core.graph import TensorSpec
 from steptime.measure.kinds import activate, along, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
-from steptime.network.ops.images import pool_outputs
+from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
 from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.sequence import GATED
 
 Array = jax.Array
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
+Sizes = tuple[int, ...]  # one an axis
+Sides = tuple[int, ...]  # before and after each axis
 CUBIC = -0.75  # of bicubic interpolation, as torch
-NONE: Sides = (0, 0, 0, 0)
 
 
 def _wide(x: Array) -> Array:
@@ -39,59 +38,63 @@ FUNCTIONS = functions(
 )
 
 
-def conv2d(
+def convolution(
     x: Array,
     w: Array,
-    stride: Pair = (1, 1),
-    padding: Sides = NONE,
-    dilation: Pair = (1, 1),
+    stride: Sizes = (),
+    padding: Sides = (),
+    dilation: Sizes = (),
     groups: int = 1,
 ) -> Array:
     """Return the convolution of `x [n, c, h, w]` with `w [out, c/groups, kh, kw]`."""
-    how: Any = {"rhs_dilation": dilation, "feature_group_count": groups}
-    return lax.conv_general_dilated(x, w, stride, (padding[:2], padding[2:]), **how)
+    how: Any = {"rhs_dilation": dilation or None, "feature_group_count": groups}
+    axes = x.ndim - 2
+    return lax.conv_general_dilated(x, w, stride or (1,) * axes, _pairs(padding, axes), **how)
 
 
-def conv_transpose2d(x: Array, w: Array, *, output_size: Pair, **attrs: Any) -> Array:
+def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array:
     """Return the transpose of the convolution that leads from `output_size` to `x`."""
     shape = (x.shape[0], w.shape[1] * attrs.get("groups", 1), *output_size)
     back = jax.linear_transpose(
-        lambda image: conv2d(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
+        lambda image: convolution(image, w, **attrs), jax.ShapeDtypeStruct(shape, x.dtype)
     )
     made: tuple[Array] = back(x)
     return made[0]
+
+
+def _pairs(padding: Sides, axes: int) -> list[tuple[int, int]]:
+    """Return what is before and after each axis."""
+    return list(zip(padding[::2], padding[1::2], strict=True)) or [(0, 0)] * axes
 
 
 def _pooled(
     x: Array,
     start: float,
     how: Any,
-    kernel: Pair,
-    stride: Pair,
-    padding: Sides = NONE,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sides = (),
     **ceil: bool,
 ) -> Array:
     """Return what `how` makes of each window, which may hang over the end with `ceil`."""
-    (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
+    axes = len(kernel)
+    (spec,) = pool_outputs(axes, TensorSpec(x.shape), kernel, stride, padding, **ceil)
     pads = [(0, 0), (0, 0)]
-    for i in (0, 1):
-        before, after = padding[2 * i : 2 * i + 2]
+    for i, (before, after) in enumerate(_pairs(padding, axes)):
         reach = (spec.shape[2 + i] - 1) * stride[i] + kernel[i]
         pads.append((before, max(after, reach - before - x.shape[2 + i])))
     window = ((1, 1, *kernel), (1, 1, *stride), pads)
     made: Array = lax.reduce_window(x, x.dtype.type(start), how, *window)
-    return made[:, :, : spec.shape[2], : spec.shape[3]]
+    return made[(..., *map(slice, spec.shape[2:]))]
 
 
-def avg_pool2d(x: Array, kernel: Pair, stride: Pair, padding: Sides = NONE, **ceil: bool) -> Array:
+def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
     """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
     sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, **ceil)
-    sizes = []
-    for i in (0, 1):
-        starts = np.arange(sums.shape[2 + i]) * stride[i]
-        end = x.shape[2 + i] + sum(padding[2 * i : 2 * i + 2])
-        sizes.append(np.minimum(starts + kernel[i], end) - starts)
-    return sums / np.outer(*sizes).astype(x.dtype)
+    sides = zip(x.shape[2:], _pairs(padding, len(kernel)), strict=True)
+    whole = jnp.ones((1, 1, *(size + sum(pair) for size, pair in sides)), x.dtype)
+    counts = _pooled(whole, 0.0, lax.add, kernel, stride, (), **ceil)
+    return sums / counts[(..., *map(slice, sums.shape[2:]))]
 
 
 def batch_norm(
@@ -278,6 +281,8 @@ def _weights(n: int, m: int, mode: str, corners: bool) -> Any:
 
 def resize2d(x: Array, size: tuple[int, int], mode: str, align_corners: bool = False) -> Array:
     """Return an image of another size, by a matrix along each axis as `jax.image.resize` does."""
+    if mode == "nearest" and not (size[0] % x.shape[2] or size[1] % x.shape[3]):
+        return x.repeat(size[0] // x.shape[2], 2).repeat(size[1] // x.shape[3], 3)
     sides = (_weights(x.shape[2 + i], size[i], mode, align_corners) for i in (0, 1))
     rows, columns = (side.astype(x.dtype) for side in sides)
     return jnp.einsum("ah,nchw,bw->ncab", rows, x, columns)
@@ -295,11 +300,10 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 RUNS: dict[str, Callable[..., Any]] = {
     **kinds(jnp, nn, FUNCTIONS),
     "linear": lambda x, w: x @ w.T,
-    "conv2d": conv2d,
-    "conv_transpose2d": conv_transpose2d,
+    "conv2d": convolution,
+    "conv_transpose2d": transposed,
     "max_pool2d": lambda x, **window: _pooled(x, -np.inf, lax.max, **window),
-    "avg_pool2d": avg_pool2d,
-    "upsample2d": lambda x, scale: x.repeat(scale[0], 2).repeat(scale[1], 3),
+    "avg_pool2d": avg_pool,
     "batch_norm": batch_norm,
     "layer_norm": lambda x, w, b: (_normal(x) * w + b).astype(x.dtype),
     "rms_norm": lambda x, w: (_normal(x, centre=False) * w).astype(x.dtype),
@@ -331,5 +335,6 @@ RUNS: dict[str, Callable[..., Any]] = {
     "resize2d": resize2d,
     "cross_entropy": cross_entropy,
 }
+RUNS |= {kind: RUNS[flat] for kind, flat in OVER_VOLUMES.items() if flat in RUNS}
 DRAWS = ("dropout",)
 KEEPS = {"batch_norm": (3, 4)}

@@ -15,13 +15,13 @@ from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
 from steptime.measure.kinds import activate, functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
-from steptime.network.ops.images import pool_outputs
+from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
 from steptime.network.ops.loss import IGNORED_LABEL
 from steptime.network.ops.sequence import GATED
 
-Pair = tuple[int, int]
-Sides = tuple[int, int, int, int]
-NONE: Sides = (0, 0, 0, 0)
+Sizes = tuple[int, ...]  # one an axis
+Sides = tuple[int, ...]  # before and after each axis
+Pool = Callable[..., Tensor]
 
 
 def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
@@ -53,68 +53,73 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return x
 
 
-def _padded(x: Tensor, padding: Sides, kernel: Pair, value: float) -> tuple[Tensor, Pair]:
-    """Return `x` and the padding left to the op: all of it where the op can take it."""
-    top, bottom, left, right = padding
-    if top == bottom and left == right and 2 * top <= kernel[0] and 2 * left <= kernel[1]:
-        return x, (top, left)
-    return functional.pad(x, (left, right, top, bottom), value=value), (0, 0)
+def _last_first(sides: Sides) -> list[int]:
+    """Return what is before and after each axis with the last axis first, as torch names them."""
+    return [n for i in reversed(range(0, len(sides), 2)) for n in sides[i : i + 2]]
 
 
-def conv2d(
+def convolution(
     x: Tensor,
     w: Tensor,
     b: Tensor | None = None,
-    stride: Pair = (1, 1),
-    padding: Sides = NONE,
-    dilation: Pair = (1, 1),
+    stride: Sizes = (),
+    padding: Sides = (),
+    dilation: Sizes = (),
     groups: int = 1,
 ) -> Tensor:
     """Return the convolution; unequal padding is made by an op of its own."""
-    top, bottom, left, right = padding
-    if (top, left) == (bottom, right):
-        return functional.conv2d(x, w, b, stride, (top, left), dilation, groups)
-    x = functional.pad(x, (left, right, top, bottom))
-    return functional.conv2d(x, w, b, stride, 0, dilation, groups)
+    run = functional.conv2d if x.dim() == 4 else functional.conv3d
+    how = stride or 1, padding[::2] or 0, dilation or 1, groups
+    if padding[::2] == padding[1::2]:
+        return run(x, w, b, *how)
+    return run(functional.pad(x, _last_first(padding)), w, b, how[0], 0, *how[2:])
 
 
-def conv_transpose2d(
+def transposed(
     x: Tensor,
     w: Tensor,
     b: Tensor | None = None,
     *,
-    output_size: Pair,
-    stride: Pair = (1, 1),
-    padding: Sides = NONE,
-    dilation: Pair = (1, 1),
+    output_size: Sizes,
+    stride: Sizes = (),
+    padding: Sides = (),
+    dilation: Sizes = (),
     groups: int = 1,
 ) -> Tensor:
     """Return the transposed convolution; unequal padding is cut off its result."""
-    sides = padding[:2], padding[2:]
-    inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in (0, 1)]
-    beyond = [output_size[i] + sum(sides[i]) - inner[i] for i in (0, 1)]
-    if all(before == after for before, after in sides):
-        pads = (padding[0], padding[2])
-        return functional.conv_transpose2d(x, w, b, stride, pads, beyond, groups, dilation)
-    y = functional.conv_transpose2d(x, w, b, stride, 0, beyond, groups, dilation)
-    for i in (0, 1):
-        y = y.narrow(2 + i, sides[i][0], output_size[i])
+    axes = range(len(output_size))
+    run = functional.conv_transpose2d if len(axes) == 2 else functional.conv_transpose3d
+    stride, dilation = (sizes or (1,) * len(axes) for sizes in (stride, dilation))
+    padding = padding or (0, 0) * len(axes)
+    inner = [reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i]) for i in axes]
+    beyond = [output_size[i] + sum(padding[2 * i : 2 * i + 2]) - inner[i] for i in axes]
+    if padding[::2] == padding[1::2]:
+        return run(x, w, b, stride, padding[::2], beyond, groups, dilation)
+    y = run(x, w, b, stride, 0, beyond, groups, dilation)
+    for i in axes:
+        y = y.narrow(2 + i, padding[2 * i], output_size[i])
     return y
 
 
-def _pooled(run: Callable[..., Tensor], padding_is: float) -> Callable[..., Tensor]:
+def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
     """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
     def pool(
-        x: Tensor, kernel: Pair, stride: Pair, padding: Sides = NONE, ceil: bool = False
+        x: Tensor, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
     ) -> Tensor:
-        wide, pads = _padded(x, padding, kernel, padding_is)
-        y = run(wide, kernel, stride, pads, ceil_mode=ceil)
-        if wide is x or not ceil:
+        run, before = image if x.dim() == 4 else volume, padding[::2]
+        alike = before == padding[1::2]
+        if alike and all(2 * side <= n for side, n in zip(before, kernel, strict=False)):
+            return run(x, kernel, stride, before or 0, ceil_mode=ceil)
+        wide = functional.pad(x, _last_first(padding), value=padding_is)
+        y = run(wide, kernel, stride, 0, ceil_mode=ceil)
+        if not ceil:
             return y
         # without the windows that would start in the padding after `x`
-        (spec,) = pool_outputs(TensorSpec(tuple(x.shape)), kernel, stride, padding, ceil)
-        return y[:, :, : spec.shape[2], : spec.shape[3]]
+        spec = TensorSpec(tuple(x.shape))
+        (made,) = pool_outputs(len(kernel), spec, kernel, stride, padding, ceil)
+        kept: Any = (..., *map(slice, made.shape[2:]))
+        return y[kept]
 
     return pool
 
@@ -215,11 +220,10 @@ def slice_(x: Tensor, axis: int, start: int, stop: int, step: int = 1) -> Tensor
 
 
 def pad(x: Tensor, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Tensor:
-    """Return `x` padded; torch names the last axis first."""
-    pairs = [n for i in reversed(range(x.dim())) for n in pads[2 * i : 2 * i + 2]]
+    """Return `x` padded."""
     if mode == "constant":
-        return functional.pad(x, pairs, value=value)
-    return functional.pad(x, pairs[:-4], "replicate" if mode == "edge" else mode)
+        return functional.pad(x, _last_first(pads), value=value)
+    return functional.pad(x, _last_first(pads[4:]), "replicate" if mode == "edge" else mode)
 
 
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
@@ -231,13 +235,10 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 RUNS: dict[str, Callable[..., Any]] = {
     **kinds(torch, functional, FUNCTIONS, _prod),
     "linear": functional.linear,
-    "conv2d": conv2d,
-    "conv_transpose2d": conv_transpose2d,
-    "max_pool2d": _pooled(functional.max_pool2d, -inf),
-    "avg_pool2d": _pooled(functional.avg_pool2d, 0.0),
-    "upsample2d": lambda x, scale: functional.interpolate(
-        x, size=(x.shape[2] * scale[0], x.shape[3] * scale[1]), mode="nearest"
-    ),
+    "conv2d": convolution,
+    "conv_transpose2d": transposed,
+    "max_pool2d": _pooled(functional.max_pool2d, functional.max_pool3d, -inf),
+    "avg_pool2d": _pooled(functional.avg_pool2d, functional.avg_pool3d, 0.0),
     "batch_norm": lambda x, w, b, mean, variance, training=True: functional.batch_norm(
         x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
     ),
@@ -279,9 +280,7 @@ RUNS: dict[str, Callable[..., Any]] = {
 for _kind, _run in RUNS.items():
     if "<" in _run.__qualname__:  # torch.fx writes a module's code with names
         _run.__name__ = _run.__qualname__ = _kind
-TAKES_BIAS = {"linear": -1, "conv2d": 1, "conv_transpose2d": 1}  # a third input, along this axis
+RUNS |= {kind: RUNS[flat] for kind, flat in OVER_VOLUMES.items() if flat in RUNS}
 RECURRENT = {"rnn": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
-RECURRENT_WEIGHTS = (
-    *("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"),
-    "weight_hr_l0",  # what projects an LSTM's output
-)
+# the last of them projects an LSTM's output
+RECURRENT_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_hr_l0")

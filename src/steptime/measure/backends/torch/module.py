@@ -15,7 +15,7 @@ from steptime.core.dtypes import Precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.measure import synthetic
-from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, RUNS, TAKES_BIAS
+from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, RUNS
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
 from steptime.measure.interpreter import TableCall, calls_of, interpret
@@ -40,7 +40,7 @@ def module_of(
         graph,
         RUNS,
         "torch",
-        takes_bias=TAKES_BIAS,
+        takes_bias=True,
         # autocast casts by itself; two names for one tensor stand for the cast
         is_left_out=lambda op: op.kind == "cast" and precision.mixed,
     )
