@@ -322,7 +322,7 @@ def build_step(workload: Workload) -> Graph:
     if workload.phase == "infer":
         return graph
     try:
-        return training_graph(graph, workload.optimizer)
+        return training_graph(graph, workload.optimizer, workload.tuning.how)
     except ValueError as error:
         raise InputError(f"{workload.model}: {error}") from None
 

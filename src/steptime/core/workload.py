@@ -121,7 +121,8 @@ class Tuning:
     LoRA of `rank` (0: none) stands beside the products `on`, with a share of `dropout` before it;
     then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
     Frozen weights of products are kept as `weights`, a name of `FEW_BITS`: 4 bits with a float32
-    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. Raises `InputError` for other values.
+    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `how` software does that is its own
+    (`Stack.tunes`). Raises `InputError` for other values.
     """
 
     rank: int = 0
@@ -129,6 +130,7 @@ class Tuning:
     dropout: float = 0.0
     weights: str = ""
     train: str = ""
+    how: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rank < 0 or not 0 <= self.dropout < 1:

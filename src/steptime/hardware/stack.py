@@ -63,7 +63,7 @@ class Stack:
     that its file does not say. `since` is the month ("2024-09") of which it is the state, "" for
     one without a date; `seen` says what its constants of training were fitted on (`models`,
     `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where
-    that is known.
+    that is known. `tunes` says how a fine-tuning runs (`TUNES`).
     """
 
     name: str
@@ -87,6 +87,7 @@ class Stack:
     like: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     on_cpu: Mapping[str, str] = field(default_factory=dict)
+    tunes: tuple[str, ...] = ()
 
     @property
     def uses(self) -> dict[str, Constant]:
@@ -105,6 +106,12 @@ def label_of(backend: str, compiled: object) -> str:
 
 
 UNITS = ("vector", "matrix")
+TUNES = {
+    "head": "the weight of the head is kept in few bits, too",
+    "halves": "weights of few bits become float16, and then what products read",
+    "keeps": "a product of such a weight keeps its input, whether it is needed or not",
+    "sources": "LoRA of a part of a product's columns keeps what it adds to them",
+}
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 _TRAINS = ("host.update", "host.backward")  # what a stack for inference alone need not say
 _ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
@@ -113,6 +120,7 @@ _OWN = ("name", "source", "like")  # which each stack has for itself
 _STACK = {
     **checks_of(Stack),
     "fuses": list_of(UNITS.__contains__, " and ".join(UNITS)),
+    "tunes": list_of(TUNES.__contains__, " and ".join(TUNES)),
     "unlike": TEXTS,
 }
 _EXECUTION = checks_of(Execution)

@@ -234,6 +234,8 @@ class StepModel:
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
             asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype)
+            if asked.tuning.rank or asked.tuning.weights:
+                asked = replace(asked, tuning=replace(asked.tuning, how=self.stack.tunes))
             self._latest = (wanted, build_step(asked))
         return self._latest[1]
 

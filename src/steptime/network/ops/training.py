@@ -1,6 +1,6 @@
 """The training graph: a network's forward ops, the ops of its gradient, and the updates."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from steptime.core.errors import one_of
@@ -15,14 +15,17 @@ Names = tuple[str, ...]
 class _Tape:
     """The graph while gradients are appended."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, how: Collection[str]) -> None:
         self.tensors = dict(graph.tensors)
         self.ops: list[Op] = []
         self.grads: dict[str, str] = {}
-        untrained = set(graph.frozen)
-        self.wide = {  # casts of frozen weights, which nothing keeps for the gradient
-            op.outputs[0]: op for op in graph.ops if op.kind == "cast" and op.inputs[0] in untrained
-        }
+        self.how = how
+        self.untrained = untrained = set(graph.frozen)
+        self.wide: dict[str, tuple[Op, ...]] = {}  # casts of frozen weights, kept by nothing
+        for op in graph.ops:
+            source = op.inputs[0] if op.kind == "cast" else ""
+            if source in untrained or source in self.wide:
+                self.wide[op.outputs[0]] = (*self.wide.get(source, ()), op)
 
     def append(
         self, name: str, kind: str, inputs: Names, attrs: Mapping[str, Attr], part: Part, of: str
@@ -53,8 +56,11 @@ class _Tape:
         self.grads[tensor] = grad
 
 
-def training_graph(graph: Graph, optimizer: str) -> Graph:
+def training_graph(graph: Graph, optimizer: str, how: Collection[str] = ()) -> Graph:
     """Return `graph` with its gradients and updates appended as ops.
+
+    `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
+    frozen weights of few bits, `sources` what is joined with a frozen tensor.
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
@@ -65,7 +71,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     loss = graph.outputs[0]
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
-    tape = _Tape(graph)
+    tape = _Tape(graph, how)
     wanted = set(graph.weights)
     for op in graph.ops:
         if any(name in wanted for name in op.inputs):
@@ -124,19 +130,22 @@ def _differentiate(
 
 
 def _read_again(op: Op, tape: _Tape) -> Op:
-    """Return a product as its gradient reads it: weights of few bits are made wide once more.
+    """Return an op as its gradient reads it: weights of few bits are made wide once more.
 
-    Its input lives until then: bitsandbytes keeps it whether it is needed or not (`MatMul4Bit` in
-    `autograd/_functions.py`).
+    Its first input lives until then where software keeps it.
     """
-    cast = tape.wide.get(op.inputs[1]) if len(op.inputs) > 1 else None
-    if cast is None:
+    casts = tape.wide.get(op.inputs[1]) if len(op.inputs) > 1 else None
+    joins = op.kind == "concat" and op.inputs[-1] in tape.untrained
+    x = op.inputs[0]
+    if (casts and "keeps" in tape.how) or (joins and "sources" in tape.how):
+        how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
+        tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
+    if casts is None:
         return op
-    x, *_ = op.inputs
-    how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
-    tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
-    again = f"{cast.name}_again", "cast", cast.inputs, cast.attrs
-    return replace(op, inputs=(x, *tape.append(*again, "backward", op.name), *op.inputs[2:]))
+    read = casts[0].inputs
+    for cast in casts:
+        read = tape.append(f"{cast.name}_again", "cast", read, cast.attrs, "backward", op.name)
+    return replace(op, inputs=(x, *read, *op.inputs[2:]))
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:
