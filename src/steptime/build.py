@@ -20,6 +20,7 @@ from steptime.core.workload import (
     NO_OPTIMIZER,
     OPTIMIZERS,
     PHASES,
+    STATES,
     WHOLE,
     Plan,
     Tuning,
@@ -44,6 +45,7 @@ from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
+from steptime.network.recompute import recomputed
 from steptime.network.tuning import tuned
 
 if TYPE_CHECKING:
@@ -248,6 +250,8 @@ def make_workload(
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtype = dtype_named(dtype)
     one_of("phase", phase, PHASES)
+    if optimizer in STATES and tuning.states:
+        optimizer = "adam"
     one_of("optimizer", optimizer, OPTIMIZERS)
     return Workload(
         choice.model,
@@ -266,12 +270,19 @@ def make_workload(
 
 
 def make_tuning(
-    lora: str | None = None, weights: str | None = None, train: str | None = None
+    lora: str | None = None,
+    weights: str | None = None,
+    train: str | None = None,
+    recompute: str | None = None,
+    packed: object | None = None,
+    padded: object | None = None,
+    optimizer: str = "",
 ) -> Tuning:
     """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
 
     `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
-    `train` a pattern of the names of weights that are trained.
+    `train` a pattern of the names of weights that are trained, `recompute` none or full; sequences
+    are `packed` or `padded` from so many tokens; an `optimizer` may say how its states are kept.
     """
     said: dict[str, Any] = {}
     if lora is not None:
@@ -284,7 +295,18 @@ def make_tuning(
             "on": given.get("on", LORA_ON[0]),
         }
         said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
-    return Tuning(**said, weights=weights or "", train=train or "")
+    if recompute == "selective":
+        raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
+    for name, tokens in (("packed", packed), ("padded", padded)):
+        if tokens is not None:
+            said[name] = whole_number(tokens, f"--{name}")
+    return Tuning(
+        **said,
+        weights=weights or "",
+        train=train or "",
+        recompute=recompute or "none",
+        states=STATES.get(optimizer, ""),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -322,7 +344,9 @@ def build_step(workload: Workload) -> Graph:
     if workload.phase == "infer":
         return graph
     try:
-        return training_graph(graph, workload.optimizer, workload.tuning.how)
+        tuning = workload.tuning
+        step = training_graph(graph, workload.optimizer, tuning.how, "8-bit" in tuning.states)
+        return recomputed(step) if tuning.recompute == "full" else step
     except ValueError as error:
         raise InputError(f"{workload.model}: {error}") from None
 

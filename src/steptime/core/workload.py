@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 
 Value = int | float | str | bool
 
@@ -111,6 +111,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
+STATES = {  # optimizers beside the table's own: adam, and how its states are kept
+    "adam8bit": "8-bit",
+    "paged_adam": "paged",
+    "paged_adam8bit": "paged 8-bit",
+}
 LORA_ON = ("attention", "linear", "all")  # or names of products, `q+v`
 
 
@@ -122,7 +127,10 @@ class Tuning:
     then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
     Frozen weights of products are kept as `weights`, a name of `FEW_BITS`: 4 bits with a float32
     scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `how` software does that is its own
-    (`Stack.tunes`). Raises `InputError` for other values.
+    (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
+    are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
+    tokens are text. Adam's `states` are kept in 8 bits, and `paged`: what has no room lies in the
+    host's memory. Raises `InputError` for other values.
     """
 
     rank: int = 0
@@ -131,8 +139,15 @@ class Tuning:
     weights: str = ""
     train: str = ""
     how: tuple[str, ...] = ()
+    recompute: str = "none"
+    packed: int = 0
+    padded: int = 0
+    states: str = ""
 
     def __post_init__(self) -> None:
+        one_of("recompute", self.recompute, RECOMPUTES)
+        if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
+            raise InputError("--packed and --padded: tokens, of one of them")
         if self.rank < 0 or not 0 <= self.dropout < 1:
             raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
         if self.weights and self.weights not in FEW_BITS:
@@ -153,6 +168,10 @@ class Tuning:
             f"LoRA r={self.rank} on {self.on}{dropped}": self.rank,
             f"{self.weights} weights": self.weights,
             f"training {self.train}": self.train,
+            f"{self.states} states": self.states,
+            f"{self.recompute} recompute": self.recompute != "none",
+            f"packed from {self.packed:,} tokens": self.packed,
+            f"padded from {self.padded:,} tokens": self.padded,
         }
         return ", ".join(text for text, holds in said.items() if holds)
 

@@ -150,6 +150,9 @@ class _Changed:
             wide = TensorSpec(shape, x.dtype)
             inputs[1] = self._op(f"{op.name}/wide", "cast", (inputs[1],), wide)
         op = replace(op, inputs=tuple(inputs))
+        if self.tuning.packed and op.kind == "attention":
+            self._pack(op)
+            return
         self.ops.append(op)
         if self.tuning.rank and adapts(op, self.tuning.on, self.head):
             self.name_of[op.outputs[0]] = self._adapted(op, weight)
@@ -178,6 +181,24 @@ class _Changed:
         how: dict[str, Attr] = {"function": "mul", "scalar": SCALE}
         made = self._op(f"{op.name}/lora_scaled", "pointwise", (made,), y, how)
         return self._op(f"{op.name}/lora_sum", "add", (op.outputs[0], made), y)
+
+    def _pack(self, op: Op) -> None:
+        """Append attention within each document of a sequence: these are as examples there."""
+        y = self.tensors[op.outputs[0]]
+        n, length, _ = y.shape
+        about = length / min(length, self.tuning.packed)
+        parts = min((k for k in range(1, length + 1) if not length % k), key=lambda k: abs(k - about))
+        inputs = list(op.inputs)
+        for i, name in enumerate(op.inputs[:3]):
+            x = self.tensors[name]
+            shape = (n * parts, x.shape[1] // parts, x.shape[2])
+            how = {"shape": shape}
+            inputs[i] = self._op(f"{op.name}/packed{i}", "reshape", (name,), TensorSpec(shape, x.dtype), how)
+        cut = TensorSpec((n * parts, length // parts, y.shape[2]), y.dtype)
+        self.tensors[f"{op.name}/packed"] = cut
+        self.ops.append(replace(op, inputs=tuple(inputs), outputs=(f"{op.name}/packed",)))
+        whole = self._op(f"{op.name}/whole", "reshape", (f"{op.name}/packed",), y, {"shape": y.shape})
+        self.name_of[op.outputs[0]] = whole
 
     def _part_of(self, op: Op) -> tuple[int, int]:
         """Return the columns of a product that are adapted, and of how many parts these are."""

@@ -41,7 +41,15 @@ from steptime.prediction.memory import (
 from steptime.prediction.method import Method
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
-from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
+from steptime.prediction.training import (
+    LOW_BYTES,
+    as_trained,
+    fused_update,
+    graph_dtype,
+    in_training,
+    sizes_of,
+    states_of,
+)
 
 
 @dataclass(frozen=True)
@@ -246,13 +254,34 @@ class StepModel:
             graph = self.graph(wanted)
             step = self.method.lower(graph, self.workload.dtype, self.settings)
             types = self.workload.dtype, self.stack.master_weights
-            self._lowered[wanted] = as_trained(step, graph, self.said, *types, self.low)
+            made = as_trained(step, graph, self.said, *types, self.low)
+            self._lowered[wanted] = self._with_states(made, graph)
         return self._lowered[wanted]
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
+        """Return the bytes of what the stack holds otherwise than the graph has it, by name.
+
+        Paged states may lie in the host's memory.
+        """
         types, graph = (self.workload.dtype, self.stack.master_weights), self.graph(batch)
-        return kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types)
+        held = kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types)
+        paged = "paged" in self.workload.tuning.states
+        return held | (dict.fromkeys(states_of(graph), 0) if paged else {})
+
+    def _with_states(self, step: Lowered, graph: Graph) -> Lowered:
+        """Return a step whose update is one kernel a weight, where states are of 8 bits or paged.
+
+        Each reads weight, gradient and states once, and writes weight and states.
+        """
+        if not self.workload.tuning.states:
+            return step
+        others = [one for one in step.kernels if one.pass_ != "update"]
+        made = [
+            fused_update(float(op_work(graph, op)[1]), graph.tensors[op.inputs[0]].size)
+            for op in graph.ops
+            if op.part == "update"
+        ]
+        return replace(step, kernels=(*others, *made))
 
     def living(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""

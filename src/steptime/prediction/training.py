@@ -176,6 +176,11 @@ def _added(
             yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, moved)
 
 
+def states_of(graph: Graph) -> list[str]:
+    """Return the names of what an optimizer keeps for each weight."""
+    return [name for op in graph.ops if op.part == "update" for name in op.inputs[1:-1]]
+
+
 def sizes_of(
     graph: Graph, said: Mapping[str, float], dtype: str, master_weights: bool
 ) -> dict[str, int]:

@@ -9,6 +9,9 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 
 
+OF_TRAINING = ("lora", "train", "recompute", "packed", "padded")
+
+
 @dataclass(frozen=True)
 class StepOptions:
     """The options that say which step of a network it is, and how it is predicted."""
@@ -22,18 +25,20 @@ class StepOptions:
     lora: options.Lora = None
     weights: options.Weights = None
     train: options.Train = None
+    recompute: options.Recompute = None
+    packed: options.Packed = None
+    padded: options.Padded = None
 
     @property
     def tuning(self) -> Tuning:
         """What of the network is trained; raises `InputError`."""
         from steptime.build import make_tuning
 
-        found = make_tuning(self.lora, self.weights, self.train)
-        options.refuse(
-            {"--lora": self.lora, "--train": self.train} if self.phase != "train" else {},
-            "{} is of a training: --phase train",
-        )
-        return found
+        said = {name: getattr(self, name) for name in OF_TRAINING}
+        if self.phase != "train":
+            given = {f"--{name}": one for name, one in said.items()}
+            options.refuse(given, "{} is of a training: --phase train")
+        return make_tuning(**said, weights=self.weights, optimizer=self.optimizer)
 
     def workload(self, model: str | Workload, batch: str | int | None) -> Workload:
         """Return the workload of a network; raises `InputError`."""

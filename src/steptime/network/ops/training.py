@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from math import ceil
 
 from steptime.core.errors import one_of
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
@@ -10,6 +11,8 @@ from steptime.network.ops.loss import STATES
 from steptime.network.ops.table import Backward, no_flop
 
 Names = tuple[str, ...]
+STATE_BLOCK = 256  # elements of a state of 8 bits that share a scale
+FEW_FROM = 4096  # elements of a weight whose states are so kept: bitsandbytes, min_8bit_size
 
 
 class _Tape:
@@ -56,11 +59,14 @@ class _Tape:
         self.grads[tensor] = grad
 
 
-def training_graph(graph: Graph, optimizer: str, how: Collection[str] = ()) -> Graph:
+def training_graph(
+    graph: Graph, optimizer: str, how: Collection[str] = (), few: bool = False
+) -> Graph:
     """Return `graph` with its gradients and updates appended as ops.
 
     `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
-    frozen weights of few bits, `sources` what is joined with a frozen tensor.
+    frozen weights of few bits, `sources` what is joined with a frozen tensor. With `few` bits a
+    state has 8 (Dettmers et al. 2022, section 2: blocks with a float32 scale each).
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
@@ -95,7 +101,13 @@ def training_graph(graph: Graph, optimizer: str, how: Collection[str] = ()) -> G
     users = _first_users(graph)
     for weight in filter(tape.grads.__contains__, graph.weights):
         names = tuple(f"{weight}/{optimizer}{i}" for i in range(STATES[optimizer]))
-        tape.tensors.update(dict.fromkeys(names, tape.tensors[weight]))
+        spec = tape.tensors[weight]
+        if few and spec.size >= FEW_FROM:
+            scale = TensorSpec((STATES[optimizer] * ceil(spec.size / STATE_BLOCK),), "float32")
+            tape.tensors[f"{weight}/{optimizer}_scales"] = scale
+            states.append(f"{weight}/{optimizer}_scales")
+            spec = TensorSpec(spec.shape, "int8")
+        tape.tensors.update(dict.fromkeys(names, spec))
         states.extend(names)
         inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
         tape.append(f"{weight}/update", optimizer, inputs, {}, "update", of)
