@@ -18,6 +18,7 @@ from steptime.core.table import picked
 from steptime.core.workload import (
     LORA_ON,
     NO_OPTIMIZER,
+    OFFLOADS,
     OPTIMIZERS,
     PHASES,
     STATES,
@@ -45,7 +46,7 @@ from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
-from steptime.network.recompute import recomputed
+from steptime.network.recompute import recomputed, updated_early
 from steptime.network.tuning import tuned
 
 if TYPE_CHECKING:
@@ -277,12 +278,17 @@ def make_tuning(
     packed: object | None = None,
     padded: object | None = None,
     optimizer: str = "",
+    offload: str | None = None,
+    host_link: str | None = None,
+    update_early: bool = False,
 ) -> Tuning:
     """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
 
     `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
     `train` a pattern of the names of weights that are trained, `recompute` none or full; sequences
-    are `packed` or `padded` from so many tokens; an `optimizer` may say how its states are kept.
+    are `packed` or `padded` from so many tokens; an `optimizer` may say how its states are kept,
+    and `offload` (none or optimizer) that the host has them, over a `host_link`. Gradients are
+    applied as they are made in an `update_early`.
     """
     said: dict[str, Any] = {}
     if lora is not None:
@@ -297,6 +303,11 @@ def make_tuning(
         said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
     if recompute == "selective":
         raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
+    one_of("offload", offload or "none", OFFLOADS)
+    if offload in ("activations", "both"):
+        raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
+    words = [STATES.get(optimizer, ""), "offloaded" if offload == "optimizer" else ""]
+    words += ["early"] if update_early else []
     for name, tokens in (("packed", packed), ("padded", padded)):
         if tokens is not None:
             said[name] = whole_number(tokens, f"--{name}")
@@ -305,7 +316,8 @@ def make_tuning(
         weights=weights or "",
         train=train or "",
         recompute=recompute or "none",
-        states=STATES.get(optimizer, ""),
+        states=" ".join(filter(None, words)),
+        host_link=host_link or "",
     )
 
 
@@ -346,7 +358,8 @@ def build_step(workload: Workload) -> Graph:
     try:
         tuning = workload.tuning
         step = training_graph(graph, workload.optimizer, tuning.how, "8-bit" in tuning.states)
-        return recomputed(step) if tuning.recompute == "full" else step
+        step = recomputed(step) if tuning.recompute == "full" else step
+        return updated_early(step) if "early" in tuning.states else step
     except ValueError as error:
         raise InputError(f"{workload.model}: {error}") from None
 

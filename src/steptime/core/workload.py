@@ -129,8 +129,10 @@ class Tuning:
     scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `how` software does that is its own
     (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
     are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
-    tokens are text. Adam's `states` are kept in 8 bits, and `paged`: what has no room lies in the
-    host's memory. Raises `InputError` for other values.
+    tokens are text. An optimizer's `states` are kept in 8 bits, are paged (what has no room lies in
+    the host's memory) or offloaded (all lie there, and the host updates), over a `host_link` (the
+    device's own where none is said), or updated early, each as its gradient is made. Raises
+    `InputError` for other values.
     """
 
     rank: int = 0
@@ -143,6 +145,7 @@ class Tuning:
     packed: int = 0
     padded: int = 0
     states: str = ""
+    host_link: str = ""
 
     def __post_init__(self) -> None:
         one_of("recompute", self.recompute, RECOMPUTES)

@@ -1,6 +1,6 @@
-"""Layers that keep their input alone, and compute the rest again before their backward pass.
+"""Steps in another order: layers computed again, and gradients applied as soon as they are made.
 
-So does `torch.utils.checkpoint`, which stops where the last tensor is made that a gradient needs
+Layers keep their input alone, and compute the rest again before their backward pass. So does `torch.utils.checkpoint`, which stops where the last tensor is made that a gradient needs
 (Chen et al. 2016, section 4; `early_stop`).
 """
 
@@ -49,6 +49,16 @@ def recomputed(graph: Graph) -> Graph:
                 ops.append(_renamed(one, again, f"{one.name}/again"))
         ops.append(_renamed(op, again) if op.part == "backward" else op)
     return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def updated_early(graph: Graph) -> Graph:
+    """Return a step that applies each gradient as soon as it is made, and drops it."""
+    updates = {op.inputs[-1]: op for op in graph.ops if op.part == "update"}
+    ops = []
+    for op in (one for one in graph.ops if one.part != "update"):
+        ops.append(op)
+        ops += [updates[name] for name in op.outputs if name in updates]
+    return replace(graph, ops=tuple(ops))
 
 
 def _layer_of(row: str) -> str:

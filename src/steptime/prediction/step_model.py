@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
@@ -41,6 +42,7 @@ from steptime.prediction.memory import (
 from steptime.prediction.method import Method
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
+from steptime.prediction.states import host_link, host_memory, later, on_host
 from steptime.prediction.training import (
     LOW_BYTES,
     as_trained,
@@ -261,12 +263,15 @@ class StepModel:
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the bytes of what the stack holds otherwise than the graph has it, by name.
 
-        Paged states may lie in the host's memory.
+        States that are paged or offloaded may lie in the host's memory.
         """
         types, graph = (self.workload.dtype, self.stack.master_weights), self.graph(batch)
         held = kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types)
-        paged = "paged" in self.workload.tuning.states
-        return held | (dict.fromkeys(states_of(graph), 0) if paged else {})
+        states = self.workload.tuning.states
+        is_away = "paged" in states or "offloaded" in states
+        away = states_of(graph) if is_away else []
+        inside = [op.name for op in graph.ops if states and op.part == "update"]  # one kernel each
+        return held | dict.fromkeys((*away, *inside), 0)
 
     def _with_states(self, step: Lowered, graph: Graph) -> Lowered:
         """Return a step whose update is one kernel a weight, where states are of 8 bits or paged.
@@ -321,8 +326,28 @@ class StepModel:
         if wanted not in self._timelines:
             lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
             prices, host = self.prices(wanted), self.host(lowered)
-            self._timelines[wanted] = schedule(lowered, prices, host, *overlaps)
+            made = schedule(lowered, prices, host, *overlaps)
+            self._timelines[wanted] = self._beyond_device(made, wanted)
         return self._timelines[wanted]
+
+    def _beyond_device(self, times: Timeline, batch: int) -> Timeline:
+        """Return the times of a step with what its states take that lie in the host's memory."""
+        tuning, graph = self.workload.tuning, self.graph(batch)
+        if not ("paged" in tuning.states or "offloaded" in tuning.states):
+            return times
+        link = self.method.joins(catalog.link(tuning.host_link or host_link(self.device)))
+        if "offloaded" not in tuning.states:
+            held = sum(graph.tensors[name].size_bytes for name in states_of(graph))
+            room = self.device.usable_bytes or inf
+            away = min(held, max(0.0, self.needs(batch).total_bytes + held - room))
+            return later(times, times.update_s + 2 * link.message_s(away)) if away else times
+        updates = [op for op in graph.ops if op.part == "update"]
+        moved = sum(op_work(graph, op)[1] for op in updates)
+        weights = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
+        sizes = float(self.gradient_bytes), float(weights)
+        beside_s = times.backward_s * (1 - 1 / max(1, len(updates)))
+        made = on_host(sizes, moved / host_memory()[0], beside_s, link.message_s)
+        return later(times, made.update_s + made.exposed_s)
 
     def prices(self, batch: int | None = None) -> Prices:
         """Return the seconds of the kernels that differ of a step on `batch` examples."""

@@ -108,6 +108,9 @@ def predict(
     recompute: str | None = None,
     packed: int | None = None,
     padded: int | None = None,
+    offload: str | None = None,
+    host_link: str | None = None,
+    update_early: bool = False,
 ) -> StepTime:
     """Return how long a step of a network takes on a device.
 
@@ -115,10 +118,12 @@ def predict(
     default if None; `options` are those of the method. Products of float32 run as `tf32` or not,
     images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
     is "fast", "slow", or that of a calibrated device. `lora`, `weights` and `train` say what of it
-    is fine-tuned, `recompute` what is computed again, `packed` and `padded` what sequences are made
+    is fine-tuned, `recompute` what is computed again, `offload` what
+    the host has over a `host_link`, `packed` and `padded` what sequences are made
     of, as on the command line. Raises `InputError` for what is not known.
     """
-    tuning = make_tuning(lora, weights, train, recompute, packed, padded, optimizer)
+    said = lora, weights, train, recompute, packed, padded, optimizer, offload, host_link, update_early
+    tuning = make_tuning(*said)
     workload = workload_of(model, batch, dtype, phase, optimizer, tuning=tuning)
     given = dict(options or {})
     given |= {} if tf32 == "auto" else {"tf32": tf32}

@@ -75,6 +75,16 @@ Recompute = Annotated[
     str | None,
     option("WHAT", "none, or full: layers keep their input alone, and compute the rest again."),
 ]
+Offload = Annotated[
+    str | None, option("WHAT", "none, or optimizer: its states lie on the host, which updates.")
+]
+HostLink = Annotated[
+    str | None,
+    option("LINK", "What joins a device to its host. Default: its PCIe, else pcie-4-x16."),
+]
+UpdateEarly = Annotated[
+    bool, option("--update-early", "Each gradient is applied, and dropped, as soon as it is made.")
+]
 Packed = Annotated[
     Text, option("TOKENS", "Sequences are packed from documents of so many tokens in the mean.")
 ]

@@ -9,7 +9,9 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 
 
-OF_TRAINING = ("lora", "train", "recompute", "packed", "padded")
+OF_TRAINING = (
+    "lora", "train", "recompute", "offload", "host_link", "update_early", "packed", "padded",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class StepOptions:
     weights: options.Weights = None
     train: options.Train = None
     recompute: options.Recompute = None
+    offload: options.Offload = None
+    host_link: options.HostLink = None
+    update_early: options.UpdateEarly = False
     packed: options.Packed = None
     padded: options.Padded = None
 
@@ -36,7 +41,7 @@ class StepOptions:
 
         said = {name: getattr(self, name) for name in OF_TRAINING}
         if self.phase != "train":
-            given = {f"--{name}": one for name, one in said.items()}
+            given = {options.named(name): one for name, one in said.items()}
             options.refuse(given, "{} is of a training: --phase train")
         return make_tuning(**said, weights=self.weights, optimizer=self.optimizer)
 

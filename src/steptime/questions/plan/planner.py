@@ -28,6 +28,7 @@ from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_o
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
+from steptime.prediction.states import host_memory
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
     FIRST,
@@ -355,8 +356,7 @@ class Planner:
     @cached_property
     def host_memory(self) -> tuple[float, int]:
         """What a host is taken to have: bytes a second of memory, and devices that share them."""
-        constants = catalog.constants_of("host")
-        return constants["memory.bytes_per_s"].value, int(constants["memory.devices"].value)
+        return host_memory()
 
     @property
     def peak(self) -> float:
