@@ -356,12 +356,23 @@ def build_step(workload: Workload) -> Graph:
     if workload.phase == "infer":
         return graph
     try:
-        tuning = workload.tuning
-        step = training_graph(graph, workload.optimizer, tuning.how, "8-bit" in tuning.states)
-        step = recomputed(step) if tuning.recompute == "full" else step
-        return updated_early(step) if "early" in tuning.states else step
+        return differentiated(graph, workload.optimizer, workload.tuning)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{workload.model}: {error}") from None
+
+
+def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
+    """Return the graph of a training step of a forward graph under a fine-tuning."""
+    return differentiated(tuned(graph, tuning), optimizer, tuning)
+
+
+def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
+    """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
+    step = training_graph(graph, optimizer, tuning.how, "8-bit" in tuning.states)
+    step = recomputed(step) if tuning.recompute == "full" else step
+    return updated_early(step) if "early" in tuning.states else step
 
 
 def count_step(

@@ -16,15 +16,31 @@ LAYERS = ("block", "decoder")  # what the names of layers begin with, a number b
 def recomputed(graph: Graph) -> Graph:
     """Return the step of a network whose layers compute again what their gradients read.
 
-    What another layer reads lives on, as the input of that one. Raises `InputError` for a network
-    without layers.
+    Raises `InputError` for a network without layers.
+    """
+    left = needed(graph)
+    if not left:
+        raise InputError(f"--recompute: {graph.name} has no layers that could be computed again")
+    tensors, ops, again = dict(graph.tensors), [], dict[str, str]()
+    for op in graph.ops:
+        layer = _layer_of(op.of) if op.part == "backward" else ""
+        for one in left.pop(layer, ()):
+            again |= {name: f"{name}/again" for name in one.outputs}
+            tensors |= {again[name]: tensors[name] for name in one.outputs}
+            ops.append(_renamed(one, again, f"{one.name}/again"))
+        ops.append(_renamed(op, again) if op.part == "backward" else op)
+    return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def needed(graph: Graph) -> dict[str, list[Op]]:
+    """Return the ops of each layer that make what its gradients read, from its input.
+
+    What another layer reads is there: it is the input of that one.
     """
     layers: dict[str, list[Op]] = {}
     for op in graph.ops:
         if op.part == "forward" and (name := _layer_of(op.name)):
             layers.setdefault(name, []).append(op)
-    if not layers:
-        raise InputError(f"--recompute: {graph.name} has no layers that could be computed again")
     inside = {name: _layer_of(op.name) for ops in layers.values() for op in ops for name in op.outputs}
     shared = {
         name
@@ -39,16 +55,7 @@ def recomputed(graph: Graph) -> Graph:
         for name in op.inputs if op.part == "backward" else ():
             if name in own:
                 read.setdefault(own[name], set()).add(name)
-    tensors, ops, again = dict(graph.tensors), [], dict[str, str]()
-    for op in graph.ops:
-        layer = _layer_of(op.of) if op.part == "backward" else ""
-        if layer in read:
-            for one in _needed(layers[layer], read.pop(layer), own):
-                again |= {name: f"{name}/again" for name in one.outputs}
-                tensors |= {again[name]: tensors[name] for name in one.outputs}
-                ops.append(_renamed(one, again, f"{one.name}/again"))
-        ops.append(_renamed(op, again) if op.part == "backward" else op)
-    return replace(graph, tensors=tensors, ops=tuple(ops))
+    return {name: _needed(layers[name], tensors, own) for name, tensors in read.items()}
 
 
 def updated_early(graph: Graph) -> Graph:

@@ -19,6 +19,7 @@ from steptime.network.ops import OPS
 
 BLOCK = 64  # weights that share a float32 scale
 SCALES = 256  # of these that share another, where they are quantised, too
+BESIDE = ("/scale", "/scale_of_scales")  # names of what stands beside weights of few bits
 SCALE = 2.0  # alpha over rank; its value costs nothing
 _ATTENTION = re.compile(r"(?i)(^|[/._])\w*(attn|attention)\w*([/._]|$)")
 

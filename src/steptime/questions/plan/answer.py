@@ -75,6 +75,7 @@ def document(
         "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
+        "tuning": planner.tuning.text or None,
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
         **picked(result, "step_s low high bubble"),

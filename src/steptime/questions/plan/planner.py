@@ -15,13 +15,14 @@ from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph
 from steptime.core.table import picked
-from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
+from steptime.core.workload import NO_OPTIMIZER, WHOLE, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.count import op_work
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
+from steptime.network.ops.training import STATE_BLOCK
 from steptime.prediction.calibrated.interval import Bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group, ring
@@ -100,8 +101,10 @@ class Planner:
         dtype: str,
         gradients: int = 0,
         use: str = "training",
+        tuning: Tuning = WHOLE,
     ) -> None:
         self.host: Link | None = None
+        self.tuning = tuning
         self.use = use
         self.shape = shape
         self.method = method
@@ -127,6 +130,9 @@ class Planner:
         own = self.constant("low_gradient_bytes") if self.low and trains else 0.0
         if gradients or own:
             self._constants["gradient_bytes"] = gradients / 8 or own
+        if "8-bit" in tuning.states:
+            whole, few = SIZE_BYTES["float32" if mixed else self.in_memory], 1 + 4 / STATE_BLOCK
+            self._constants["state_bytes"] -= 2 * (whole - few)
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self.traffic_s = cache(self._traffic_s)
         self.join(cluster)
@@ -135,17 +141,20 @@ class Planner:
     def step(self) -> StepModel:
         """What prices the graphs of ranks on the device."""
         phase, updates = ("train", "adam") if self.use == "training" else ("infer", NO_OPTIMIZER)
-        workload = Workload(self.shape.family.name, {}, 1, self.typed, phase, updates)
+        how = {"tuning": self.tuning}
+        workload = Workload(self.shape.family.name, {}, 1, self.typed, phase, updates, **how)
         return StepModel(workload, self.device, method=self.method, low=self.low)
 
-    def alone(self, batch: int) -> StepModel:
+    def alone(self, batch: int, recompute: str = "none") -> StepModel:
         """Return the step of the whole network on one device, on a micro-batch."""
-        graph = partial(self._rank, True, Plan(), batch)
-        return self.once(("alone", batch), lambda: self.step.of(graph(), batch))
+        graph = partial(self._rank, True, Plan(), batch, recompute)
+        return self.once(("alone", batch, recompute), lambda: self.step.of(graph(), batch))
 
-    def _rank(self, whole: bool, plan: Plan, batch: int) -> Graph:
+    def _rank(self, whole: bool, plan: Plan, batch: int, recompute: str = "none") -> Graph:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
-        return rank_of_one(shape.family, shape.whole if whole else shape.one, plan, dtype, batch)
+        tuning = replace(self.tuning, how=self.stack.tunes, recompute=recompute)
+        of = shape.whole if whole else shape.one
+        return rank_of_one(shape.family, of, plan, dtype, batch, tuning)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
@@ -191,7 +200,7 @@ class Planner:
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
         all_s = sum(self.whole[name].update_s * count for name, count in self.often.items())
-        return all_s * parameters / max(1, self.parameters)
+        return all_s * parameters / max(1, self.trained)
 
     @cached_property
     def often(self) -> Mapping[str, int]:
@@ -245,10 +254,10 @@ class Planner:
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""
-        one = plan.devices == rounds == 1 and (plan.recompute, plan.offload) == ("none",) * 2
-        if not one or self.low or self.use != "training":
+        one = plan.devices == rounds == 1 and plan.offload == "none" and not plan.recompute_layers
+        if not one or plan.recompute == "selective" or self.low or self.use != "training":
             return None
-        return held_alone(self.alone(batch), batch)
+        return held_alone(self.alone(batch, plan.recompute), batch)
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
@@ -375,7 +384,12 @@ class Planner:
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters of the whole network."""
+        """Parameters of the whole network, trained or not."""
+        return self.trained + self.added(lambda piece: piece.frozen)
+
+    @cached_property
+    def trained(self) -> int:
+        """Parameters of the whole network that are trained."""
         return self.added(lambda piece: piece.parameters)
 
     @cached_property
