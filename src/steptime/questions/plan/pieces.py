@@ -25,6 +25,7 @@ from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels, added
+from steptime.prediction.memory import kept_sizes
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -207,6 +208,8 @@ def held_of(
         source.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
     }
     narrow = _narrow(graph, source) if low else set()
+    sizes = {name: spec.size_bytes for name, spec in graph.tensors.items()}
+    sizes |= kept_sizes(graph, stack)
     kept: dict[str, list[int]] = {}
     for name in read & maker.keys() - _inside(graph, stack):
         op = maker[name]
@@ -214,12 +217,12 @@ def held_of(
         if op.part == "forward" and not copies:
             into = kept.setdefault(where(op.name), [0, 0])
             ends = where(op.name) in (FIRST, LAST)
-            size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
+            size = sizes[name] // (1 if ends or name not in narrow else 2)
             into[0] += size
             into[1] += size if op.kind == "attention" and name != op.outputs[0] else 0
     _add_scores(graph, stack, kept, where)
     result = {}
-    for piece, (size, working) in _moments(graph, where).items():
+    for piece, (size, working) in _moments(graph, where, sizes).items():
         all_kept, core = kept.get(piece, (0, 0))
         result[piece] = Kept(all_kept, core, size, working)
     return result
@@ -268,7 +271,9 @@ def _add_scores(graph: Graph, stack: Stack, kept: Mapping[str, list[int]], where
             into[1] += more
 
 
-def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
+def _moments(
+    graph: Graph, where: Where, sizes: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
     """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
 
     Gradients of weights are not among them: they live on.
@@ -281,12 +286,12 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
     for i, op in enumerate(graph.ops):
         piece = where(op.of or op.name)
         if op.part == "forward":
-            inputs.setdefault(piece, graph.tensors[op.inputs[0]].size_bytes)
+            inputs.setdefault(piece, sizes[op.inputs[0]])
         if op.part != "backward":
             continue
         if OPS[op.kind].storage == "new":
             names = (name for name in op.outputs if name not in of_weights)
-            live.update({name: graph.tensors[name].size_bytes for name in names})
+            live.update({name: sizes[name] for name in names})
         worst[piece] = max(worst.get(piece, 0), sum(live.values()))
         for name in op.inputs:
             if last[name] == i:
