@@ -7,6 +7,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
+from steptime.build import make_tuning, make_workload, read_model
 from steptime.calibration.plan_rows import (
     Question,
     Reply,
@@ -16,13 +17,12 @@ from steptime.calibration.plan_rows import (
     step_reply,
     whole,
 )
-from steptime.build import make_tuning, make_workload, read_model
 from steptime.core.errors import InputError, one_of
 from steptime.core.workload import Plan
 from steptime.network.families.language import rows
+from steptime.prediction import memory
 from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
-from steptime.prediction import memory
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.answer import fits, spares
@@ -79,7 +79,9 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     if planner.is_whole(plan):
         step = planner.alone(sound.micro_batch, plan.recompute).lowered(sound.micro_batch)
         if step.executed_flop > planner.peak * question.measured["step_s"]:
-            raise InputError(f"more FLOP/s than the peak of {texts['device']}, as it is taken to run")
+            raise InputError(
+                f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
+            )
     reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
     bytes_ = Interval(fullest.total - fullest.context)
     return replace(reply, values={**reply.values, "memory_bytes": bytes_})
@@ -106,14 +108,17 @@ def tune(question: Question, method: str | Method) -> Reply:
     model = StepModel(workload, texts["device"], method=method, options={"stack": texts["stack"]})
     graph, needs = model.graph(), model.needs()
     accumulates = texts["phase"] == "train" and whole(question, "rounds") > 1
-    how = {"accumulates": accumulates, "own": model.sizes()}
-    held = memory.memory_of(graph, model.stack, **how)
+    held = memory.memory_of(graph, model.stack, accumulates=accumulates, own=model.sizes())
     parts = model.worst_moment().parts
     least = parts["weights"] + parts["state"] + sum(model.gradients.values())
     if question.measured.get("memory_bytes", inf) < least:
-        raise InputError("less than weights, gradients and states of one device: how they are shared out is not said")
+        raise InputError(
+            "less than weights, gradients and states of one device: how they are shared is unsaid"
+        )
     needs = needs._replace(peak_bytes=held)
-    return Reply({"memory_bytes": Interval(float(held))}, 1, texts["stack"], needs.fit(model.device))
+    return Reply(
+        {"memory_bytes": Interval(float(held))}, 1, texts["stack"], needs.fit(model.device)
+    )
 
 
 def changed(name: str, changes: Mapping[str, object]) -> str:

@@ -16,8 +16,8 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import LARGEST, truth
 from steptime.core.table import picked
 from steptime.core.table_files import table_rows
-from steptime.core.workload import WHOLE, Tuning
 from steptime.core.toml_files import DATA, read_toml
+from steptime.core.workload import WHOLE, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
 from steptime.prediction.kernel import Interval

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -157,6 +157,10 @@ class Tuning:
             raise unknown("weights", self.weights, FEW_BITS)
         if self.weights and not self.freezes:
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
+
+    def under(self, how: tuple[str, ...]) -> "Tuning":
+        """Return it as software runs it: `how` it does concerns adapters and few bits alone."""
+        return replace(self, how=how) if self.rank or self.weights else self
 
     @property
     def freezes(self) -> bool:

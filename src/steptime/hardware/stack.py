@@ -22,8 +22,8 @@ class Execution(NamedTuple):
     `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
     kernel), by `kernels` beside these. An op `keeps` so many sizes of its first input for its
-    gradient beside what the op table says. One in `chunks` makes one of them at a time. All of this holds for ops whose attribute `when` is true
-    ("": for all).
+    gradient beside what the op table says. One in `chunks` makes one of them at a time. All of
+    this holds for ops whose attribute `when` is true ("": for all).
     """
 
     reads: tuple[int, ...] = ()

@@ -1,7 +1,8 @@
 """Steps in another order: layers computed again, and gradients applied as soon as they are made.
 
-Layers keep their input alone, and compute the rest again before their backward pass. So does `torch.utils.checkpoint`, which stops where the last tensor is made that a gradient needs
-(Chen et al. 2016, section 4; `early_stop`).
+Layers keep their input alone, and compute the rest again before their backward pass. So does
+`torch.utils.checkpoint`, which stops where the last tensor is made that a gradient needs (Chen et
+al. 2016, section 4; `early_stop`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +42,9 @@ def needed(graph: Graph) -> dict[str, list[Op]]:
     for op in graph.ops:
         if op.part == "forward" and (name := _layer_of(op.name)):
             layers.setdefault(name, []).append(op)
-    inside = {name: _layer_of(op.name) for ops in layers.values() for op in ops for name in op.outputs}
+    inside = {
+        name: _layer_of(op.name) for ops in layers.values() for op in ops for name in op.outputs
+    }
     shared = {
         name
         for op in graph.ops

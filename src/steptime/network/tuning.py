@@ -188,17 +188,23 @@ class _Changed:
         y = self.tensors[op.outputs[0]]
         n, length, _ = y.shape
         about = length / min(length, self.tuning.packed)
-        parts = min((k for k in range(1, length + 1) if not length % k), key=lambda k: abs(k - about))
+        parts = min(
+            (k for k in range(1, length + 1) if not length % k), key=lambda k: abs(k - about)
+        )
         inputs = list(op.inputs)
         for i, name in enumerate(op.inputs[:3]):
             x = self.tensors[name]
             shape = (n * parts, x.shape[1] // parts, x.shape[2])
             how = {"shape": shape}
-            inputs[i] = self._op(f"{op.name}/packed{i}", "reshape", (name,), TensorSpec(shape, x.dtype), how)
+            inputs[i] = self._op(
+                f"{op.name}/packed{i}", "reshape", (name,), TensorSpec(shape, x.dtype), how
+            )
         cut = TensorSpec((n * parts, length // parts, y.shape[2]), y.dtype)
         self.tensors[f"{op.name}/packed"] = cut
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(f"{op.name}/packed",)))
-        whole = self._op(f"{op.name}/whole", "reshape", (f"{op.name}/packed",), y, {"shape": y.shape})
+        whole = self._op(
+            f"{op.name}/whole", "reshape", (f"{op.name}/packed",), y, {"shape": y.shape}
+        )
         self.name_of[op.outputs[0]] = whole
 
     def _part_of(self, op: Op) -> tuple[int, int]:

@@ -3,12 +3,22 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
+from steptime.core.graph import Graph, Op
+from steptime.core.workload import Tuning
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.network.count import op_work
+from steptime.prediction.lower import Lowered
 from steptime.prediction.schedule import Timeline
+from steptime.prediction.training import fused_update, states_of
 
+if TYPE_CHECKING:
+    from steptime.prediction.step_model import StepModel
+
+PAGED, OFFLOADED = "paged", "offloaded"  # words of `Tuning.states`
 USUAL_LINK = "pcie-4-x16"  # of a device that does not say what joins it to its host
 
 
@@ -45,7 +55,60 @@ def host_link(device: Device) -> str:
     return f"pcie-{generation[1]}-x16" if generation else USUAL_LINK
 
 
-def later(times: Timeline, update_s: float) -> Timeline:
+def with_states(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
+    """Return a step whose update is one kernel a weight, where states are of 8 bits or paged.
+
+    Each reads weight, gradient and states once, and writes weight and states.
+    """
+    if not tuning.states:
+        return step
+    others = [one for one in step.kernels if one.pass_ != "update"]
+    made = [
+        fused_update(float(op_work(graph, op)[1]), graph.tensors[op.inputs[0]].size)
+        for op in _updates(graph)
+    ]
+    return replace(step, kernels=(*others, *made))
+
+
+def sizes_away(graph: Graph, tuning: Tuning) -> dict[str, int]:
+    """Return 0 bytes for states that may lie in the host's memory, and inside of updates."""
+    away = states_of(graph) if _may_leave(tuning) else []
+    inside = [op.name for op in _updates(graph)] if tuning.states else []
+    return dict.fromkeys((*away, *inside), 0)
+
+
+def beyond_device(times: Timeline, model: "StepModel", batch: int) -> Timeline:
+    """Return the times of a step with what its states take that lie in the host's memory.
+
+    Those that are paged and have no room go there and back.
+    """
+    tuning, graph = model.workload.tuning, model.graph(batch)
+    if not _may_leave(tuning):
+        return times
+    link = model.method.joins(catalog.link(tuning.host_link or host_link(model.device)))
+    if OFFLOADED not in tuning.states:
+        held = sum(graph.tensors[name].size_bytes for name in states_of(graph))
+        room = model.device.usable_bytes or inf
+        away = min(held, max(0.0, model.needs(batch).total_bytes + held - room))
+        return _later(times, times.update_s + 2 * link.message_s(away)) if away else times
+    updates = _updates(graph)
+    moved = sum(op_work(graph, op)[1] for op in updates)
+    weights = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
+    sizes = float(model.gradient_bytes), float(weights)
+    beside_s = times.backward_s * (1 - 1 / max(1, len(updates)))
+    made = on_host(sizes, moved / host_memory()[0], beside_s, link.message_s)
+    return _later(times, made.update_s + made.exposed_s)
+
+
+def _may_leave(tuning: Tuning) -> bool:
+    return PAGED in tuning.states or OFFLOADED in tuning.states
+
+
+def _updates(graph: Graph) -> list[Op]:
+    return [op for op in graph.ops if op.part == "update"]
+
+
+def _later(times: Timeline, update_s: float) -> Timeline:
     """Return the times of a step whose update takes so long."""
     more = update_s - times.update_s
     low, high = (None if end is None else end + more for end in (times.low_s, times.high_s))

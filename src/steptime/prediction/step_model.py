@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
@@ -42,16 +41,8 @@ from steptime.prediction.memory import (
 from steptime.prediction.method import Method
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
-from steptime.prediction.states import host_link, host_memory, later, on_host
-from steptime.prediction.training import (
-    LOW_BYTES,
-    as_trained,
-    fused_update,
-    graph_dtype,
-    in_training,
-    sizes_of,
-    states_of,
-)
+from steptime.prediction.states import beyond_device, sizes_away, with_states
+from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
 
 
 @dataclass(frozen=True)
@@ -147,9 +138,8 @@ class StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
         how = self.workload, device, self._link, self.method
         other = StepModel(*how, overlap=self.overlap, low=self.low)
-        other.options = self.options
-        other._latest, other._lowered = self._latest, self._lowered
-        other._counted, other._memory = self._counted, self._memory
+        kept = ("options", "_latest", "_lowered", "_counted", "_memory")
+        vars(other).update({name: vars(self)[name] for name in kept})
         return other
 
     def of(self, graph: Graph, batch: int) -> StepModel:
@@ -243,9 +233,8 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
-            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype)
-            if asked.tuning.rank or asked.tuning.weights:
-                asked = replace(asked, tuning=replace(asked.tuning, how=self.stack.tunes))
+            tuning = self.workload.tuning.under(self.stack.tunes)
+            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype, tuning=tuning)
             self._latest = (wanted, build_step(asked))
         return self._latest[1]
 
@@ -257,36 +246,14 @@ class StepModel:
             step = self.method.lower(graph, self.workload.dtype, self.settings)
             types = self.workload.dtype, self.stack.master_weights
             made = as_trained(step, graph, self.said, *types, self.low)
-            self._lowered[wanted] = self._with_states(made, graph)
+            self._lowered[wanted] = with_states(made, graph, self.workload.tuning)
         return self._lowered[wanted]
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
-        """Return the bytes of what the stack holds otherwise than the graph has it, by name.
-
-        States that are paged or offloaded may lie in the host's memory.
-        """
+        """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
         types, graph = (self.workload.dtype, self.stack.master_weights), self.graph(batch)
-        held = kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types)
-        states = self.workload.tuning.states
-        is_away = "paged" in states or "offloaded" in states
-        away = states_of(graph) if is_away else []
-        inside = [op.name for op in graph.ops if states and op.part == "update"]  # one kernel each
-        return held | dict.fromkeys((*away, *inside), 0)
-
-    def _with_states(self, step: Lowered, graph: Graph) -> Lowered:
-        """Return a step whose update is one kernel a weight, where states are of 8 bits or paged.
-
-        Each reads weight, gradient and states once, and writes weight and states.
-        """
-        if not self.workload.tuning.states:
-            return step
-        others = [one for one in step.kernels if one.pass_ != "update"]
-        made = [
-            fused_update(float(op_work(graph, op)[1]), graph.tensors[op.inputs[0]].size)
-            for op in graph.ops
-            if op.part == "update"
-        ]
-        return replace(step, kernels=(*others, *made))
+        away = sizes_away(graph, self.workload.tuning)
+        return kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types) | away
 
     def living(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""
@@ -326,28 +293,9 @@ class StepModel:
         if wanted not in self._timelines:
             lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
             prices, host = self.prices(wanted), self.host(lowered)
-            made = schedule(lowered, prices, host, *overlaps)
-            self._timelines[wanted] = self._beyond_device(made, wanted)
+            times = schedule(lowered, prices, host, *overlaps)
+            self._timelines[wanted] = beyond_device(times, self, wanted)
         return self._timelines[wanted]
-
-    def _beyond_device(self, times: Timeline, batch: int) -> Timeline:
-        """Return the times of a step with what its states take that lie in the host's memory."""
-        tuning, graph = self.workload.tuning, self.graph(batch)
-        if not ("paged" in tuning.states or "offloaded" in tuning.states):
-            return times
-        link = self.method.joins(catalog.link(tuning.host_link or host_link(self.device)))
-        if "offloaded" not in tuning.states:
-            held = sum(graph.tensors[name].size_bytes for name in states_of(graph))
-            room = self.device.usable_bytes or inf
-            away = min(held, max(0.0, self.needs(batch).total_bytes + held - room))
-            return later(times, times.update_s + 2 * link.message_s(away)) if away else times
-        updates = [op for op in graph.ops if op.part == "update"]
-        moved = sum(op_work(graph, op)[1] for op in updates)
-        weights = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
-        sizes = float(self.gradient_bytes), float(weights)
-        beside_s = times.backward_s * (1 - 1 / max(1, len(updates)))
-        made = on_host(sizes, moved / host_memory()[0], beside_s, link.message_s)
-        return later(times, made.update_s + made.exposed_s)
 
     def prices(self, batch: int | None = None) -> Prices:
         """Return the seconds of the kernels that differ of a step on `batch` examples."""

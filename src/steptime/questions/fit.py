@@ -16,9 +16,9 @@ from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.states import USUAL_LINK
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
+from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
 from steptime.questions.plan.answer import fits, timed
 from steptime.questions.plan.request import Request, Site, own_link
-from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
 from steptime.questions.step_options import StepOptions
 
 _COLUMNS = columns(
@@ -211,14 +211,24 @@ def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
     for count in MORE_CARDS:
         split = {"data": count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)
-        how: dict[str, Any] = {"dtype": step.dtype, "tuning": replace(step.tuning, recompute="none")}
+        how: dict[str, Any] = {
+            "dtype": step.dtype,
+            "tuning": replace(step.tuning, recompute="none"),
+            "options": options.pairs(step.option_, "option"),
+        }
         try:
             planner, made = timed(Request(name, site, count * own, own, split=split, **how))
         except InputError:
             return []
         if fits(planner, made):
-            words = {"device": device.name, "inside": inside, "batch": count * own, "dtype": step.dtype}
-            words |= {**split, **{key: getattr(step, key) for key in ("lora", "weights", "train")}}
+            words: dict[str, Any] = {
+                "device": device.name,
+                "inside": inside,
+                "batch": count * own,
+                "dtype": step.dtype,
+            }
+            kept = ("lora", "weights", "train", "packed", "padded", "option_")
+            words |= {**split, **{key: getattr(step, key) for key in kept}}
             return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
     return []
 

@@ -122,7 +122,18 @@ def predict(
     the host has over a `host_link`, `packed` and `padded` what sequences are made
     of, as on the command line. Raises `InputError` for what is not known.
     """
-    said = lora, weights, train, recompute, packed, padded, optimizer, offload, host_link, update_early
+    said = (
+        lora,
+        weights,
+        train,
+        recompute,
+        packed,
+        padded,
+        optimizer,
+        offload,
+        host_link,
+        update_early,
+    )
     tuning = make_tuning(*said)
     workload = workload_of(model, batch, dtype, phase, optimizer, tuning=tuning)
     given = dict(options or {})

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from steptime.core.question import named
 from steptime.core.workload import Tuning, Workload
 from steptime.prediction import DEFAULT
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
-
 
 OF_TRAINING = (
     "lora", "train", "recompute", "offload", "host_link", "update_early", "packed", "padded",
@@ -41,7 +41,7 @@ class StepOptions:
 
         said = {name: getattr(self, name) for name in OF_TRAINING}
         if self.phase != "train":
-            given = {options.named(name): one for name, one in said.items()}
+            given = {named(name): one for name, one in said.items()}
             options.refuse(given, "{} is of a training: --phase train")
         return make_tuning(**said, weights=self.weights, optimizer=self.optimizer)
 

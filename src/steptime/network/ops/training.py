@@ -12,6 +12,7 @@ from steptime.network.ops.table import Backward, no_flop
 
 Names = tuple[str, ...]
 STATE_BLOCK = 256  # elements of a state of 8 bits that share a scale
+SCALES = "_scales"  # what the names of these end with
 FEW_FROM = 4096  # elements of a weight whose states are so kept: bitsandbytes, min_8bit_size
 
 
@@ -104,8 +105,8 @@ def training_graph(
         spec = tape.tensors[weight]
         if few and spec.size >= FEW_FROM:
             scale = TensorSpec((STATES[optimizer] * ceil(spec.size / STATE_BLOCK),), "float32")
-            tape.tensors[f"{weight}/{optimizer}_scales"] = scale
-            states.append(f"{weight}/{optimizer}_scales")
+            tape.tensors[f"{weight}/{optimizer}{SCALES}"] = scale
+            states.append(f"{weight}/{optimizer}{SCALES}")
             spec = TensorSpec(spec.shape, "int8")
         tape.tensors.update(dict.fromkeys(names, spec))
         states.extend(names)

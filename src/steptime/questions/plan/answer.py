@@ -14,6 +14,7 @@ from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
+from steptime.prediction.states import host_memory
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request
@@ -153,7 +154,7 @@ def fitted_notes(planner: Planner) -> list[str]:
 def _notes(planner: Planner, result: PlanTime) -> list[str]:
     notes = fitted_notes(planner)
     if result.asked.plan.offload in ("optimizer", "both"):
-        rate, devices = planner.host_memory
+        rate, devices = host_memory()
         memory = f"{rate / 1e9:,.0f} GB/s of memory for {devices} devices"
         notes.append(f"a host is taken to have {memory}")
     held = result.memory[result.fullest].total / planner.room_bytes

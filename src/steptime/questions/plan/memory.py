@@ -121,11 +121,12 @@ def _standing(one: Step, load: Load) -> Memory:
         head, shape = one.pieces[LAST].held, one.planner.shape
         words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
         logits = head.kept + head.working + words * constant("logit_bytes")
-    weights, *others = of_parameters(one.planner, plan, parameters_of(one, load))
+    weights, gradients, states = of_parameters(one.planner, plan, parameters_of(one, load))
     frozen = sum(one.pieces[part.name].frozen_bytes * count for part, count in load)
     return Memory(
         weights + frozen / (plan.shards if plan.zero == 3 else 1),
-        *others,
+        gradients,
+        states,
         working * (1 + constant("fragmented")),
         gathered,
         logits,

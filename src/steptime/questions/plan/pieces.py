@@ -4,7 +4,7 @@ A network's layers are few kinds, so one of each is built, differentiated, lower
 stage is arithmetic over them.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,9 +61,9 @@ class Piece(NamedTuple):
     backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
-    experts share out; `frozen` are those beside them that are not trained, of `frozen_bytes`. `held`
-    are bytes of activations, `joules` those of both passes. An update
-    takes `update_s`, where each weight has its own.
+    experts share out; `frozen` are those beside them that are not trained, of `frozen_bytes`.
+    `held` are bytes of activations, `joules` those of both passes. An update takes `update_s`,
+    where each weight has its own.
     """
 
     forward_s: float = 0.0
@@ -146,7 +146,7 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
 
 
 def _parts(
-    timed: Sequence[tuple[Kernel, float]], kinds: Mapping[str, str], again: Container[str]
+    timed: Sequence[tuple[Kernel, float]], kinds: Mapping[str, str], again: Collection[str]
 ) -> tuple[float, tuple[float, float], float]:
     """Return the seconds of gradients of weights, of attention, and of the last product forward.
 
@@ -271,9 +271,7 @@ def _add_scores(graph: Graph, stack: Stack, kept: Mapping[str, list[int]], where
             into[1] += more
 
 
-def _moments(
-    graph: Graph, where: Where, sizes: Mapping[str, int]
-) -> dict[str, tuple[int, int]]:
+def _moments(graph: Graph, where: Where, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
 
     Gradients of weights are not among them: they live on.

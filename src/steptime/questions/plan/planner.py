@@ -22,14 +22,12 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.count import op_work
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
-from steptime.network.ops.training import STATE_BLOCK
 from steptime.prediction.calibrated.interval import Bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group, ring
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
-from steptime.prediction.states import host_memory
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
     FIRST,
@@ -40,7 +38,7 @@ from steptime.prediction.training import (
     numbers,
     piece_of,
 )
-from steptime.questions.plan.alone import as_timed, between, bounds_of, held_alone, update_s
+from steptime.questions.plan import alone
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 from steptime.questions.scaling import waits
@@ -104,8 +102,7 @@ class Planner:
         tuning: Tuning = WHOLE,
     ) -> None:
         self.host: Link | None = None
-        self.tuning = tuning
-        self.use = use
+        self.use, self.tuning = use, tuning
         self.shape = shape
         self.method = method
         self.dtype = dtype
@@ -122,6 +119,7 @@ class Planner:
         self.seen = self.step.seen
         if trains:
             self._constants, self._flags = numbers(self.seen.constants, self.typed, master)
+            self._constants["state_bytes"] -= alone.spared(tuning, "float32" if mixed else short)
         else:
             self._constants, self._flags = typed(use, self.seen.constants)
         self.weight_bytes = float(SIZE_BYTES[self.in_memory])
@@ -130,9 +128,6 @@ class Planner:
         own = self.constant("low_gradient_bytes") if self.low and trains else 0.0
         if gradients or own:
             self._constants["gradient_bytes"] = gradients / 8 or own
-        if "8-bit" in tuning.states:
-            whole, few = SIZE_BYTES["float32" if mixed else self.in_memory], 1 + 4 / STATE_BLOCK
-            self._constants["state_bytes"] -= 2 * (whole - few)
         self._pieces: dict[tuple[Any, ...], dict[str, Piece]] = {}
         self.traffic_s = cache(self._traffic_s)
         self.join(cluster)
@@ -141,8 +136,8 @@ class Planner:
     def step(self) -> StepModel:
         """What prices the graphs of ranks on the device."""
         phase, updates = ("train", "adam") if self.use == "training" else ("infer", NO_OPTIMIZER)
-        how = {"tuning": self.tuning}
-        workload = Workload(self.shape.family.name, {}, 1, self.typed, phase, updates, **how)
+        name, how = self.shape.family.name, (self.typed, phase, updates)
+        workload = Workload(name, {}, 1, *how, tuning=self.tuning)
         return StepModel(workload, self.device, method=self.method, low=self.low)
 
     def alone(self, batch: int, recompute: str = "none") -> StepModel:
@@ -152,9 +147,9 @@ class Planner:
 
     def _rank(self, whole: bool, plan: Plan, batch: int, recompute: str = "none") -> Graph:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
-        tuning = replace(self.tuning, how=self.stack.tunes, recompute=recompute)
-        of = shape.whole if whole else shape.one
-        return rank_of_one(shape.family, of, plan, dtype, batch, tuning)
+        tuning, of = self.tuning.under(self.stack.tunes), shape.whole if whole else shape.one
+        how = batch, replace(tuning, recompute=recompute)
+        return rank_of_one(shape.family, of, plan, dtype, *how)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
@@ -196,11 +191,11 @@ class Planner:
         A stack that says no bytes of an update has kernels of its own for each weight.
         """
         if self.is_whole(plan):
-            return update_s(self.alone(batch), batch)
+            return alone.update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
         all_s = sum(self.whole[name].update_s * count for name, count in self.often.items())
-        return all_s * parameters / max(1, self.trained)
+        return all_s * parameters / max(1, self.added(lambda piece: piece.parameters))
 
     @cached_property
     def often(self) -> Mapping[str, int]:
@@ -244,20 +239,20 @@ class Planner:
         if not self.is_whole(plan):
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        low, high = between(self.alone(batch), batch, step_s - exposed_s)
+        low, high = alone.between(self.alone(batch), batch, step_s - exposed_s)
         return low + exposed_s, high + exposed_s
 
     @cached_property
     def bounds(self) -> Bounds:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
-        return bounds_of(self.stack, self.seen, bool(self.shape.experts))
+        return alone.bounds_of(self.stack, self.seen, bool(self.shape.experts))
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""
         one = plan.devices == rounds == 1 and plan.offload == "none" and not plan.recompute_layers
         if not one or plan.recompute == "selective" or self.low or self.use != "training":
             return None
-        return held_alone(self.alone(batch, plan.recompute), batch)
+        return alone.held_alone(self.alone(batch, plan.recompute), batch)
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
@@ -304,7 +299,9 @@ class Planner:
     def of_all(self, batch: int) -> dict[str, Piece]:
         """Return the pieces of the whole network on one device."""
         key, each = ("of all", batch), self.of_rank(Plan(), batch)
-        return self.once(key, lambda: as_timed(each, self.alone(batch), batch, self.shape.kinds))
+        return self.once(
+            key, lambda: alone.as_timed(each, self.alone(batch), batch, self.shape.kinds)
+        )
 
     def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
         """Return the seconds of an exchange among ranks; raises `InputError` without a link."""
@@ -362,11 +359,6 @@ class Planner:
         """The share of its memory by which predictions of what a device holds miss."""
         return catalog.constants_of("gpu")["plan.spare"].value
 
-    @cached_property
-    def host_memory(self) -> tuple[float, int]:
-        """What a host is taken to have: bytes a second of memory, and devices that share them."""
-        return host_memory()
-
     @property
     def peak(self) -> float:
         """FLOP/s of a device in the type that products compute in."""
@@ -385,12 +377,7 @@ class Planner:
     @cached_property
     def parameters(self) -> int:
         """Parameters of the whole network, trained or not."""
-        return self.trained + self.added(lambda piece: piece.frozen)
-
-    @cached_property
-    def trained(self) -> int:
-        """Parameters of the whole network that are trained."""
-        return self.added(lambda piece: piece.parameters)
+        return self.added(lambda piece: piece.parameters + piece.frozen)
 
     @cached_property
     def active(self) -> float:

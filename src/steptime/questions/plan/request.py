@@ -164,7 +164,9 @@ class Request:
                 raise InputError("--optimizer: that of language models is adam")
             return shape_of(self.model, self.length, self.trusted)
         if self.gradients is not None or self.tuning != WHOLE:
-            words = "--gradients goes" if self.gradients else f"{self.tuning.text}: fine-tuning goes"
+            words = (
+                "--gradients goes" if self.gradients else f"{self.tuning.text}: fine-tuning goes"
+            )
             raise InputError(f"{words} with language models")
         if self.length is not None and "length" not in values:
             raise InputError(f"--length: {self.model} has no tokens")

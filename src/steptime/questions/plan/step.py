@@ -8,7 +8,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
-from steptime.prediction.states import on_host
+from steptime.prediction.states import host_memory, on_host
 from steptime.prediction.training import FIRST
 from steptime.questions.plan.ends import Least, ends_of, least, most_held
 from steptime.questions.plan.faults import Asked
@@ -324,7 +324,7 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     planner = one.planner
     sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
     near = planner.cluster.ladder[0].size if planner.cluster.levels else 1  # on the same host
-    rate, devices = planner.host_memory
+    rate, devices = host_memory()
     update_s = planner.constant("update_bytes") * sharded / (rate / min(near, devices))
     made = on_host(sizes, update_s, beside, lambda size: planner.moved(size).seconds)
     link = planner.moved(0.0).link
