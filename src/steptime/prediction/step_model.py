@@ -1,7 +1,4 @@
-"""One network on one kind of device, ready to be asked: the driver of every prediction.
-
-From the parts of a step users compose simulations of their own; `parallel` does so too.
-"""
+"""One network on one kind of device, ready to be asked: the driver of every prediction."""
 
 from __future__ import annotations
 

@@ -103,8 +103,7 @@ class Planner:
     ) -> None:
         self.host: Link | None = None
         self.use, self.tuning = use, tuning
-        self.shape = shape
-        self.method = method
+        self.shape, self.method = shape, method
         self.dtype = dtype
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
