@@ -4,19 +4,37 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from steptime.core.graph import Graph, Op
-from steptime.core.workload import Tuning
+from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import op_work
 from steptime.prediction.lower import Lowered
+from steptime.prediction.memory import Needs
+from steptime.prediction.method import Method
 from steptime.prediction.schedule import Timeline
 from steptime.prediction.training import fused_update, states_of
 
-if TYPE_CHECKING:
-    from steptime.prediction.step_model import StepModel
+
+class Stepped(Protocol):
+    """What of a step is asked: its workload on a device, its graph, and what these need."""
+
+    workload: Workload
+    device: Device
+    method: Method
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients."""
+
+    def graph(self, batch: int | None = None) -> Graph:
+        """Return the graph of a step on `batch` examples."""
+
+    def needs(self, batch: int | None = None) -> Needs:
+        """Return the memory that a step on `batch` examples needs."""
+
 
 PAGED, OFFLOADED = "paged", "offloaded"  # words of `Tuning.states`
 USUAL_LINK = "pcie-4-x16"  # of a device that does not say what joins it to its host
@@ -77,7 +95,7 @@ def sizes_away(graph: Graph, tuning: Tuning) -> dict[str, int]:
     return dict.fromkeys((*away, *inside), 0)
 
 
-def beyond_device(times: Timeline, model: "StepModel", batch: int) -> Timeline:
+def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
     """Return the times of a step with what its states take that lie in the host's memory.
 
     Those that are paged and have no room go there and back.
