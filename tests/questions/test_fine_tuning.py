@@ -8,7 +8,7 @@ import pytest
 
 import steptime
 from steptime.build import make_tuning
-from steptime.questions.plan.answer import timed
+from steptime.questions.plan.answer import mfu, timed
 from steptime.questions.plan.request import Request, Site
 from steptime.questions.step_options import StepOptions
 
@@ -36,6 +36,17 @@ def test_a_plan_of_one_device_is_the_step(recompute: str, lora: str | None) -> N
     assert plan.memory[0].total == pytest.approx(step.of.needs().total_bytes, rel=1e-9)
     trained = planner.added(lambda piece: piece.parameters)
     assert planner.parameters == 1_235_814_400 + trained * bool(lora)
+
+
+def test_arithmetic_of_frozen_weights_gradients_is_not_counted() -> None:
+    """With LoRA both passes are about two forward ones, not three; 6N has no meaning."""
+    shares = []
+    for lora in (None, LORA):
+        request = Request(MODEL, Site("rtx-4090"), 2, 2, dtype="bfloat16", tuning=make_tuning(lora))
+        planner, plan = timed(request)
+        shares.append(mfu(planner, plan)["full"] * plan.step_s)
+        assert (mfu(planner, plan)["6N"] is None) == bool(lora)
+    assert shares[1] / shares[0] == pytest.approx(2 / 3, rel=0.03)
 
 
 def test_python_and_the_options_of_commands_ask_the_same_step() -> None:

@@ -80,7 +80,7 @@ def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path: Path) -> None
 
 def test_peaks_of_memory_of_fine_tuning_are_those_that_were_published() -> None:
     """Rows of LitGPT's tables (2023 and 2024), by hand: bytes of torch's max_memory_allocated."""
-    one = "Llama-2-7b,train,lora,pytorch,{},{},1,A100-SXM4-40GB,1304,global_batch=128,memory_only,,{},{}"
+    one = "Llama-2-7b,train,lora,pytorch,{},{},1,A100-SXM4-40GB,1304,,memory_only,,{},{}"
     rows = [
         (one.format("bf16-true", 2, 29.07e9, ""), 0.02, True),
         (one.format("bf16-true + bnb.nf4", 1, 14.14e9, ""), 0.05, True),
@@ -99,9 +99,7 @@ def test_peaks_of_memory_of_fine_tuning_are_those_that_were_published() -> None:
 
 
 def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path: Path) -> None:
-    row = (
-        "llama-3.2-3b,train,full,pytorch,bf16-true,4,1,A10G 24GB,512,,memory_only,,16.51e9,"
-    )
+    row = "llama-3.2-3b,train,full,pytorch,bf16-true,4,1,A10G 24GB,512,,memory_only,,16.51e9,"
     [question] = asked(tmp_path / "a.csv", MEASURED, row)
     with pytest.raises(InputError, match="how they are shared is unsaid"):
         question.reply("calibrated")
