@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from operator import attrgetter
 from typing import Any
 
+from steptime.build import make_tuning, make_workload, read_model
 from steptime.calibration.plan_rows import (
     Question,
     Reply,
@@ -15,11 +17,14 @@ from steptime.calibration.plan_rows import (
     step_reply,
     whole,
 )
-from steptime.core.errors import one_of
+from steptime.core.errors import InputError, one_of
 from steptime.core.workload import Plan
+from steptime.network.families.language import rows
+from steptime.prediction import memory
 from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
+from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.answer import fits, spares
 from steptime.questions.plan.request import Site
 from steptime.questions.plan.step import plan_time
@@ -54,6 +59,74 @@ def _changed(plan: Plan, words: str) -> Plan:
     changes: Any = dict(part.split("=") for part in words.split())
     layers = int(changes.get("recompute_layers", 0))
     return replace(plan, **{**changes, "recompute_layers": layers})
+
+
+def fine_tuning(question: Question, method: str | Method) -> Reply:
+    """Return the step of a fine-tuning on one device or several: `step_s`, `memory_bytes`.
+
+    That is the memory which torch's allocator counts: without the context of the driver. Raises
+    `InputError` for a row of more FLOP/s than a device has at its peak.
+    """
+    texts = question.texts
+    tuning = make_tuning(
+        texts["lora"] or None,
+        texts["weights"] or None,
+        optimizer=texts["optimizer"],
+        update_early=bool(question.numbers["update_early"]),
+    )
+    planner, sound = planned(question, method, tuning)
+    found, plan = plan_time(planner, sound), sound.plan
+    if planner.is_whole(plan):
+        step = planner.alone(sound.micro_batch, plan.recompute).lowered(sound.micro_batch)
+        if step.executed_flop > planner.peak * question.measured["step_s"]:
+            raise InputError(
+                f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
+            )
+    reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
+    bytes_ = Interval(fullest.total - fullest.context)
+    return replace(reply, values={**reply.values, "memory_bytes": bytes_})
+
+
+def tune(question: Question, method: str | Method) -> Reply:
+    """Return what a training of a part of the weights holds on one device: `memory_bytes`.
+
+    Networks have their queries, keys and values in one product, and a head of their own. Raises
+    `InputError` for a row of less than weights, gradients and states of one device.
+    """
+    texts = question.texts
+    length = whole(question, "length")
+    tuning = make_tuning(texts.get("lora") or None, texts.get("weights") or None)
+    changes = {"length": length, "merged_qkv": "yes", "tied": "no"}
+    workload = make_workload(
+        read_model(changed(texts["model"], changes)),
+        whole(question, "batch"),
+        texts["dtype"],
+        texts["phase"],
+        "adam",
+        tuning=tuning,
+    )
+    model = StepModel(workload, texts["device"], method=method, options={"stack": texts["stack"]})
+    graph, needs = model.graph(), model.needs()
+    accumulates = texts["phase"] == "train" and whole(question, "rounds") > 1
+    held = memory.memory_of(graph, model.stack, accumulates=accumulates, own=model.sizes())
+    parts = model.worst_moment().parts
+    least = parts["weights"] + parts["state"] + sum(model.gradients.values())
+    if question.measured.get("memory_bytes", inf) < least:
+        raise InputError(
+            "less than weights, gradients and states of one device: how they are shared is unsaid"
+        )
+    needs = needs._replace(peak_bytes=held)
+    return Reply(
+        {"memory_bytes": Interval(float(held))}, 1, texts["stack"], needs.fit(model.device)
+    )
+
+
+def changed(name: str, changes: Mapping[str, object]) -> str:
+    """Return the text of a named network with other hyperparameters."""
+    row = {key: one for key, one in rows()[name].items() if key not in ("source", "parameters")}
+    longest = max(int(row.get("max_length", 0)), int(str(changes["length"])))
+    settings = {**row, "max_length": longest, **changes}
+    return "transformer:" + ",".join(f"{key}={one}" for key, one in settings.items())
 
 
 def exchange(question: Question, method: str | Method) -> Reply:
@@ -113,6 +186,8 @@ def _phases(model: str, site: Site, length: int, **how: Any) -> Phases:
 KINDS: Mapping[str, Callable[[Question, str | Method], Reply]] = {
     "serve": serve,
     "step": step,
+    "tune": tune,
+    "fine_tuning": fine_tuning,
     "exchange": exchange,
     "parameters": parameters,
 }

@@ -82,6 +82,12 @@ def fit(
     lora: str | None = ...,
     weights: str | None = ...,
     train: str | None = ...,
+    recompute: str | None = ...,
+    offload: str | None = ...,
+    host_link: str | None = ...,
+    update_early: bool = ...,
+    packed: str | None = ...,
+    padded: str | None = ...,
 ) -> Fitting: ...
 def choose(
     model: str | Path | Workload,
@@ -105,6 +111,12 @@ def choose(
     lora: str | None = ...,
     weights: str | None = ...,
     train: str | None = ...,
+    recompute: str | None = ...,
+    offload: str | None = ...,
+    host_link: str | None = ...,
+    update_early: bool = ...,
+    packed: str | None = ...,
+    padded: str | None = ...,
 ) -> Answer: ...
 def scale(
     model: str | Path | Workload,

@@ -18,8 +18,10 @@ from steptime.core.table import picked
 from steptime.core.workload import (
     LORA_ON,
     NO_OPTIMIZER,
+    OFFLOADS,
     OPTIMIZERS,
     PHASES,
+    STATES,
     WHOLE,
     Plan,
     Tuning,
@@ -44,6 +46,7 @@ from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
+from steptime.network.recompute import recomputed, updated_early
 from steptime.network.tuning import tuned
 
 if TYPE_CHECKING:
@@ -253,7 +256,10 @@ def make_workload(
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtype = dtype_named(dtype)
     one_of("phase", phase, PHASES)
-    if (lower := optimizer.lower()) not in OPTIMIZERS:
+    lower = optimizer.lower()
+    if lower in STATES and tuning.states:
+        lower = "adam"
+    if lower not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
     return Workload(
         choice.model,
@@ -272,12 +278,24 @@ def make_workload(
 
 
 def make_tuning(
-    lora: str | None = None, weights: str | None = None, train: str | None = None
+    lora: str | None = None,
+    weights: str | None = None,
+    train: str | None = None,
+    recompute: str | None = None,
+    packed: object | None = None,
+    padded: object | None = None,
+    optimizer: str = "",
+    offload: str | None = None,
+    host_link: str | None = None,
+    update_early: bool = False,
 ) -> Tuning:
     """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
 
     `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
-    `train` a pattern of the names of weights that are trained.
+    `train` a pattern of the names of weights that are trained, `recompute` none or full; sequences
+    are `packed` or `padded` from so many tokens; an `optimizer` may say how its states are kept,
+    and `offload` (none or optimizer) that the host has them, over a `host_link`. Gradients are
+    applied as they are made in an `update_early`.
     """
     said: dict[str, Any] = {}
     if lora is not None:
@@ -290,7 +308,24 @@ def make_tuning(
             "on": given.get("on", LORA_ON[0]),
         }
         said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
-    return Tuning(**said, weights=weights or "", train=train or "")
+    if recompute == "selective":
+        raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
+    one_of("offload", offload or "none", OFFLOADS)
+    if offload in ("activations", "both"):
+        raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
+    words = [STATES.get(optimizer, ""), "offloaded" if offload == "optimizer" else ""]
+    words += ["early"] if update_early else []
+    for name, tokens in (("packed", packed), ("padded", padded)):
+        if tokens is not None:
+            said[name] = whole_number(tokens, f"--{name}")
+    return Tuning(
+        **said,
+        weights=weights or "",
+        train=train or "",
+        recompute=recompute or "none",
+        states=" ".join(filter(None, words)),
+        host_link=host_link or "",
+    )
 
 
 @lru_cache(maxsize=64)
@@ -328,9 +363,23 @@ def build_step(workload: Workload) -> Graph:
     if workload.phase == "infer":
         return graph
     try:
-        return training_graph(graph, workload.optimizer)
+        return differentiated(graph, workload.optimizer, workload.tuning)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{workload.model}: {error}") from None
+
+
+def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
+    """Return the graph of a training step of a forward graph under a fine-tuning."""
+    return differentiated(tuned(graph, tuning), optimizer, tuning)
+
+
+def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
+    """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
+    step = training_graph(graph, optimizer, tuning.how, "8-bit" in tuning.states)
+    step = recomputed(step) if tuning.recompute == "full" else step
+    return updated_early(step) if "early" in tuning.states else step
 
 
 def count_step(

@@ -1,6 +1,6 @@
 """Every example and every claim of the documents that a program can check.
 
-Rules for examples in README.md and docs/*.md
+Rules for examples in README.md, docs/*.md and docs/tasks/*.md
     ```console   `$ steptime ...` is run in a folder that holds `results` (records of four networks,
                  made here), the folder `examples`, and the ```toml, ```json or ```prototxt block
                  that has the name of the command's file. QUICK commands are run; where output is

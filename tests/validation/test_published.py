@@ -61,6 +61,8 @@ def test_the_stack_is_that_of_the_date() -> None:
         ("llm-foundry, A100", "step_s", 0.06, 0.05),
         ("MLPerf, gpt3-175b", "step_s", 0.05, 0.05),
         ("NeMo", "step_s", 0.05, 0.05),
+        ("LitGPT, lora", "memory_bytes", 0.04, 0.03),
+        ("LitGPT, qlora", "memory_bytes", 0.17, 0.17),
         ("Megatron-Bridge, dense", "step_s", 0.13, 0.13),
         ("Megatron-Bridge, mixtures", "step_s", 0.2, 0.1),
         ("torchtitan", "memory_bytes", 0.1, 0.1),

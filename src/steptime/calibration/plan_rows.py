@@ -17,6 +17,7 @@ from steptime.core.ranges import LARGEST, truth
 from steptime.core.table import picked
 from steptime.core.table_files import table_rows
 from steptime.core.toml_files import DATA, read_toml
+from steptime.core.workload import WHOLE, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
 from steptime.prediction.kernel import Interval
@@ -184,8 +185,10 @@ def step(question: Question, method: str | Method) -> Reply:
     return step_reply(question, planner, plan_time(planner, sound))
 
 
-def planned(question: Question, method: str | Method) -> tuple[Planner, Asked]:
-    """Return what prices a row's plan, and the plan.
+def planned(
+    question: Question, method: str | Method, tuning: Tuning = WHOLE
+) -> tuple[Planner, Asked]:
+    """Return what prices a row's plan, and the plan, of a fine-tuning where one is said.
 
     `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold.
     """
@@ -201,10 +204,10 @@ def planned(question: Question, method: str | Method) -> tuple[Planner, Asked]:
     recompute = texts.get("recompute") or "none"
     plan = split_of({**split, "sequence": sequence, "recompute": recompute})
     sizes = {name: whole(question, name) for name in SIZES if numbers.get(name) not in (None, "")}
-    dtype = MIXED.get(texts["dtype"], texts["dtype"])
+    dtype = texts["dtype"] if tuning != WHOLE else MIXED.get(texts["dtype"], texts["dtype"])
     stack, length, gradients = texts["stack"], sizes.get("length"), sizes.get("gradients")
     planner = planner_of(
-        texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
+        texts["model"], site_of(question), dtype, stack, devices, method, length, gradients, tuning
     )
     micro = sizes.get("micro_batch", 1)
     return planner, checked(
@@ -238,6 +241,7 @@ def planner_of(
     method: str | Method,
     length: int | None = None,
     gradients: int | None = None,
+    tuning: Tuning = WHOLE,
 ) -> Planner:
     """Return what prices the plans of a model on devices; a type or a stack "" is the usual one."""
     one = Request(
@@ -248,6 +252,7 @@ def planner_of(
         dtype=dtype or None,
         stack=stack or None,
         method=method,
+        tuning=tuning,
     )
     return one.planner(shape_of(model, length), devices)
 

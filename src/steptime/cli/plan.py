@@ -5,7 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from steptime.build import family_of, read_model
+from steptime.build import family_of, make_tuning, read_model
 from steptime.cli.picture import picture
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import check_folder
@@ -88,8 +88,14 @@ class PlanOptions:
         "layers' products; bfloat16, float16, float32 for all. Of other networks: float32.",
     )
     optimizer: Text = optional(
-        "NAME", "sgd, momentum, rmsprop or adam. Default: sgd, of language models adam."
+        "NAME", "sgd, momentum, rmsprop, adam or adam8bit. Default: sgd, of language models adam."
     )
+    lora: options.Lora = None
+    weights: options.Weights = None
+    train: options.Train = None
+    packed: options.Packed = None
+    padded: options.Padded = None
+    update_early: options.UpdateEarly = False
     gradients: int | None = whole("BITS", "Bits: 16 or 32. Default: the stack's.")
     tokens: float | None = number("N", "Tokens of a training: shows hours and cost.")
     prices: options.Prices = None
@@ -98,6 +104,9 @@ class PlanOptions:
         "The software. Default: megatron-2025; of one device, or of other networks, torch-eager.",
     )
     method: options.Method = DEFAULT
+
+
+OF_TUNING = ("lora", "weights", "train", "packed", "padded", "update_early")
 
 
 @question(long="pricing the layers of the network")
@@ -167,11 +176,14 @@ def plan(
     )
     models = split_models(model) if page else [model]
     further = tuple(map(level_of, level or ())), host_link
+    asked = dict(vars(how))
+    of_tuning = {name: asked.pop(name) for name in OF_TUNING}
+    tuning = make_tuning(**of_tuning, optimizer=how.optimizer or "")
     site, *others = nodes.sites(names(device, "--device"), *further)
     request = Request(
         models[0], site, batches[0], length=lengths[0], split=chosen,
         devices=tuple(numbers_), order=order, options=options.pairs(option_, "option"),
-        limits=limits, trace=trace, others=tuple(others), trusted=True, **vars(how),
+        limits=limits, trace=trace, others=tuple(others), trusted=True, tuning=tuning, **asked,
     )  # fmt: skip
     if page is not None:
         options.refuse({"--out": out}, "{} is of one plan: leave out --page")
@@ -259,7 +271,8 @@ def _in_words(row: dict[str, Any]) -> dict[str, Any]:
 
 def _split(told: dict[str, Any]) -> str:
     length = f" of {told['length']} tokens" if told["length"] else ""
-    of = f"batch {told['batch']}{length}, {told['dtype']}"
+    tuning = f", {told['tuning']}" if told["tuning"] else ""
+    of = f"batch {told['batch']}{length}, {told['dtype']}{tuning}"
     return f"{split_in_words(told)}, {of}"
 
 

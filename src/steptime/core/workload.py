@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 
 Value = int | float | str | bool
 
@@ -113,6 +113,11 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
+STATES = {  # optimizers beside the table's own: adam, and how its states are kept
+    "adam8bit": "8-bit",
+    "paged_adam": "paged",
+    "paged_adam8bit": "paged 8-bit",
+}
 LORA_ON = ("attention", "linear", "all")  # or names of products, `q+v`
 
 
@@ -123,7 +128,13 @@ class Tuning:
     LoRA of `rank` (0: none) stands beside the products `on`, with a share of `dropout` before it;
     then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
     Frozen weights of products are kept as `weights`, a name of `FEW_BITS`: 4 bits with a float32
-    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. Raises `InputError` for other values.
+    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `how` software does that is its own
+    (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
+    are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
+    tokens are text. An optimizer's `states` are kept in 8 bits, are paged (what has no room lies in
+    the host's memory) or offloaded (all lie there, and the host updates), over a `host_link` (the
+    device's own where none is said), or updated early, each as its gradient is made. Raises
+    `InputError` for other values.
     """
 
     rank: int = 0
@@ -131,14 +142,27 @@ class Tuning:
     dropout: float = 0.0
     weights: str = ""
     train: str = ""
+    how: tuple[str, ...] = ()
+    recompute: str = "none"
+    packed: int = 0
+    padded: int = 0
+    states: str = ""
+    host_link: str = ""
 
     def __post_init__(self) -> None:
+        one_of("recompute", self.recompute, RECOMPUTES)
+        if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
+            raise InputError("--packed and --padded: tokens, of one of them")
         if self.rank < 0 or not 0 <= self.dropout < 1:
             raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
         if self.weights and self.weights not in FEW_BITS:
             raise unknown("weights", self.weights, FEW_BITS)
         if self.weights and not self.freezes:
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
+
+    def under(self, how: tuple[str, ...]) -> "Tuning":
+        """Return it as software runs it: `how` it does concerns adapters and few bits alone."""
+        return replace(self, how=how) if self.rank or self.weights else self
 
     @property
     def freezes(self) -> bool:
@@ -153,6 +177,10 @@ class Tuning:
             f"LoRA r={self.rank} on {self.on}{dropped}": self.rank,
             f"{self.weights} weights": self.weights,
             f"training {self.train}": self.train,
+            f"{self.states} states": self.states,
+            f"{self.recompute} recompute": self.recompute != "none",
+            f"packed from {self.packed:,} tokens": self.packed,
+            f"padded from {self.padded:,} tokens": self.padded,
         }
         return ", ".join(text for text, holds in said.items() if holds)
 

@@ -22,8 +22,8 @@ class Execution(NamedTuple):
     `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
     kernel), by `kernels` beside these. An op `keeps` so many sizes of its first input for its
-    gradient beside what the op table says. All of this holds for ops whose attribute `when` is true
-    ("": for all).
+    gradient beside what the op table says. One in `chunks` makes one of them at a time. All of
+    this holds for ops whose attribute `when` is true ("": for all).
     """
 
     reads: Wholes = ()
@@ -37,6 +37,7 @@ class Execution(NamedTuple):
     skips_window: bool = False
     scores: Above0 = 0.0
     keeps: Above0 = 0.0
+    chunks: Whole = 1
     when: Text = ""
     source: Text = ""
 
@@ -63,7 +64,7 @@ class Stack:
     that its file does not say. `since` is the month ("2024-09") of which it is the state, "" for
     one without a date; `seen` says what its constants of training were fitted on (`models`,
     `devices`, `most_devices`). `on_cpu` says by kind what a prediction for a CPU leaves out, where
-    that is known.
+    that is known. `tunes` says how a fine-tuning runs (`TUNES`).
     """
 
     name: Text
@@ -87,6 +88,7 @@ class Stack:
     like: Text = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     on_cpu: Mapping[str, str] = field(default_factory=dict)
+    tunes: tuple[str, ...] = ()
 
     @property
     def uses(self) -> dict[str, Constant]:
@@ -105,6 +107,12 @@ def label_of(backend: str, compiled: object) -> str:
 
 
 UNITS = ("vector", "matrix")
+TUNES = {
+    "head": "the weight of the head is kept in few bits, too",
+    "halves": "weights of few bits become float16, and then what products read",
+    "keeps": "a product of such a weight keeps its input, whether it is needed or not",
+    "sources": "LoRA of a part of a product's columns keeps what it adds to them",
+}
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`
 _TRAINS = ("host.update", "host.backward")  # what a stack for inference alone need not say
 _ENTRIES = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
@@ -114,6 +122,7 @@ _KINDS = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
     ("kinds", *uses_of_stacks()), Mapping[str, Any]
 )
 _KINDS |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
+_KINDS |= {"tunes": tuple[Literal[*TUNES], ...]}  # type: ignore[valid-type]  # names of a table
 _STACK = struct("Stack", _KINDS | {"joins": Mapping[str, Texts]}, "name source")
 _EXECUTION = struct("Execution", get_type_hints(Execution, include_extras=True), "source")
 

@@ -19,6 +19,7 @@ from steptime.network.ops import OPS
 
 BLOCK = 64  # weights that share a float32 scale
 SCALES = 256  # of these that share another, where they are quantised, too
+BESIDE = ("/scale", "/scale_of_scales")  # names of what stands beside weights of few bits
 SCALE = 2.0  # alpha over rank; its value costs nothing
 _ATTENTION = re.compile(r"(?i)(^|[/._])\w*(attn|attention)\w*([/._]|$)")
 
@@ -65,6 +66,7 @@ def head_of(graph: Graph) -> str:
     return op.name if op and op.kind == "linear" else ""
 
 
+_MERGED = ("q", "k", "v")  # parts of a product of all three, in their order
 _BEHIND = ("cross_entropy", "cast", "bias", "reshape", "slice", "mean")  # a head
 
 
@@ -81,7 +83,8 @@ def adapts(op: Op, on: str, head: str) -> bool:
         "linear": op.name != head,
         "attention": bool(_ATTENTION.search(op.name)),
     }
-    return known.get(on, any({name, f"{name}_proj"} & parts for name in on.split("+")))
+    names = {*on.split("+"), *(f"{name}_proj" for name in on.split("+"))}
+    return known.get(on, bool(names & parts or ("qkv" in parts and names & {*_MERGED})))
 
 
 class _Changed:
@@ -94,6 +97,12 @@ class _Changed:
         self.scales: list[str] = []
         self.name_of: dict[str, str] = {}
         self.head = head_of(graph)
+        shown = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
+        self.cut = {
+            shown.get(op.inputs[0], op.inputs[0]): op.attrs["sizes"]
+            for op in graph.ops
+            if op.kind == "split"
+        }
         self.source = {
             op.outputs[0]: op.inputs[0]
             for op in graph.ops
@@ -103,7 +112,8 @@ class _Changed:
         if tuning.weights:
             read = {self._weight(op) for op in graph.ops if op.name != self.head}
             tied = {self._weight(op) for op in graph.ops if op.name == self.head}
-            self.few = (read & set(frozen)) - tied
+            left = set() if "head" in tuning.how else tied
+            self.few = (read | tied) & set(frozen) - left
             for weight in sorted(self.few):
                 self._quantise(weight)
 
@@ -134,9 +144,16 @@ class _Changed:
         inputs = [self.name_of.get(name, name) for name in op.inputs]
         if weight in self.few:
             x = self.tensors[inputs[0]]
-            wide = TensorSpec(self.tensors[weight].shape, x.dtype)
-            inputs[1] = self._op(f"{op.name}/wide", "cast", (weight,), wide)
+            shape, inputs[1] = self.tensors[weight].shape, weight
+            if "halves" in self.tuning.how and x.dtype != "float16":
+                half = TensorSpec(shape, "float16")
+                inputs[1] = self._op(f"{op.name}/half", "cast", (weight,), half)
+            wide = TensorSpec(shape, x.dtype)
+            inputs[1] = self._op(f"{op.name}/wide", "cast", (inputs[1],), wide)
         op = replace(op, inputs=tuple(inputs))
+        if self.tuning.packed and op.kind == "attention":
+            self._pack(op)
+            return
         self.ops.append(op)
         if self.tuning.rank and adapts(op, self.tuning.on, self.head):
             self.name_of[op.outputs[0]] = self._adapted(op, weight)
@@ -144,19 +161,69 @@ class _Changed:
     def _adapted(self, op: Op, weight: str) -> str:
         """Append the two small products, their scaling and the sum, and return the sum."""
         x, y = self.tensors[op.inputs[0]], self.tensors[op.outputs[0]]
-        rank, read = self.tuning.rank, op.inputs[0]
+        columns, parts = self._part_of(op)
+        rank, read = self.tuning.rank * parts, op.inputs[0]
         if self.tuning.dropout:
             read = self._op(
                 f"{op.name}/lora_dropout", "dropout", (read,), x, {"p": self.tuning.dropout}
             )
         down = self._adapter(f"{op.name}/lora_a", (rank, x.shape[-1]), weight, x.dtype)
-        up = self._adapter(f"{op.name}/lora_b", (y.shape[-1], rank), weight, x.dtype)
+        up = self._adapter(f"{op.name}/lora_b", (columns, self.tuning.rank), weight, x.dtype)
         small = TensorSpec((*x.shape[:-1], rank), x.dtype)
         made = self._op(f"{op.name}/lora_down", "linear", (read, down), small)
-        made = self._op(f"{op.name}/lora_up", "linear", (made, up), y)
+        if parts > 1:  # each from columns of its own
+            own = TensorSpec((*x.shape[:-1], self.tuning.rank), x.dtype)
+            cut = {"axis": -1, "start": 0, "stop": self.tuning.rank}
+            made = self._op(f"{op.name}/lora_own", "slice", (made,), own, cut)
+        wide = TensorSpec((*x.shape[:-1], columns), x.dtype)
+        made = self._op(f"{op.name}/lora_up", "linear", (made, up), wide)
+        if columns < y.shape[-1]:
+            made = self._padded(op, made, wide, y)
         how: dict[str, Attr] = {"function": "mul", "scalar": SCALE}
         made = self._op(f"{op.name}/lora_scaled", "pointwise", (made,), y, how)
         return self._op(f"{op.name}/lora_sum", "add", (op.outputs[0], made), y)
+
+    def _pack(self, op: Op) -> None:
+        """Append attention within each document of a sequence: these are as examples there."""
+        y = self.tensors[op.outputs[0]]
+        n, length, _ = y.shape
+        about = length / min(length, self.tuning.packed)
+        parts = min(
+            (k for k in range(1, length + 1) if not length % k), key=lambda k: abs(k - about)
+        )
+        inputs = list(op.inputs)
+        for i, name in enumerate(op.inputs[:3]):
+            x = self.tensors[name]
+            shape = (n * parts, x.shape[1] // parts, x.shape[2])
+            how = {"shape": shape}
+            inputs[i] = self._op(
+                f"{op.name}/packed{i}", "reshape", (name,), TensorSpec(shape, x.dtype), how
+            )
+        cut = TensorSpec((n * parts, length // parts, y.shape[2]), y.dtype)
+        self.tensors[f"{op.name}/packed"] = cut
+        self.ops.append(replace(op, inputs=tuple(inputs), outputs=(f"{op.name}/packed",)))
+        whole = self._op(
+            f"{op.name}/whole", "reshape", (f"{op.name}/packed",), y, {"shape": y.shape}
+        )
+        self.name_of[op.outputs[0]] = whole
+
+    def _part_of(self, op: Op) -> tuple[int, int]:
+        """Return the columns of a product that are adapted, and of how many parts these are."""
+        sizes = self.cut.get(op.outputs[0])
+        names = self.tuning.on.split("+")
+        if not isinstance(sizes, tuple) or not {*names} & {*_MERGED}:
+            return self.tensors[op.outputs[0]].shape[-1], 1
+        own = [int(size) for name, size in zip(_MERGED, sizes, strict=True) if name in names]
+        return sum(own), len(own)
+
+    def _padded(self, op: Op, made: str, wide: TensorSpec, y: TensorSpec) -> str:
+        """Return what some columns have been adapted by, beside zeros for the others."""
+        rest = y.shape[-1] - wide.shape[-1]
+        zeros = f"lora_zeros{rest}"
+        if zeros not in self.tensors:
+            self.tensors[zeros] = TensorSpec((*y.shape[:-1], rest), y.dtype)
+            self.scales.append(zeros)
+        return self._op(f"{op.name}/lora_padded", "concat", (made, zeros), y, {"axis": -1})
 
     def _adapter(self, name: str, shape: tuple[int, int], weight: str, dtype: str) -> str:
         """Return a new weight as products read it; it is kept in the type of the network's own."""

@@ -110,14 +110,19 @@ def _taken(pools: list[int]) -> int:
 
 
 def kept_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
-    """Return the bytes of what a stack keeps for gradients beyond the op table, by saved tensor."""
+    """Return the bytes of tensors that a stack holds otherwise than the op table has them.
+
+    Of some it keeps more for gradients, of others a chunk at a time.
+    """
     found: dict[str, int] = {}
     for op in graph.ops:
-        keeps = execution_of(op, stack).keeps
-        if keeps and len(op.outputs) > 1:
+        how = execution_of(op, stack)
+        if how.keeps and len(op.outputs) > 1:
             *_, saved = op.outputs
-            more = keeps * graph.tensors[op.inputs[0]].size_bytes
+            more = how.keeps * graph.tensors[op.inputs[0]].size_bytes
             found[saved] = graph.tensors[saved].size_bytes + round(more)
+        if how.chunks > 1:
+            found[op.outputs[0]] = graph.tensors[op.outputs[0]].size_bytes // how.chunks
     return found
 
 

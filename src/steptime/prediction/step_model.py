@@ -1,7 +1,4 @@
-"""One network on one kind of device, ready to be asked: the driver of every prediction.
-
-From the parts of a step users compose simulations of their own; `parallel` does so too.
-"""
+"""One network on one kind of device, ready to be asked: the driver of every prediction."""
 
 from __future__ import annotations
 
@@ -41,6 +38,7 @@ from steptime.prediction.memory import (
 from steptime.prediction.method import Method
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
+from steptime.prediction.states import beyond_device, sizes_away, with_states
 from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
 
 
@@ -137,9 +135,8 @@ class StepModel:
         """Return the model of the same network on another device; what it runs is kept."""
         how = self.workload, device, self._link, self.method
         other = StepModel(*how, overlap=self.overlap, low=self.low)
-        other.options = self.options
-        other._latest, other._lowered = self._latest, self._lowered
-        other._counted, other._memory = self._counted, self._memory
+        kept = ("options", "_latest", "_lowered", "_counted", "_memory")
+        vars(other).update({name: vars(self)[name] for name in kept})
         return other
 
     def of(self, graph: Graph, batch: int) -> StepModel:
@@ -233,7 +230,8 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
-            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype)
+            tuning = self.workload.tuning.under(self.stack.tunes)
+            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype, tuning=tuning)
             self._latest = (wanted, build_step(asked))
         return self._latest[1]
 
@@ -244,13 +242,15 @@ class StepModel:
             graph = self.graph(wanted)
             step = self.method.lower(graph, self.workload.dtype, self.settings)
             types = self.workload.dtype, self.stack.master_weights
-            self._lowered[wanted] = as_trained(step, graph, self.said, *types, self.low)
+            made = as_trained(step, graph, self.said, *types, self.low)
+            self._lowered[wanted] = with_states(made, graph, self.workload.tuning)
         return self._lowered[wanted]
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the bytes of what the stack holds otherwise than the graph has it, by name."""
         types, graph = (self.workload.dtype, self.stack.master_weights), self.graph(batch)
-        return kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types)
+        away = sizes_away(graph, self.workload.tuning)
+        return kept_sizes(graph, self.stack) | sizes_of(graph, self.said, *types) | away
 
     def living(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""
@@ -290,7 +290,8 @@ class StepModel:
         if wanted not in self._timelines:
             lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
             prices, host = self.prices(wanted), self.host(lowered)
-            self._timelines[wanted] = schedule(lowered, prices, host, *overlaps)
+            times = schedule(lowered, prices, host, *overlaps)
+            self._timelines[wanted] = beyond_device(times, self, wanted)
         return self._timelines[wanted]
 
     def prices(self, batch: int | None = None) -> Prices:

@@ -9,6 +9,7 @@ from steptime.core.graph import Graph, Part
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed, value_of
 from steptime.hardware.device import Device
+from steptime.network.ops.training import SCALES
 from steptime.prediction.calibrated.power import limit_of
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import Lowered
@@ -174,6 +175,12 @@ def _added(
         for piece, size in sizes.items():
             moved = constants["accumulate_bytes"] * size
             yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, moved)
+
+
+def states_of(graph: Graph) -> list[str]:
+    """Return the names of what an optimizer keeps for each weight."""
+    kept = [name for op in graph.ops if op.part == "update" for name in op.inputs[1:-1]]
+    return [*kept, *(name for name in graph.buffers if name.endswith(SCALES))]
 
 
 def sizes_of(

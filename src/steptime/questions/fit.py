@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from steptime.core.errors import InputError
 from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
@@ -12,15 +13,19 @@ from steptime.core.workload import WHOLE, Workload
 from steptime.hardware import catalog
 from steptime.hardware.prices import cheapest, offers
 from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.states import USUAL_LINK
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
+from steptime.questions.plan.answer import fits, timed
+from steptime.questions.plan.request import Request, Site, own_link
 from steptime.questions.step_options import StepOptions
 
 _COLUMNS = columns(
     "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",
     "needed_bytes=memory", "what=",
 )  # fmt: skip
+MORE_CARDS = (2, 4, 8)  # of a node, over which weights may be shared out
 BESIDE = ("blocks", "workspace", "context")  # what a device holds beside tensors
 
 
@@ -165,8 +170,8 @@ def _would_fit(
 ) -> list[str]:
     """Return commands of changed steps that fit, by the options that were asked with.
 
-    Those are a smaller batch, fewer bits, LoRA, LoRA beside weights of 4 bits, and the cheapest
-    card with a price.
+    Those are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits, states on
+    the host, weights shared out over several such cards, and the cheapest card with a price.
     """
     work, device = asked.workload, asked.device
     own, name = work.batch_per_replica, model if isinstance(model, str) else work.label
@@ -174,20 +179,58 @@ def _would_fit(
     trains = step.phase == "train" and work.tuning == WHOLE
     if trains and step.dtype == "float32":
         tries.append((replace(step, dtype="bfloat16-mixed"), own))
-    if trains and asked.graph().tokens is not None:
-        light = replace(step, dtype="bfloat16", lora="r=16")
-        tries += [(light, own), (replace(light, weights="nf4"), own)]
+    reads = step.phase == "train" and asked.graph().tokens is not None
+    again = replace(step, recompute="full")
+    if reads and step.recompute is None:
+        tries.append((again, own))
+    if trains and reads:
+        light = replace(again, dtype="bfloat16", lora="r=16")
+        less = replace(light, recompute=step.recompute)
+        tries += [(less, own), (light, own), (replace(light, weights="nf4"), own)]
+    if reads and step.offload is None:
+        tries.append((replace(again, offload="optimizer"), own))
     found = [
         _command(name, device.name, other, batch)
         for other, batch in tries
         if other.on(name, batch, device).needs().fit(device)
     ]
+    if reads:
+        found += _shared_out(name, asked, step)
     priced = cheapest(one for one in offers() if one.currency == "USD")
     for offer in sorted(priced.values(), key=lambda one: one.price):
         card = catalog.device(offer.device)
         if card.usable_bytes is not None and asked.on(card).needs().fit(card):
             return [*found, _command(name, card.name, step, own)]
     return found
+
+
+def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
+    """Return the command of the fewest such cards that hold the step with weights shared out."""
+    device, own = asked.device, asked.workload.batch_per_replica
+    inside = None if own_link(device) else USUAL_LINK
+    for count in MORE_CARDS:
+        split = {"data": count, "zero": 3, "recompute": "full"}
+        site = Site(device, inside=inside)
+        how: dict[str, Any] = {
+            "dtype": step.dtype,
+            "tuning": replace(step.tuning, recompute="none"),
+            "options": options.pairs(step.option_, "option"),
+        }
+        try:
+            planner, made = timed(Request(name, site, count * own, own, split=split, **how))
+        except InputError:
+            return []
+        if fits(planner, made):
+            words: dict[str, Any] = {
+                "device": device.name,
+                "inside": inside,
+                "batch": count * own,
+                "dtype": step.dtype,
+            }
+            kept = ("lora", "weights", "train", "packed", "padded", "option_")
+            words |= {**split, **{key: getattr(step, key) for key in kept}}
+            return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
+    return []
 
 
 def _command(model: str, device: str, step: StepOptions, batch: int) -> str:

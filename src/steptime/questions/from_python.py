@@ -105,6 +105,12 @@ def predict(
     lora: str | None = None,
     weights: str | None = None,
     train: str | None = None,
+    recompute: str | None = None,
+    packed: int | None = None,
+    padded: int | None = None,
+    offload: str | None = None,
+    host_link: str | None = None,
+    update_early: bool = False,
 ) -> StepTime:
     """Return how long a step of a network takes on a device.
 
@@ -112,9 +118,23 @@ def predict(
     default if None; `options` are those of the method. Products of float32 run as `tf32` or not,
     images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
     is "fast", "slow", or that of a calibrated device. `lora`, `weights` and `train` say what of it
-    is fine-tuned, as on the command line. Raises `InputError` for what is not known.
+    is fine-tuned, `recompute` what is computed again, `offload` what
+    the host has over a `host_link`, `packed` and `padded` what sequences are made
+    of, as on the command line. Raises `InputError` for what is not known.
     """
-    tuning = make_tuning(lora, weights, train)
+    said = (
+        lora,
+        weights,
+        train,
+        recompute,
+        packed,
+        padded,
+        optimizer,
+        offload,
+        host_link,
+        update_early,
+    )
+    tuning = make_tuning(*said)
     workload = workload_of(model, batch, dtype, phase, optimizer, tuning=tuning)
     given = dict(options or {})
     given |= {} if tf32 == "auto" else {"tf32": tf32}
@@ -144,6 +164,12 @@ def predict(
     )
 
 
+def tokens_of(asked: StepModel) -> int | None:
+    """Return the tokens of a step that are text, None of a network that reads none."""
+    tokens, padded = asked.graph().tokens, asked.workload.tuning.padded
+    return tokens and min(tokens, padded * asked.workload.batch_per_replica or tokens)
+
+
 def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict[str, Any]:
     """Return what a step takes as one document, with the energy of a run of so many steps."""
     workload, found, made = asked.workload, asked.device, asked.predict()
@@ -158,7 +184,7 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
         "method": asked.method.name,
         "options": dict(record_method(asked).options),
         "batch": workload.batch_per_replica,
-        "tokens": asked.graph().tokens,
+        "tokens": tokens_of(asked),
         **picked(workload, "phase dtype optimizer"),
         "tuning": workload.tuning.text or None,
         **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),

@@ -48,7 +48,14 @@ Dtype = Annotated[
     ),
 ]
 LOW_DTYPE = "bfloat16 (default), float16; float8 or float4 for the layers' products."
-Optimizer = Annotated[str, option("--optimizer NAME", "sgd, momentum, rmsprop or adam.")]
+Optimizer = Annotated[
+    str,
+    option(
+        "--optimizer NAME",
+        "sgd, momentum, rmsprop, adam, or adam with states of 8 bits, or that may be paged to the "
+        "host: adam8bit, paged_adam, paged_adam8bit.",
+    ),
+]
 Lora = Annotated[
     Text,
     option(
@@ -63,6 +70,26 @@ Weights = Annotated[
 ]
 Train = Annotated[
     Text, option("PATTERN", "Train the weights of these names alone, such as '*norm*'.")
+]
+Recompute = Annotated[
+    str | None,
+    option("WHAT", "none, or full: layers keep their input alone, and compute the rest again."),
+]
+Offload = Annotated[
+    str | None, option("WHAT", "none, or optimizer: its states lie on the host, which updates.")
+]
+HostLink = Annotated[
+    str | None,
+    option("LINK", "What joins a device to its host. Default: its PCIe, else pcie-4-x16."),
+]
+UpdateEarly = Annotated[
+    bool, option("--update-early", "Each gradient is applied, and dropped, as soon as it is made.")
+]
+Packed = Annotated[
+    Text, option("TOKENS", "Sequences are packed from documents of so many tokens in the mean.")
+]
+Padded = Annotated[
+    Text, option("TOKENS", "So many tokens of a sequence are text in the mean, the rest padding.")
 ]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]

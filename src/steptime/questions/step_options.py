@@ -3,10 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
+from steptime.core.question import named
 from steptime.core.workload import Tuning, Workload
 from steptime.prediction import DEFAULT
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
+
+OF_TRAINING = (
+    "lora", "train", "recompute", "offload", "host_link", "update_early", "packed", "padded",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,18 +27,23 @@ class StepOptions:
     lora: options.Lora = None
     weights: options.Weights = None
     train: options.Train = None
+    recompute: options.Recompute = None
+    offload: options.Offload = None
+    host_link: options.HostLink = None
+    update_early: options.UpdateEarly = False
+    packed: options.Packed = None
+    padded: options.Padded = None
 
     @property
     def tuning(self) -> Tuning:
         """What of the network is trained; raises `InputError`."""
         from steptime.build import make_tuning
 
-        found = make_tuning(self.lora, self.weights, self.train)
-        options.refuse(
-            {"--lora": self.lora, "--train": self.train} if self.phase != "train" else {},
-            "{} is of a training: --phase train",
-        )
-        return found
+        said = {name: getattr(self, name) for name in OF_TRAINING}
+        if self.phase != "train":
+            given = {named(name): one for name, one in said.items()}
+            options.refuse(given, "{} is of a training: --phase train")
+        return make_tuning(**said, weights=self.weights, optimizer=self.optimizer)
 
     def workload(self, model: str | Workload, batch: str | int | None) -> Workload:
         """Return the workload of a network; raises `InputError`."""

@@ -1,7 +1,8 @@
 """The training graph: a network's forward ops, the ops of its gradient, and the updates."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from math import ceil
 
 from steptime.core.errors import one_of
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
@@ -10,19 +11,25 @@ from steptime.network.ops.loss import STATES
 from steptime.network.ops.table import Backward, no_flop
 
 Names = tuple[str, ...]
+STATE_BLOCK = 256  # elements of a state of 8 bits that share a scale
+SCALES = "_scales"  # what the names of these end with
+FEW_FROM = 4096  # elements of a weight whose states are so kept: bitsandbytes, min_8bit_size
 
 
 class _Tape:
     """The graph while gradients are appended."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, how: Collection[str]) -> None:
         self.tensors = dict(graph.tensors)
         self.ops: list[Op] = []
         self.grads: dict[str, str] = {}
-        untrained = set(graph.frozen)
-        self.wide = {  # casts of frozen weights, which nothing keeps for the gradient
-            op.outputs[0]: op for op in graph.ops if op.kind == "cast" and op.inputs[0] in untrained
-        }
+        self.how = how
+        self.untrained = untrained = set(graph.frozen)
+        self.wide: dict[str, tuple[Op, ...]] = {}  # casts of frozen weights, kept by nothing
+        for op in graph.ops:
+            source = op.inputs[0] if op.kind == "cast" else ""
+            if source in untrained or source in self.wide:
+                self.wide[op.outputs[0]] = (*self.wide.get(source, ()), op)
 
     def append(
         self, name: str, kind: str, inputs: Names, attrs: Mapping[str, Attr], part: Part, of: str
@@ -53,8 +60,14 @@ class _Tape:
         self.grads[tensor] = grad
 
 
-def training_graph(graph: Graph, optimizer: str) -> Graph:
+def training_graph(
+    graph: Graph, optimizer: str, how: Collection[str] = (), few: bool = False
+) -> Graph:
     """Return `graph` with its gradients and updates appended as ops.
+
+    `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
+    frozen weights of few bits, `sources` what is joined with a frozen tensor. With `few` bits a
+    state has 8 (Dettmers et al. 2022, section 2: blocks with a float32 scale each).
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
@@ -65,7 +78,7 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     loss = graph.outputs[0]
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
-    tape = _Tape(graph)
+    tape = _Tape(graph, how)
     wanted = set(graph.weights)
     for op in graph.ops:
         if any(name in wanted for name in op.inputs):
@@ -89,7 +102,13 @@ def training_graph(graph: Graph, optimizer: str) -> Graph:
     users = _first_users(graph)
     for weight in filter(tape.grads.__contains__, graph.weights):
         names = tuple(f"{weight}/{optimizer}{i}" for i in range(STATES[optimizer]))
-        tape.tensors.update(dict.fromkeys(names, tape.tensors[weight]))
+        spec = tape.tensors[weight]
+        if few and spec.size >= FEW_FROM:
+            scale = TensorSpec((STATES[optimizer] * ceil(spec.size / STATE_BLOCK),), "float32")
+            tape.tensors[f"{weight}/{optimizer}{SCALES}"] = scale
+            states.append(f"{weight}/{optimizer}{SCALES}")
+            spec = TensorSpec(spec.shape, "int8")
+        tape.tensors.update(dict.fromkeys(names, spec))
         states.extend(names)
         inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
         tape.append(f"{weight}/update", optimizer, inputs, {}, "update", of)
@@ -124,19 +143,22 @@ def _differentiate(
 
 
 def _read_again(op: Op, tape: _Tape) -> Op:
-    """Return a product as its gradient reads it: weights of few bits are made wide once more.
+    """Return an op as its gradient reads it: weights of few bits are made wide once more.
 
-    Its input lives until then: bitsandbytes keeps it whether it is needed or not (`MatMul4Bit` in
-    `autograd/_functions.py`).
+    Its first input lives until then where software keeps it.
     """
-    cast = tape.wide.get(op.inputs[1]) if len(op.inputs) > 1 else None
-    if cast is None:
+    casts = tape.wide.get(op.inputs[1]) if len(op.inputs) > 1 else None
+    joins = op.kind == "concat" and op.inputs[-1] in tape.untrained
+    x = op.inputs[0]
+    if (casts and "keeps" in tape.how) or (joins and "sources" in tape.how):
+        how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
+        tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
+    if casts is None:
         return op
-    x, *_ = op.inputs
-    how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
-    tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
-    again = f"{cast.name}_again", "cast", cast.inputs, cast.attrs
-    return replace(op, inputs=(x, *tape.append(*again, "backward", op.name), *op.inputs[2:]))
+    read = casts[0].inputs
+    for cast in casts:
+        read = tape.append(f"{cast.name}_again", "cast", read, cast.attrs, "backward", op.name)
+    return replace(op, inputs=(x, *read, *op.inputs[2:]))
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.workload import Tuning
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
+from steptime.network.ops.training import STATE_BLOCK
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
@@ -51,6 +54,11 @@ def held_alone(model: StepModel, batch: int) -> dict[str, float]:
         "context": float(needs.context_bytes or 0),
         "blocks": float(needs.blocks_bytes or 0),
     }
+
+
+def spared(tuning: Tuning, dtype: str) -> float:
+    """Return the bytes that two states of 8 bits with their scales spare beside those of a type."""
+    return 2 * (SIZE_BYTES[dtype] - 1 - 4 / STATE_BLOCK) if "8-bit" in tuning.states else 0.0
 
 
 def update_s(model: StepModel, batch: int) -> float:

@@ -1,5 +1,6 @@
 """A plan's step as rows of named quantities: what commands print and programs read."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from math import inf
@@ -13,7 +14,10 @@ from steptime.core.units import percent, seconds, size
 from steptime.core.workload import RECOMPUTES, Plan, plan_to_json
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.network.count import op_work
+from steptime.network.ops import OPS
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
+from steptime.prediction.states import host_memory
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request
@@ -43,18 +47,31 @@ def mfu(planner: Planner, result: PlanTime) -> dict[str, float | None]:
 
     `full` and `half` are products and attention, of which a causal mask leaves half; `6N` is six
     FLOP a parameter and token. Of experts, those that a token reaches count. Networks that are no
-    language models have `full` alone, of all that is counted.
+    language models have `full` alone, of all that is counted; beside frozen weights, whose
+    gradients are not made, 6N has no meaning.
     """
-    products, attention = planner.flops
+    (products, attention), times = planner.flops, _forwards(planner)
     whole = planner.peak * result.step_s * result.asked.plan.devices
     of_a_sequence = {
-        "full": 3 * (products + attention),
-        "half": 3 * (products + attention / 2),
+        "full": times * (products + attention),
+        "half": times * (products + attention / 2),
         "6N": 6.0 * planner.active * planner.shape.length,
     }
     shares = {name: result.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
     known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
+    known = known[:2] if planner.tuning.freezes else known
     return {name: share if name in known else None for name, share in shares.items()}
+
+
+def _forwards(planner: Planner) -> float:
+    """Return how many forward passes both are in arithmetic: 3, less beside frozen weights."""
+    if not planner.tuning.freezes:
+        return 3.0
+    graph, work = planner.alone(1).graph(1), Counter[str]()
+    for op in graph.ops:
+        if OPS[op.kind].work:
+            work[op.part] += op_work(graph, op)[0]
+    return 1 + work["backward"] / work["forward"]
 
 
 def document(
@@ -75,6 +92,7 @@ def document(
         "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
+        "tuning": planner.tuning.text or None,
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
         **picked(result, "step_s low high bubble"),
@@ -152,7 +170,7 @@ def fitted_notes(planner: Planner) -> list[str]:
 def _notes(planner: Planner, result: PlanTime) -> list[str]:
     notes = fitted_notes(planner)
     if result.asked.plan.offload in ("optimizer", "both"):
-        rate, devices = planner.host_memory
+        rate, devices = host_memory()
         memory = f"{rate / 1e9:,.0f} GB/s of memory for {devices} devices"
         notes.append(f"a host is taken to have {memory}")
     held = result.memory[result.fullest].total / planner.room_bytes

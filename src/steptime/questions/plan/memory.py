@@ -113,14 +113,20 @@ def _standing(one: Step, load: Load) -> Memory:
     gathered = 0.0
     if plan.zero >= 2:  # gathered with the next one; its gradients, until they are scattered
         each = 2 * one.planner.weight_bytes * (plan.zero == 3) + constant("gradient_bytes")
-        gathered = each * max(one.pieces[part.name].parameters for part, _ in load)
+        pieces = [one.pieces[part.name] for part, _ in load]
+        times = 2 * (plan.zero == 3)
+        gathered = max(each * piece.parameters + times * piece.frozen_bytes for piece in pieces)
     logits = 0.0
     if any(part.name == LAST for part, _ in load):
         head, shape = one.pieces[LAST].held, one.planner.shape
         words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
         logits = head.kept + head.working + words * constant("logit_bytes")
+    weights, gradients, states = of_parameters(one.planner, plan, parameters_of(one, load))
+    frozen = sum(one.pieces[part.name].frozen_bytes * count for part, count in load)
     return Memory(
-        *of_parameters(one.planner, plan, parameters_of(one, load)),
+        weights + frozen / (plan.shards if plan.zero == 3 else 1),
+        gradients,
+        states,
         working * (1 + constant("fragmented")),
         gathered,
         logits,

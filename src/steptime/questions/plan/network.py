@@ -166,7 +166,7 @@ class NetworkPlanner(Planner):
             plan = replace(plan, stages=balanced(seconds, plan.pipeline))
         return super().layout(plan, micro_batch)
 
-    def alone(self, _batch: int) -> StepModel:
+    def alone(self, _batch: int, _recompute: str = "none") -> StepModel:
         """Return the step of the whole network on one device."""
         return self.step
 

@@ -158,12 +158,12 @@ class Step:
         if zero < 2:
             return gathers, scatters
         routed = piece.routed if self.plan.expert > 1 else 0
-        dense = (piece.parameters - routed, self.groups["shard"])
-        for size, group in (dense, (routed, self.groups["expert_shard"])):
-            if len(group) == 1 or not size:
+        dense = (piece.parameters - routed, piece.frozen_bytes, self.groups["shard"])
+        for size, frozen, group in (dense, (routed, 0, self.groups["expert_shard"])):
+            if len(group) == 1 or not size + frozen:
                 continue
             if zero == 3:
-                moved = planner.weight_bytes * size
+                moved = planner.weight_bytes * size + frozen
                 one = planner.exchange("all_gather", moved, group)
                 gathers.append(Wait("data", "all_gather", one.link, moved, one.seconds, 0.0))
             moved = planner.constant("gradient_bytes") * size

@@ -4,25 +4,28 @@ A network's layers are few kinds, so one of each is built, differentiated, lower
 stage is arithmetic over them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.build import step_of
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import PLACE, Graph, Op
-from steptime.core.workload import Plan
+from steptime.core.workload import WHOLE, Plan, Tuning
 from steptime.hardware.stack import Stack
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
-from steptime.network.ops.training import training_graph
+from steptime.network.recompute import needed
+from steptime.network.tuning import BESIDE
 from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels, added
+from steptime.prediction.memory import kept_sizes
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -58,8 +61,9 @@ class Piece(NamedTuple):
     backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and
     `last_s` the last product, which those need not repeat who stop at what is needed. The host
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
-    experts share out. `held` are bytes of activations, `joules` those of both passes. An update
-    takes `update_s`, where each weight has its own.
+    experts share out; `frozen` are those beside them that are not trained, of `frozen_bytes`.
+    `held` are bytes of activations, `joules` those of both passes. An update takes `update_s`,
+    where each weight has its own.
     """
 
     forward_s: float = 0.0
@@ -71,19 +75,28 @@ class Piece(NamedTuple):
     trades: tuple[Trade, ...] = ()
     parameters: int = 0
     routed: int = 0
+    frozen: int = 0
+    frozen_bytes: int = 0
     held: Kept = Kept()
     joules: float = 0.0
     update_s: float = 0.0
 
 
-def rank_of_one(family: Family, params: Mapping[str, Any], plan: Plan, dtype: str, b: int) -> Graph:
+def rank_of_one(
+    family: Family,
+    params: Mapping[str, Any],
+    plan: Plan,
+    dtype: str,
+    b: int,
+    tuning: Tuning = WHOLE,
+) -> Graph:
     """Return a rank's graph of a training step, differentiated and updated by Adam.
 
     Raises `InputError` where the plan does not divide what it shares.
     """
     builder = Builder(family.name, precision(dtype), training=True, plan=plan)
     try:
-        return training_graph(builder.graph(family.build(builder, params, b)), "adam")
+        return step_of(builder.graph(family.build(builder, params, b)), "adam", tuning)
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
 
@@ -95,6 +108,7 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
     """
     graph = model.graph()
     kinds = {op.name: op.kind for op in graph.ops}
+    again = {op.name for ops in needed(graph).values() for op in ops} if graph.frozen else set()
     by: dict[str, list[Kernel]] = {}
     trades: dict[str, list[Trade]] = {}
     for kernel in model.lowered().kernels:
@@ -117,7 +131,7 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
         name: Piece(
             fore_s,
             back_s,
-            *_parts(list(zip(some, seconds, strict=False)), kinds),
+            *_parts(list(zip(some, seconds, strict=False)), kinds, again),
             _host_s(some, model.seen.constants),
             tuple(trades.get(name, ())),
             *params[name],
@@ -132,9 +146,12 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
 
 
 def _parts(
-    timed: Sequence[tuple[Kernel, float]], kinds: Mapping[str, str]
+    timed: Sequence[tuple[Kernel, float]], kinds: Mapping[str, str], again: Collection[str]
 ) -> tuple[float, tuple[float, float], float]:
-    """Return the seconds of gradients of weights, of attention, and of the last product forward."""
+    """Return the seconds of gradients of weights, of attention, and of the last product forward.
+
+    Beside frozen weights that is every product whose result no gradient reads: not in `again`.
+    """
     fore, back = ([one for one in timed if one[0].pass_ == p] for p in ("forward", "backward"))
 
     def core_s(some: Sequence[tuple[Kernel, float]]) -> float:
@@ -145,7 +162,10 @@ def _parts(
         matrix = ((one.op, took) for one, took in some if one.unit == "matrix")
         return {row: took for row, took in matrix if kinds[row] != "attention"}
 
-    last_s = [0.0, *products(fore).values()][-1]
+    made = products(fore)
+    last_s = [0.0, *made.values()][-1]
+    if again:
+        last_s = sum(took for row, took in made.items() if row not in again)
     return sum(products(back).values()), (core_s(fore), core_s(back)), last_s
 
 
@@ -188,19 +208,21 @@ def held_of(
         source.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
     }
     narrow = _narrow(graph, source) if low else set()
+    sizes = {name: spec.size_bytes for name, spec in graph.tensors.items()}
+    sizes |= kept_sizes(graph, stack)
     kept: dict[str, list[int]] = {}
     for name in read & maker.keys() - _inside(graph, stack):
         op = maker[name]
-        copies = op.kind == "cast" and op.inputs[0] in graph.weights
+        copies = op.kind == "cast" and op.inputs[0] in (*graph.weights, *graph.frozen)
         if op.part == "forward" and not copies:
             into = kept.setdefault(where(op.name), [0, 0])
             ends = where(op.name) in (FIRST, LAST)
-            size = graph.tensors[name].size_bytes // (1 if ends or name not in narrow else 2)
+            size = sizes[name] // (1 if ends or name not in narrow else 2)
             into[0] += size
             into[1] += size if op.kind == "attention" and name != op.outputs[0] else 0
     _add_scores(graph, stack, kept, where)
     result = {}
-    for piece, (size, working) in _moments(graph, where).items():
+    for piece, (size, working) in _moments(graph, where, sizes).items():
         all_kept, core = kept.get(piece, (0, 0))
         result[piece] = Kept(all_kept, core, size, working)
     return result
@@ -249,7 +271,7 @@ def _add_scores(graph: Graph, stack: Stack, kept: Mapping[str, list[int]], where
             into[1] += more
 
 
-def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
+def _moments(graph: Graph, where: Where, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Return of each piece the bytes of its input, and of gradients that live at its worst moment.
 
     Gradients of weights are not among them: they live on.
@@ -262,12 +284,12 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
     for i, op in enumerate(graph.ops):
         piece = where(op.of or op.name)
         if op.part == "forward":
-            inputs.setdefault(piece, graph.tensors[op.inputs[0]].size_bytes)
+            inputs.setdefault(piece, sizes[op.inputs[0]])
         if op.part != "backward":
             continue
         if OPS[op.kind].storage == "new":
             names = (name for name in op.outputs if name not in of_weights)
-            live.update({name: graph.tensors[name].size_bytes for name in names})
+            live.update({name: sizes[name] for name in names})
         worst[piece] = max(worst.get(piece, 0), sum(live.values()))
         for name in op.inputs:
             if last[name] == i:
@@ -275,12 +297,21 @@ def _moments(graph: Graph, where: Where) -> dict[str, tuple[int, int]]:
     return {piece: (size, worst.get(piece, 0)) for piece, size in inputs.items()}
 
 
-def _parameters(graph: Graph) -> dict[str, tuple[int, int]]:
-    """Return of each piece its parameters, and those of them that belong to routed experts."""
-    result: dict[str, tuple[int, int]] = {FIRST: (0, 0), LAST: (0, 0)}
+def _parameters(graph: Graph) -> dict[str, tuple[int, int, int, int]]:
+    """Return of each piece its parameters, those of routed experts, frozen ones and their bytes."""
+    result: dict[str, tuple[int, int, int, int]] = {FIRST: (0,) * 4, LAST: (0,) * 4}
     of_experts = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
-    for name in graph.weights:
-        piece, size = piece_of(name), graph.tensors[name].size
-        whole, routed = result.get(piece, (0, 0))
-        result[piece] = whole + size, routed + (size if name in of_experts else 0)
+    for name in (*graph.weights, *graph.frozen):
+        piece, spec = piece_of(name), graph.tensors[name]
+        trained = spec.size * (name in graph.weights)
+        is_weight = not name.endswith(BESIDE)
+        more = (
+            trained,
+            trained * (name in of_experts),
+            (spec.size - trained) * is_weight,
+            spec.size_bytes * (not trained),
+        )
+        before = result.get(piece, (0,) * 4)
+        a, b, c, d = (one + other for one, other in zip(before, more, strict=True))
+        result[piece] = a, b, c, d
     return result

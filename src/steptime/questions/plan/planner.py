@@ -15,7 +15,7 @@ from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph
 from steptime.core.table import picked
-from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
+from steptime.core.workload import NO_OPTIMIZER, WHOLE, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
@@ -38,7 +38,7 @@ from steptime.prediction.training import (
     numbers,
     piece_of,
 )
-from steptime.questions.plan.alone import as_timed, between, bounds_of, held_alone, update_s
+from steptime.questions.plan import alone
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
 from steptime.questions.plan.stages import Layout, Load, layout_of
 from steptime.questions.scaling import waits
@@ -99,11 +99,11 @@ class Planner:
         dtype: str,
         gradients: int = 0,
         use: str = "training",
+        tuning: Tuning = WHOLE,
     ) -> None:
         self.host: Link | None = None
-        self.use = use
-        self.shape = shape
-        self.method = method
+        self.use, self.tuning = use, tuning
+        self.shape, self.method = shape, method
         self.dtype = dtype
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
@@ -118,6 +118,7 @@ class Planner:
         self.seen = self.step.seen
         if trains:
             self._constants, self._flags = numbers(self.seen.constants, self.typed, master)
+            self._constants["state_bytes"] -= alone.spared(tuning, "float32" if mixed else short)
         else:
             self._constants, self._flags = typed(use, self.seen.constants)
         self.weight_bytes = float(SIZE_BYTES[self.in_memory])
@@ -134,17 +135,20 @@ class Planner:
     def step(self) -> StepModel:
         """What prices the graphs of ranks on the device."""
         phase, updates = ("train", "adam") if self.use == "training" else ("infer", NO_OPTIMIZER)
-        workload = Workload(self.shape.family.name, {}, 1, self.typed, phase, updates)
+        name, how = self.shape.family.name, (self.typed, phase, updates)
+        workload = Workload(name, {}, 1, *how, tuning=self.tuning)
         return StepModel(workload, self.device, method=self.method, low=self.low)
 
-    def alone(self, batch: int) -> StepModel:
+    def alone(self, batch: int, recompute: str = "none") -> StepModel:
         """Return the step of the whole network on one device, on a micro-batch."""
-        graph = partial(self._rank, True, Plan(), batch)
-        return self.once(("alone", batch), lambda: self.step.of(graph(), batch))
+        graph = partial(self._rank, True, Plan(), batch, recompute)
+        return self.once(("alone", batch, recompute), lambda: self.step.of(graph(), batch))
 
-    def _rank(self, whole: bool, plan: Plan, batch: int) -> Graph:
+    def _rank(self, whole: bool, plan: Plan, batch: int, recompute: str = "none") -> Graph:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
-        return rank_of_one(shape.family, shape.whole if whole else shape.one, plan, dtype, batch)
+        tuning, of = self.tuning.under(self.stack.tunes), shape.whole if whole else shape.one
+        how = batch, replace(tuning, recompute=recompute)
+        return rank_of_one(shape.family, of, plan, dtype, *how)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
@@ -186,11 +190,11 @@ class Planner:
         A stack that says no bytes of an update has kernels of its own for each weight.
         """
         if self.is_whole(plan):
-            return update_s(self.alone(batch), batch)
+            return alone.update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
             return self._seconds(fused_update(moved, parameters))
         all_s = sum(self.whole[name].update_s * count for name, count in self.often.items())
-        return all_s * parameters / max(1, self.parameters)
+        return all_s * parameters / max(1, self.added(lambda piece: piece.parameters))
 
     @cached_property
     def often(self) -> Mapping[str, int]:
@@ -234,20 +238,20 @@ class Planner:
         if not self.is_whole(plan):
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        low, high = between(self.alone(batch), batch, step_s - exposed_s)
+        low, high = alone.between(self.alone(batch), batch, step_s - exposed_s)
         return low + exposed_s, high + exposed_s
 
     @cached_property
     def bounds(self) -> Bounds:
         """The interval of a step, as shares of it: wider where its stack saw no such device."""
-        return bounds_of(self.stack, self.seen, bool(self.shape.experts))
+        return alone.bounds_of(self.stack, self.seen, bool(self.shape.experts))
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""
-        one = plan.devices == rounds == 1 and (plan.recompute, plan.offload) == ("none",) * 2
-        if not one or self.low or self.use != "training":
+        one = plan.devices == rounds == 1 and plan.offload == "none" and not plan.recompute_layers
+        if not one or plan.recompute == "selective" or self.low or self.use != "training":
             return None
-        return held_alone(self.alone(batch), batch)
+        return alone.held_alone(self.alone(batch, plan.recompute), batch)
 
     def whole_s(self, end_s: float, devices: int) -> float:
         """Return the seconds of a step of devices that are done at `end_s`, the slowest later."""
@@ -294,7 +298,9 @@ class Planner:
     def of_all(self, batch: int) -> dict[str, Piece]:
         """Return the pieces of the whole network on one device."""
         key, each = ("of all", batch), self.of_rank(Plan(), batch)
-        return self.once(key, lambda: as_timed(each, self.alone(batch), batch, self.shape.kinds))
+        return self.once(
+            key, lambda: alone.as_timed(each, self.alone(batch), batch, self.shape.kinds)
+        )
 
     def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
         """Return the seconds of an exchange among ranks; raises `InputError` without a link."""
@@ -352,12 +358,6 @@ class Planner:
         """The share of its memory by which predictions of what a device holds miss."""
         return catalog.constants_of("gpu")["plan.spare"].value
 
-    @cached_property
-    def host_memory(self) -> tuple[float, int]:
-        """What a host is taken to have: bytes a second of memory, and devices that share them."""
-        constants = catalog.constants_of("host")
-        return constants["memory.bytes_per_s"].value, int(constants["memory.devices"].value)
-
     @property
     def peak(self) -> float:
         """FLOP/s of a device in the type that products compute in."""
@@ -375,8 +375,8 @@ class Planner:
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters of the whole network."""
-        return self.added(lambda piece: piece.parameters)
+        """Parameters of the whole network, trained or not."""
+        return self.added(lambda piece: piece.parameters + piece.frozen)
 
     @cached_property
     def active(self) -> float:

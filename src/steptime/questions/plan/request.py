@@ -11,7 +11,7 @@ from steptime.build import Choice, family_of, read_model
 from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
-from steptime.core.workload import Plan
+from steptime.core.workload import STATES, WHOLE, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, Cluster, Device, Level, Link
 from steptime.network.families.family import Family, resolve
@@ -129,7 +129,7 @@ class Request:
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
     a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
     Of `limits`, `budget_per_hour`, `days` (those of its tokens) and `watts`, None is for anything.
-    A `trusted` model may be code.
+    `tuning` says what of it is trained. A `trusted` model may be code.
     """
 
     model: str
@@ -151,6 +151,7 @@ class Request:
     trace: Path | None = None
     others: tuple[Site, ...] = ()
     optimizer: str | None = None
+    tuning: Tuning = WHOLE
     trusted: bool = False
 
     @cached_property
@@ -159,11 +160,14 @@ class Request:
         choice = read_model(self.model, trusted=self.trusted)
         _, values = _values_of(choice, self.length)
         if _reads_words(values):
-            if self.optimizer not in (None, "adam"):
+            if self.optimizer not in (None, "adam", *STATES):
                 raise InputError("--optimizer: that of language models is adam")
             return shape_of(self.model, self.length, self.trusted)
-        if self.gradients is not None:
-            raise InputError("--gradients goes with language models")
+        if self.gradients is not None or self.tuning != WHOLE:
+            words = (
+                "--gradients goes" if self.gradients else f"{self.tuning.text}: fine-tuning goes"
+            )
+            raise InputError(f"{words} with language models")
         if self.length is not None and "length" not in values:
             raise InputError(f"--length: {self.model} has no tokens")
         given = {**choice.given, **({"length": self.length} if self.length else {})}
@@ -200,7 +204,8 @@ class Request:
         several = max(self.devices, default=devices) > 1 and not isinstance(shape, Network)
         usual = {"stack": SOFTWARE} if several else {}
         options = {**(usual if self.stack is None else {"stack": self.stack}), **self.options}
-        planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
+        how = self.gradients, "training", self.tuning
+        planner = planner_of(shape, cluster, self.dtype, method, options, *how)
         if not catalog.stack(stack := planner.method.settings.stack).trains:
             near = f"nearest: --stack {SOFTWARE}"
             raise InputError(f"plan: stack {stack} runs inference alone; {near}")
@@ -286,6 +291,7 @@ def planner_of(
     options: Mapping[str, str],
     gradients: int | None = None,
     use: str = "training",
+    tuning: Tuning = WHOLE,
 ) -> Planner:
     """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
 
@@ -312,7 +318,7 @@ def planner_of(
         raise InputError(f"{text}; nearest: --dtype {near}-mixed")
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
-    return Planner(shape, cluster, chosen, word, gradients or 0, use)
+    return Planner(shape, cluster, chosen, word, gradients or 0, use, tuning)
 
 
 def split_of(fields: Mapping[str, Any]) -> Plan:

@@ -8,6 +8,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
+from steptime.prediction.states import host_memory, on_host
 from steptime.prediction.training import FIRST
 from steptime.questions.plan.ends import Least, ends_of, least, most_held
 from steptime.questions.plan.faults import Asked
@@ -319,20 +320,15 @@ def _tail(one: Step, load: Load) -> _Tail:
 
 
 def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
-    """Return the seconds of an update on the host, and what moves there and back.
-
-    Gradients go out beside the last backward pass; weights come back in 16 bit, part by part while
-    the host works on the next one (Ren and others 2021, ZeRO-Offload).
-    """
+    """Return the seconds of an update on the host, and what moves there and back."""
     planner = one.planner
     sizes = (planner.constant("gradient_bytes") * sharded, planner.weight_bytes * sharded)
-    out, back = (planner.moved(size) for size in sizes)
     near = planner.cluster.ladder[0].size if planner.cluster.levels else 1  # on the same host
-    rate, devices = planner.host_memory
+    rate, devices = host_memory()
     update_s = planner.constant("update_bytes") * sharded / (rate / min(near, devices))
-    exposed = max(0.0, out.seconds - beside) + max(0.0, back.seconds - update_s)
-    moved_s = out.seconds + back.seconds
-    return update_s, Wait("host", "states", out.link, sum(sizes), moved_s, exposed)
+    made = on_host(sizes, update_s, beside, lambda size: planner.moved(size).seconds)
+    link = planner.moved(0.0).link
+    return made.update_s, Wait("host", "states", link, sum(sizes), made.moved_s, made.exposed_s)
 
 
 def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:
