@@ -23,6 +23,7 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.questions.plan.answer import fits, mfu
 from steptime.questions.plan.faults import Asked, checked
+from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request, Site, shape_of, split_of
 from steptime.questions.plan.step import PlanTime, plan_time
@@ -203,9 +204,10 @@ def planned(question: Question, method: str | Method) -> tuple[Planner, Asked]:
     sizes = {name: whole(question, name) for name in SIZES if numbers.get(name) not in (None, "")}
     dtype = MIXED.get(texts["dtype"], texts["dtype"])
     stack, length, gradients = texts["stack"], sizes.get("length"), sizes.get("gradients")
-    planner = planner_of(
-        texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
-    )
+    asked = texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
+    fields = {**vars(plan)}
+    fields.pop("micro_batches")  # which a plan has from its batch
+    planner = planner_of(*asked, () if stack else tuple(fields.items()))
     micro = sizes.get("micro_batch", 1)
     return planner, checked(
         planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))
@@ -214,7 +216,7 @@ def planned(question: Question, method: str | Method) -> tuple[Planner, Asked]:
 
 def step_reply(question: Question, planner: Planner, found: PlanTime) -> Reply:
     """Return what is told of a row's step."""
-    devices = whole(question, "devices")
+    devices, found = whole(question, "devices"), meant(planner, found)[0]
     values = {
         "step_s": Interval(found.step_s, found.low, found.high),
         "memory_bytes": Interval(found.memory[found.fullest].total),
@@ -238,8 +240,12 @@ def planner_of(
     method: str | Method,
     length: int | None = None,
     gradients: int | None = None,
+    split: tuple[tuple[str, Any], ...] = (),
 ) -> Planner:
-    """Return what prices the plans of a model on devices; a type or a stack "" is the usual one."""
+    """Return what prices the plans of a model on devices; a type or a stack "" is the usual one.
+
+    The usual stack is that of such a `split`.
+    """
     one = Request(
         model,
         site,
@@ -248,6 +254,7 @@ def planner_of(
         dtype=dtype or None,
         stack=stack or None,
         method=method,
+        split=dict(split),
     )
     return one.planner(shape_of(model, length), devices)
 

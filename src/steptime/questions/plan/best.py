@@ -21,6 +21,7 @@ from steptime.questions.plan.answer import (
     split_in_words,
 )
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
+from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner, Shape
 from steptime.questions.plan.request import Further, Request, sites, split_of
 from steptime.questions.plan.search import (
@@ -99,14 +100,17 @@ def searched(request: Request) -> dict[str, Any]:
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
-    best, hardly = front[0]["document"], _hardly(front, groups[0].planner.spare)
+    best, hardly = _best(front[0], request), _hardly(front, groups[0].planner.spare)
+    for row in rows.values():  # what could be meant is the same for all
+        for end in ("low", "high"):
+            row[end] *= best[end] / front[0]["document"][end]
     alike = _alike(groups, front[0], [*rows.values()])
     first: dict[str, float] = {}  # what a step of the least number takes of devices
     for row in by_devices:
         took = row["step_s"] * row["devices"]
         row["efficiency"] = first.setdefault(row["device"], took) / took
     for row in rows.values():
-        del row["document"], row["within"]
+        del row["document"], row["within"], row["found"]
     return {
         "answer": best["answer"] + hardly,
         "considered": considered,
@@ -252,7 +256,15 @@ def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
         "training_days": training and training["train_h"] / 24,
         "within": all(cap.holds(whole) for cap in group.caps),
         "document": values,
+        "found": (group, time),
     }
+
+
+def _best(row: Row, request: Request) -> dict[str, Any]:
+    """Return the document of a row's plan, between what all stacks that could be meant take."""
+    group, time = row["found"]
+    time, assumed = meant(group.planner, time)
+    return document(group.planner, time, group.offer, request.tokens, assumed)
 
 
 def told_apart(planner: Planner) -> float:

@@ -19,6 +19,7 @@ from steptime.core.workload import NO_OPTIMIZER, Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
+from steptime.hardware.software import Software
 from steptime.network.count import op_work
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
@@ -88,7 +89,8 @@ class Planner:
     """Prices what plans are made of, once.
 
     `levels` say how the devices are joined, from the inside out; `host` joins a device to the
-    memory of its host, None where nobody says.
+    memory of its host, None where nobody says. `software` are the stacks that could be meant where
+    nobody names one.
     """
 
     def __init__(
@@ -101,10 +103,11 @@ class Planner:
         use: str = "training",
     ) -> None:
         self.host: Link | None = None
+        self.software: Software | None = None
         self.use = use
         self.shape = shape
         self.method = method
-        self.dtype = dtype
+        self.dtype, self.gradients = dtype, gradients
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
         trains = use == "training"
@@ -150,6 +153,13 @@ class Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
         result = copy(self)
         result.join(cluster)
+        return result
+
+    def under(self, stack: str) -> Planner:
+        """Return the planner of the same devices under another stack."""
+        method = self.method.under({"stack": stack})
+        result = Planner(self.shape, self.cluster, method, self.dtype, self.gradients, self.use)
+        result.host = self.host
         return result
 
     def join(self, cluster: Cluster) -> None:

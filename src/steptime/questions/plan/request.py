@@ -14,6 +14,7 @@ from steptime.core.ranges import whole_number
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, Cluster, Device, Level, Link
+from steptime.hardware.software import Software, defaults_for
 from steptime.network.families.family import Family, resolve
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
@@ -29,7 +30,6 @@ ALIASES = dtypes.ALIASES | {
     "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
-SOFTWARE = "megatron-2025"  # that runs a plan of several devices where nobody says
 MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
@@ -186,6 +186,18 @@ class Request:
             shape, Asked(plan, micro_batch, whole, USUAL if self.order is None else self.order)
         )
 
+    @property
+    def named(self) -> str | None:
+        """The stack that is named; None for nothing, and for a year alone."""
+        return None if self.stack is None or self.stack.isdecimal() else self.stack
+
+    def software(self, device: Device, devices: int) -> Software:
+        """Return what runs the plan where no stack is named, of the year that is asked for."""
+        plan = split_of(self.split) if devices > 1 else Plan()
+        plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
+        year = int(self.stack) if self.stack and self.stack.isdecimal() else None
+        return defaults_for(device, plan, self.site.per_node, year=year)
+
     def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
         """Return what prices plans on so many devices; raises `InputError`.
 
@@ -194,16 +206,17 @@ class Request:
         cluster = cluster_of(self.site, devices)
         if like is not None:
             return like.on(cluster)
-        method = cost_model(self.method)
+        method, many = cost_model(self.method), max(self.devices, default=devices)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
-        several = max(self.devices, default=devices) > 1 and not isinstance(shape, Network)
-        usual = {"stack": SOFTWARE} if several else {}
-        options = {**(usual if self.stack is None else {"stack": self.stack}), **self.options}
+        usual = self.software(cluster.device, 1 if isinstance(shape, Network) else many)
+        options = {"stack": usual.stack if self.named is None else self.named, **self.options}
         planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
         if not catalog.stack(stack := planner.method.settings.stack).trains:
-            near = f"nearest: --stack {SOFTWARE}"
+            near = f"nearest: --stack {usual.stack}"
             raise InputError(f"plan: stack {stack} runs inference alone; {near}")
+        if self.stack is None and "stack" not in self.options and len(usual.years) > 1:
+            planner.software = usual
         if self.site.host_link is not None:
             planner.host = catalog.link(self.site.host_link)
         if self.split.get("offload", "none") != "none":

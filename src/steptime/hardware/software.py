@@ -1,0 +1,127 @@
+"""Which software a question means: stacks by name, family and year, and where nobody says one."""
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from steptime.core.errors import unknown
+from steptime.core.toml_files import packaged
+from steptime.core.workload import Plan
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+
+_OF_YEAR = re.compile(r"(.+)-(20\d\d)")
+_NO_YEAR = "9999"
+_LEAST = 1 / 12  # years that the newest of a family counts for, however new
+_SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
+
+
+class Software(NamedTuple):
+    """The stack that is assumed, and how many years each that could be meant was the newest."""
+
+    stack: str
+    years: Mapping[str, float]
+
+    @property
+    def other(self) -> str | None:
+        """The newest one that is not assumed, None where no other could be meant."""
+        rest = [name for name in self.years if name != self.stack]
+        return max(rest, key=lambda name: catalog.stack(name).since, default=None)
+
+
+def defaults_for(
+    device: Device, plan: Plan, per_node: int = 8, use: str = "training", year: int | None = None
+) -> Software:
+    """Return the software of a plan on nodes of so many devices, where nobody names a stack.
+
+    It is of the family that runs such plans, and of a `year`; without one, of the middle of the
+    years since such a device came, in each of which a stack was the newest.
+    """
+    table = packaged("software.toml")
+    known = [
+        name
+        for name in table["families"][_kind(device, plan, per_node, use)]
+        if table["makers"].get(name, device.maker) == device.maker
+    ]
+    came = table["since"].get(device.architecture, 0)
+    years = {stack: n for name in known for stack, n in newest_for(name, came).items()}
+    dated = newest_for(known[0], came)
+    if year is not None:
+        stack = stack_at(known[0], f"{year}-12")
+        return Software(stack, {stack: 1.0})
+    middle, passed = sum(dated.values()) / 2, 0.0
+    for stack, of in dated.items():
+        passed += of
+        if passed >= middle:
+            break
+    return Software(stack, years)
+
+
+def _kind(device: Device, plan: Plan, per_node: int, use: str) -> str:
+    """Return what a question is, as `data/software.toml` names it."""
+    if use == "serving" or plan.devices == 1:
+        return "serving" if use == "serving" else "device"
+    if device.kind == "tpu":
+        return "tpu"
+    if plan.zero == 3:
+        return "sharded"
+    is_split = any(getattr(plan, name) > 1 for name in _SPLITS)
+    return "nodes" if is_split or plan.devices > per_node else "node"
+
+
+def stacks_of(family: str) -> dict[str, str]:
+    """Return the dated stacks of a family and their months, in their order."""
+    own = re.compile(re.escape(family) + r"-20\d\d")
+    every = {name: catalog.stack(name).since for name in catalog.stack_names()}
+    dated = [(since, name) for name, since in every.items() if since and own.fullmatch(name)]
+    return {name: since for since, name in sorted(dated)}
+
+
+def newest_for(family: str, came: float = 0.0) -> dict[str, float]:
+    """Return how many years each stack of a family was the newest since a year, in their order.
+
+    The years end with that of the newest stack of all. One that no date says counts for a year.
+    """
+    dated = stacks_of(family)
+    if not dated:
+        return {family: 1.0}
+    last = max(int(catalog.stack(name).since[:4] or 0) for name in catalog.stack_names()) + 1.0
+    begins = [_years(since) for since in dated.values()]
+    spans = zip(dated, pairwise([*begins, last]), strict=True)
+    every = {name: end - max(begin, came) for name, (begin, end) in spans}
+    newest = next(reversed(every))
+    every[newest] = max(every[newest], _LEAST)
+    return {name: years for name, years in every.items() if years > 0}
+
+
+def _years(month: str) -> float:
+    year, _, number = month.partition("-")
+    return int(year) + (int(number) - 1) / 12
+
+
+def stack_at(family: str, date: str) -> str:
+    """Return the stack of a family that was the newest in a month, `2024-09`; else its first."""
+    dated = stacks_of(family)
+    if not dated:
+        names = {name.rpartition("-")[0] for name in catalog.stack_names()}
+        raise unknown("software", family, names - {""})
+    return max([name for name, since in dated.items() if since <= date] or [*dated][:1])
+
+
+def stack_named(text: str) -> str:
+    """Return the stack that a text names: `megatron-2024`, `fsdp` (the newest), or a file.
+
+    A family with a year that has no stack of its own means the one that was the newest then.
+    Raises `InputError` for what is none of these.
+    """
+    word, names = text.lower(), catalog.stack_names()
+    if word in (*names, "torch") or word.endswith(".toml"):
+        return text
+    parts = _OF_YEAR.fullmatch(word)
+    family, year = parts.groups() if parts else (word, _NO_YEAR)
+    dated = [name for name, since in stacks_of(family).items() if since[:4] <= year]
+    if not dated:
+        families = {name for name in (one.rpartition("-")[0] for one in names) if stacks_of(name)}
+        raise unknown("stack", text, [*names, *sorted(families)])
+    return dated[-1]

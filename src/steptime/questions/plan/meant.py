@@ -1,0 +1,54 @@
+"""What a step takes under each stack that could be meant, where nobody names one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.units import seconds
+from steptime.prediction.calibrated.interval import mixed
+from steptime.prediction.kernel import Interval
+from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.step import PlanTime, plan_time
+
+Assumed = dict[str, Any]
+
+
+def meant(planner: Planner, result: PlanTime) -> tuple[PlanTime, Assumed | None]:
+    """Return a plan's step between what it takes under all stacks that could be meant.
+
+    Beside it these, as JSON values; None where a stack is named. Each weighs as many years as it
+    was the newest since such a device came.
+    """
+    software = planner.software
+    if software is None:
+        return result, None
+    times = {software.stack: result}
+    for name in software.years:
+        try:
+            times.setdefault(name, plan_time(planner.under(name), result.asked))
+        except InputError:  # it has no such plan
+            continue
+    parts = [
+        (software.years.get(name, 1.0), Interval(one.step_s, one.low, one.high))
+        for name, one in times.items()
+    ]
+    if len(parts) > 1:
+        low, high = mixed(parts)
+        result = replace(result, low=low, high=high)
+    others = [
+        {"stack": name, **dict(zip(("step_s", "low", "high"), time, strict=False))}
+        for name, (_, time) in zip(times, parts, strict=True)
+        if name != software.stack
+    ]
+    nearest = software.other if software.other in times else None
+    return result, {"stack": software.stack, "nearest": nearest, "others": others}
+
+
+def in_words(assumed: Mapping[str, Any] | None, key: str = "step_s") -> str:
+    """Return which stack is assumed, and what the newest other one takes."""
+    if assumed is None:
+        return ""
+    other = next((one for one in assumed["others"] if one["stack"] == assumed["nearest"]), None)
+    near = f", with --stack {other['stack']} {seconds(other[key])}" if other else ""
+    return f"assumed {assumed['stack']}{near}"
