@@ -16,7 +16,6 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import LARGEST, truth
 from steptime.core.table import picked
 from steptime.core.table_files import table_rows
-from steptime.core.toml_files import DATA, read_toml
 from steptime.hardware import catalog
 from steptime.network import families as models
 from steptime.prediction.kernel import Interval
@@ -25,7 +24,7 @@ from steptime.questions.plan.answer import fits, mfu
 from steptime.questions.plan.faults import Asked, checked
 from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner
-from steptime.questions.plan.request import Request, Site, shape_of, split_of
+from steptime.questions.plan.request import Request, Site, shape_of, split_of, usual_site
 from steptime.questions.plan.step import PlanTime, plan_time
 
 COLUMNS = (
@@ -262,15 +261,12 @@ def planner_of(
 def site_of(question: Question) -> Site:
     """Return where a row runs: as it says, else as devices of its kind are usually joined."""
     texts = question.texts
-    usual = {**(_sites().get(texts["device"]) or {})}
+    usual = usual_site(texts["device"])
     usual |= {name: texts[name] for name in MORE_TEXTS if texts.get(name)}
     for name in ("per_node", "links_per_node"):
         if question.numbers.get(name):
             usual[name] = whole(question, name)
     return Site(texts["device"], **usual)
-
-
-_sites = lru_cache(maxsize=1)(lambda: read_toml(DATA / "sites.toml"))
 
 
 def whole(question: Question, name: str) -> int:

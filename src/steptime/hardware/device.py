@@ -121,7 +121,9 @@ class Link:
 
     A latency of `None` is not published, which is not zero; `latency_range_s` is between what
     sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
-    are published to reach, adding up included; None where nobody says.
+    are published to reach, adding up included; None where nobody says. Its `topology` is a row of
+    `data/topologies.toml`, "" where each part reaches each other one; a byte of an all-to-all
+    passes `hops` links in the mean (`topology.effective_link`).
     """
 
     name: str
@@ -133,6 +135,8 @@ class Link:
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
     reached_bytes_per_s: float | None = None
+    topology: str = ""
+    hops: float = 1.0
 
     @property
     def reached(self) -> Self:
@@ -141,10 +145,11 @@ class Link:
             return self
         return replace(self, bytes_per_s=self.reached_bytes_per_s, measured={"bus": "published"})
 
-    def faster(self, times: float) -> Self:
+    def faster(self, times: float, hops: float = 1.0) -> Self:
         """Return the link at so many times its rate, of the datasheet and reached."""
         reached = self.reached_bytes_per_s and times * self.reached_bytes_per_s
-        return replace(self, bytes_per_s=times * self.bytes_per_s, reached_bytes_per_s=reached)
+        rates = {"bytes_per_s": times * self.bytes_per_s, "reached_bytes_per_s": reached}
+        return replace(self, hops=hops, **rates)
 
 
 class Level(NamedTuple):
@@ -244,6 +249,7 @@ _RANGE = "latency_range_us"
 _LINK: dict[str, Check] = {
     **_COMMON,
     **dict.fromkeys(_OF_LINK, NUMBER),
+    "topology": TEXT,
     _RANGE: list_of(NUMBER[0], "two numbers, the lower one first"),
 }
 _DEVICE: dict[str, Check] = {

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from steptime.hardware.device import Device
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _NO_YEAR = "9999"
+_table = cache(lambda: packaged("software.toml"))
 _LEAST = 1 / 12  # years that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 
@@ -38,24 +40,24 @@ def defaults_for(
     It is of the family that runs such plans, and of a `year`; without one, of the middle of the
     years since such a device came, in each of which a stack was the newest.
     """
-    table = packaged("software.toml")
+    table = _table()
     known = [
         name
         for name in table["families"][_kind(device, plan, per_node, use)]
         if table["makers"].get(name, device.maker) == device.maker
     ]
-    came = table["since"].get(device.architecture, 0)
-    years = {stack: n for name in known for stack, n in newest_for(name, came).items()}
-    dated = newest_for(known[0], came)
     if year is not None:
-        stack = stack_at(known[0], f"{year}-12")
-        return Software(stack, {stack: 1.0})
-    middle, passed = sum(dated.values()) / 2, 0.0
-    for stack, of in dated.items():
-        passed += of
-        if passed >= middle:
-            break
-    return Software(stack, years)
+        return Software(stack := stack_at(known[0], f"{year}-12"), {stack: 1.0})
+    every, came = since_of_all(), table["since"].get(device.architecture, 0)
+    each = [newest_for(name, every, came) for name in known]
+    if use == "serving":  # servers are of today
+        each = [{[*one][-1]: 1.0} for one in each]
+    middle, passed, stack = sum(each[0].values()) / 2, 0.0, known[0]
+    for name, years in each[0].items():
+        if passed < middle:
+            stack = name
+        passed += years
+    return Software(stack, {name: years for one in each for name, years in one.items()})
 
 
 def _kind(device: Device, plan: Plan, per_node: int, use: str) -> str:
@@ -70,29 +72,32 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str) -> str:
     return "nodes" if is_split or plan.devices > per_node else "node"
 
 
-def stacks_of(family: str) -> dict[str, str]:
+def since_of_all() -> dict[str, str]:
+    """Return the month of each stack, "" where it says none."""
+    return {name: catalog.stack(name).since for name in catalog.stack_names()}
+
+
+def stacks_of(family: str, every: Mapping[str, str]) -> dict[str, str]:
     """Return the dated stacks of a family and their months, in their order."""
     own = re.compile(re.escape(family) + r"-20\d\d")
-    every = {name: catalog.stack(name).since for name in catalog.stack_names()}
     dated = [(since, name) for name, since in every.items() if since and own.fullmatch(name)]
     return {name: since for since, name in sorted(dated)}
 
 
-def newest_for(family: str, came: float = 0.0) -> dict[str, float]:
+def newest_for(family: str, every: Mapping[str, str], came: float = 0.0) -> dict[str, float]:
     """Return how many years each stack of a family was the newest since a year, in their order.
 
-    The years end with that of the newest stack of all. One that no date says counts for a year.
+    The years end with that of the newest stack of all. A family without dates counts for one.
     """
-    dated = stacks_of(family)
+    dated = stacks_of(family, every)
     if not dated:
         return {family: 1.0}
-    last = max(int(catalog.stack(name).since[:4] or 0) for name in catalog.stack_names()) + 1.0
-    begins = [_years(since) for since in dated.values()]
-    spans = zip(dated, pairwise([*begins, last]), strict=True)
-    every = {name: end - max(begin, came) for name, (begin, end) in spans}
-    newest = next(reversed(every))
-    every[newest] = max(every[newest], _LEAST)
-    return {name: years for name, years in every.items() if years > 0}
+    last = float(max(every.values())[:4]) + 1
+    spans = zip(dated, pairwise([*map(_years, dated.values()), last]), strict=True)
+    result = {name: end - max(begin, came) for name, (begin, end) in spans}
+    newest = next(reversed(result))
+    result[newest] = max(result[newest], _LEAST)
+    return {name: years for name, years in result.items() if years > 0}
 
 
 def _years(month: str) -> float:
@@ -102,10 +107,10 @@ def _years(month: str) -> float:
 
 def stack_at(family: str, date: str) -> str:
     """Return the stack of a family that was the newest in a month, `2024-09`; else its first."""
-    dated = stacks_of(family)
+    every = since_of_all()
+    dated = stacks_of(family, every)
     if not dated:
-        names = {name.rpartition("-")[0] for name in catalog.stack_names()}
-        raise unknown("software", family, names - {""})
+        raise unknown("software", family, _families(every))
     return max([name for name, since in dated.items() if since <= date] or [*dated][:1])
 
 
@@ -115,13 +120,18 @@ def stack_named(text: str) -> str:
     A family with a year that has no stack of its own means the one that was the newest then.
     Raises `InputError` for what is none of these.
     """
-    word, names = text.lower(), catalog.stack_names()
-    if word in (*names, "torch") or word.endswith(".toml"):
+    word = text.lower()
+    if word in (*catalog.stack_names(), "torch") or word.endswith(".toml"):
         return text
+    every = since_of_all()
     parts = _OF_YEAR.fullmatch(word)
     family, year = parts.groups() if parts else (word, _NO_YEAR)
-    dated = [name for name, since in stacks_of(family).items() if since[:4] <= year]
+    dated = [name for name, since in stacks_of(family, every).items() if since[:4] <= year]
     if not dated:
-        families = {name for name in (one.rpartition("-")[0] for one in names) if stacks_of(name)}
-        raise unknown("stack", text, [*names, *sorted(families)])
+        raise unknown("stack", text, [*every, *_families(every)])
     return dated[-1]
+
+
+def _families(every: Mapping[str, str]) -> list[str]:
+    names = sorted({name.rpartition("-")[0] for name in every})
+    return [name for name in names if name and stacks_of(name, every)]

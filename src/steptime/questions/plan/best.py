@@ -301,7 +301,7 @@ def plan(
     batch: int | None = None,
     devices: int | Sequence[int] | None = None,
     *,
-    per_node: int = 8,
+    per_node: int | None = None,
     inside: str | Sequence[str] | None = None,
     link: str | Sequence[str] | None = None,
     links_per_node: int | None = None,

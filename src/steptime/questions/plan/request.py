@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from steptime.build import Choice, family_of, read_model
 from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
+from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, Cluster, Device, Level, Link
@@ -30,6 +31,7 @@ ALIASES = dtypes.ALIASES | {
     "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
+PER_NODE = 8  # devices, where nobody says
 MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
@@ -111,7 +113,7 @@ class Site(NamedTuple):
     """
 
     device: str | Path | Device
-    per_node: int = 8
+    per_node: int = PER_NODE
     inside: str | None = None
     link: str | None = None
     links_per_node: int | None = None
@@ -229,7 +231,7 @@ Names = str | Sequence[str] | None
 
 def sites(
     devices: Sequence[str | Path | Device],
-    per_node: int = 8,
+    per_node: int | None = None,
     inside: Names = None,
     link: Names = None,
     links_per_node: int | None = None,
@@ -238,6 +240,7 @@ def sites(
 ) -> list[Site]:
     """Return where a training may run: each device with its links, one for all or one for each.
 
+    How a node is joined that nobody says is as `data/sites.toml` has it, with 8 devices elsewhere.
     Raises `InputError` for another number of links than of devices.
     """
     result = []
@@ -246,10 +249,20 @@ def sites(
         if len(each) not in (1, len(devices)):
             raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
         result.append(each * (len(devices) // len(each)))
-    return [
-        Site(device, per_node, near, far, links_per_node, levels, host_link)
-        for device, near, far in zip(devices, *result, strict=True)
-    ]
+    every = []
+    for device, near, far in zip(devices, *result, strict=True):
+        usual = usual_site(device)
+        many, inner = per_node or usual.get("per_node", PER_NODE), near or usual.get("inside")
+        every.append(Site(device, many, inner, far, links_per_node, levels, host_link))
+    return every
+
+
+def usual_site(device: str | Path | Device) -> dict[str, Any]:
+    """Return how devices of a kind are joined where nobody says it, by the fields of `Site`."""
+    return {**_sites().get(catalog.device(device).name, {})}
+
+
+_sites = cache(lambda: packaged("sites.toml"))
 
 
 def cluster_of(site: Site, devices: int) -> Cluster:
