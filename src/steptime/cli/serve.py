@@ -12,6 +12,7 @@ from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names
 from steptime.questions.plan.answer import held
+from steptime.questions.plan.meant import in_words
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
 from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
@@ -197,6 +198,8 @@ def table(told: dict[str, Any]) -> Table:
         f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
         f"({told['method']}, {told['stack']})"
     )
+    if said := in_words(told["assumed"], "tpot_s"):
+        title += f"\n{said} a token"
     near = told["nearest_that_fits"]
     if not told["fits"]:
         fits = f"nearest that fits: {near['change']}" if near else "no change fits"

@@ -67,7 +67,7 @@ def _mesh(row: Row, _: Link, __: int, group: int) -> tuple[float, float]:
 
 
 def _rings(row: Row, _: Link, __: int, group: int) -> tuple[float, float]:
-    """As many links as rings among such a group have, or among the next smaller one that is said."""
+    """As many links as rings among such a group have, or among the next smaller one said."""
     ring = max((int(n), links) for n, links in row["ring"].items() if int(n) <= group)[1]
     return ring / row["links"], row["hops"].get(str(group), 1.0)
 
