@@ -24,6 +24,7 @@ from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
+from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names, split_models
@@ -305,7 +306,10 @@ def tables(told: dict[str, Any]) -> list[Table]:
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
     cost, energy, rows = told["cost"], told["energy"], []
     if cost is not None:
-        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({cost['date']})"))
+        by = by_offer(cost["offer"], cost["date"])
+        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({by})"))
+    else:
+        rows.append(("cost", NO_PRICE))
     if energy is not None:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""

@@ -8,6 +8,7 @@ from steptime.core.question import File, Text, number, option, optional, questio
 from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
+from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names
@@ -169,8 +170,8 @@ def servers(told: dict[str, Any]) -> Table:
 def _paid(cost: dict[str, Any] | None) -> str:
     """Return what a million tokens cost, by which offer and of which date."""
     if cost is None:
-        return "no price is known"
-    by = f"{cost['offer']}, {cost['date']}"
+        return NO_PRICE
+    by = by_offer(cost["offer"], cost["date"])
     return f"{cost['million_tokens']:,.2f} {cost['currency']} ({by})"
 
 
@@ -223,10 +224,12 @@ def table(told: dict[str, Any]) -> Table:
         ("tokens", speed),
         ("memory", held(told["memory"], 3) + room),
     ]
-    cost = told["cost"]
-    if cost is not None:
+    if cost := told["cost"]:
         paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens"
-        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({cost['date']})"))
+        by = by_offer(cost["offer"], cost["date"])
+        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({by})"))
+    else:
+        rows.append(("cost", NO_PRICE))
     energy = told["energy"]
     if energy is not None:
         watts = f"{energy['device_w']:,.0f} W per device"

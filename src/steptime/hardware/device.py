@@ -148,8 +148,8 @@ class Link:
     def faster(self, times: float, hops: float = 1.0) -> Self:
         """Return the link at so many times its rate, of the datasheet and reached."""
         reached = self.reached_bytes_per_s and times * self.reached_bytes_per_s
-        rates = {"bytes_per_s": times * self.bytes_per_s, "reached_bytes_per_s": reached}
-        return replace(self, hops=hops, **rates)
+        rate = times * self.bytes_per_s
+        return replace(self, bytes_per_s=rate, reached_bytes_per_s=reached, hops=hops)
 
 
 class Level(NamedTuple):

@@ -13,6 +13,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
+_SERVER = 16  # devices of the largest server; a rack of more has several
 _NO_YEAR = "9999"
 _table = cache(lambda: packaged("software.toml"))
 _LEAST = 1 / 12  # years that the newest of a family counts for, however new
@@ -69,7 +70,7 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str) -> str:
     if plan.zero == 3:
         return "sharded"
     is_split = any(getattr(plan, name) > 1 for name in _SPLITS)
-    return "nodes" if is_split or plan.devices > per_node else "node"
+    return "nodes" if is_split or plan.devices > min(per_node, _SERVER) else "node"
 
 
 def since_of_all() -> dict[str, str]:

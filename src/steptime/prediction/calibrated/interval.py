@@ -36,7 +36,8 @@ def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     """
     every = []
     for weight, (value, low, high, *_) in parts:
-        every.append((weight, NormalDist(log(value), max(log(high / low) / 2 / _TEN, 1e-9))))
+        half = log((high or value) / (low or value)) / 2
+        every.append((weight, NormalDist(log(value), max(half / _TEN, 1e-9))))
     whole, first = sum(weight for weight, _ in every), parts[0][1].value
 
     def below(at: float) -> float:

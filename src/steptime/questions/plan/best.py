@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan
 from steptime.hardware.device import Device
-from steptime.hardware.prices import Offer
+from steptime.hardware.prices import NO_PRICE, Offer
 from steptime.questions.plan.answer import (
     answered,
     bound,
@@ -105,6 +105,9 @@ def searched(request: Request) -> dict[str, Any]:
         for end in ("low", "high"):
             row[end] *= best[end] / front[0]["document"][end]
     alike = _alike(groups, front[0], [*rows.values()])
+    if request.limits.get("budget_per_hour") is not None:
+        unpriced = sorted({one.planner.device.name for one in groups if one.offer is None})
+        best["notes"] += [f"{name}: {NO_PRICE}, so no budget holds it" for name in unpriced]
     first: dict[str, float] = {}  # what a step of the least number takes of devices
     for row in by_devices:
         took = row["step_s"] * row["devices"]
@@ -164,14 +167,16 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
     steps = (request.tokens or 0.0) / in_step
-    hour = inf if offer is None else offer.price * devices
+    hour = 0.0 if offer is None else offer.price * devices
     values: dict[str, Callable[[Quick], float]] = {
         "budget_per_hour": lambda _: hour,
         "days": lambda result: result.step_s * steps / DAY_S,
         "watts": lambda one: inf if one.energy_j is None else one.energy_j / one.step_s,
     }
-    limits = request.limits.items()
-    return [Cap(name, values[name], most) for name, most in limits if most is not None]
+    limits = {**request.limits}
+    if offer is None:  # what is not known is not over: it stays, and says so
+        limits.pop("budget_per_hour", None)
+    return [Cap(name, values[name], most) for name, most in limits.items() if most is not None]
 
 
 def _none(
@@ -182,7 +187,7 @@ def _none(
     if not considered:
         return f"plan: no split of these devices divides {shape.label} and its batch"
     if not every:
-        return "plan: the price (--prices FILE) or the power of these devices is not known"
+        return "plan: the power of these devices is not known"
     group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
     where, value = f"{group.devices} {group.planner.device.name}", least.value
     if least.name == MEMORY:

@@ -24,9 +24,9 @@ def meant(planner: Planner, result: PlanTime) -> tuple[PlanTime, Assumed | None]
     if software is None:
         return result, None
     times = {software.stack: result}
-    for name in software.years:
+    for name in (name for name in software.years if name != software.stack):
         try:
-            times.setdefault(name, plan_time(planner.under(name), result.asked))
+            times[name] = plan_time(under(planner, name), result.asked)
         except InputError:  # it has no such plan
             continue
     parts = [
@@ -43,6 +43,14 @@ def meant(planner: Planner, result: PlanTime) -> tuple[PlanTime, Assumed | None]
     ]
     nearest = software.other if software.other in times else None
     return result, {"stack": software.stack, "nearest": nearest, "others": others}
+
+
+def under(planner: Planner, stack: str) -> Planner:
+    """Return the planner of the same devices under another stack."""
+    method, of = planner.method.under({"stack": stack}), (planner.shape, planner.cluster)
+    result = Planner(*of, method, planner.dtype, planner.gradients, planner.use)
+    result.host = planner.host
+    return result
 
 
 def in_words(assumed: Mapping[str, Any] | None, key: str = "step_s") -> str:

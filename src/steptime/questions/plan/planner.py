@@ -88,9 +88,8 @@ class Shape:
 class Planner:
     """Prices what plans are made of, once.
 
-    `levels` say how the devices are joined, from the inside out; `host` joins a device to the
-    memory of its host, None where nobody says. `software` are the stacks that could be meant where
-    nobody names one.
+    `levels` say how the devices are joined, from the inside out; `host` joins a device to its
+    host's memory, None where nobody says; `software` could be meant where nobody names a stack.
     """
 
     def __init__(
@@ -104,10 +103,8 @@ class Planner:
     ) -> None:
         self.host: Link | None = None
         self.software: Software | None = None
-        self.use = use
-        self.shape = shape
-        self.method = method
-        self.dtype, self.gradients = dtype, gradients
+        self.use, self.shape = use, shape
+        self.method, self.dtype, self.gradients = method, dtype, gradients
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
         trains = use == "training"
@@ -153,13 +150,6 @@ class Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
         result = copy(self)
         result.join(cluster)
-        return result
-
-    def under(self, stack: str) -> Planner:
-        """Return the planner of the same devices under another stack."""
-        method = self.method.under({"stack": stack})
-        result = Planner(self.shape, self.cluster, method, self.dtype, self.gradients, self.use)
-        result.host = self.host
         return result
 
     def join(self, cluster: Cluster) -> None:

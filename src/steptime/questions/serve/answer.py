@@ -289,11 +289,11 @@ def meant(
     if (software := phases.planner.software) is None:
         return within, None
     every = {software.stack: within}
-    for name in software.years:
+    for name in (name for name in software.years if name != software.stack):
         try:
             other = replace(asked, stack=name).phases()
             load = None if requests is None else loaded(asked, requests, other)
-            every.setdefault(name, times_of(_at(asked, load), other, load))
+            every[name] = times_of(_at(asked, load), other, load)
         except InputError:  # it does not run here
             continue
     ends = {key: mixed([(1.0, one[key]) for one in every.values()]) for key in within}
