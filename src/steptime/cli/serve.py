@@ -60,7 +60,11 @@ class ServeOptions:
     prefix: float | None = optional(
         "W", "Share of each prompt that the cache has already, such as 0.3.", parser=share
     )
-    stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025.")
+    stack: Text = optional(
+        "NAME",
+        "The software: a name or a family (vllm, sglang, trt-llm: its newest). Default: vllm; the "
+        "interval then holds the others.",
+    )
     method: options.Method = DEFAULT
 
 
