@@ -96,8 +96,8 @@ class PlanOptions:
     prices: options.Prices = None
     stack: Text = optional(
         "NAME",
-        "The software: a name, a family (fsdp, megatron: its newest) or a year (2023). Default: what "
-        "runs such a plan; the interval then holds the others that could be meant.",
+        "The software: a name, a family (fsdp, megatron: its newest) or a year (2023). Default: "
+        "what runs such a plan; the interval then holds the others that could be meant.",
     )
     method: options.Method = DEFAULT
 
