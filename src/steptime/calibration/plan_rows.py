@@ -204,9 +204,8 @@ def planned(question: Question, method: str | Method) -> tuple[Planner, Asked]:
     dtype = MIXED.get(texts["dtype"], texts["dtype"])
     stack, length, gradients = texts["stack"], sizes.get("length"), sizes.get("gradients")
     asked = texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
-    fields = {**vars(plan)}
-    fields.pop("micro_batches")  # which a plan has from its batch
-    planner = planner_of(*asked, () if stack else tuple(fields.items()))
+    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "micro_batches")
+    planner = planner_of(*asked, parts)
     micro = sizes.get("micro_batch", 1)
     return planner, checked(
         planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))

@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.errors import InputError
+from steptime.core.table import picked
 from steptime.core.units import seconds
+from steptime.hardware.software import Software
 from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.kernel import Interval
 from steptime.questions.plan.planner import Planner
@@ -36,13 +38,14 @@ def meant(planner: Planner, result: PlanTime) -> tuple[PlanTime, Assumed | None]
     if len(parts) > 1:
         low, high = mixed(parts)
         result = replace(result, low=low, high=high)
-    others = [
-        {"stack": name, **dict(zip(("step_s", "low", "high"), time, strict=False))}
-        for name, (_, time) in zip(times, parts, strict=True)
-        if name != software.stack
-    ]
-    nearest = software.other if software.other in times else None
-    return result, {"stack": software.stack, "nearest": nearest, "others": others}
+    return result, assumed(software, {n: picked(t, "step_s low high") for n, t in times.items()})
+
+
+def assumed(software: Software, every: Mapping[str, Mapping[str, float | None]]) -> Assumed:
+    """Return the stack that is assumed, the newest other one, and the times of all others."""
+    nearest = software.other if software.other in every else None
+    others = [{"stack": name, **one} for name, one in every.items() if name != software.stack]
+    return {"stack": software.stack, "nearest": nearest, "others": others}
 
 
 def under(planner: Planner, stack: str) -> Planner:
@@ -53,10 +56,10 @@ def under(planner: Planner, stack: str) -> Planner:
     return result
 
 
-def in_words(assumed: Mapping[str, Any] | None, key: str = "step_s") -> str:
+def in_words(told: Mapping[str, Any] | None, key: str = "step_s") -> str:
     """Return which stack is assumed, and what the newest other one takes."""
-    if assumed is None:
+    if told is None:
         return ""
-    other = next((one for one in assumed["others"] if one["stack"] == assumed["nearest"]), None)
+    other = next((one for one in told["others"] if one["stack"] == told["nearest"]), None)
     near = f", with --stack {other['stack']} {seconds(other[key])}" if other else ""
-    return f"assumed {assumed['stack']}{near}"
+    return f"assumed {told['stack']}{near}"

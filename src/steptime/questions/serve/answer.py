@@ -21,7 +21,7 @@ from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.questions.plan.answer import cost_of, fitted_notes, offer_of
 from steptime.questions.plan.faults import Asked, checked
-from steptime.questions.plan.meant import Assumed
+from steptime.questions.plan.meant import Assumed, assumed
 from steptime.questions.plan.request import (
     ALIASES,
     Site,
@@ -202,7 +202,7 @@ def answered(asked: Service) -> dict[str, Any]:
     planner, batch = phases.planner, asked.batch
     first = asked.read(phases, batch if load is None else 1)
     each = phases.decode(batch, asked.input + asked.output / 2)
-    within, assumed = meant(whole_asked, requests, phases, times_of(asked, phases, load))
+    within, told = meant(whole_asked, requests, phases, times_of(asked, phases, load))
     times = {name: time.value for name, time in within.items()}
     bounds = {name: [*time[1:3]] for name, time in within.items()}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
@@ -223,7 +223,7 @@ def answered(asked: Service) -> dict[str, Any]:
         **picked(phases, "weights kv"),
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
-        "assumed": assumed,
+        "assumed": told,
         **times,
         **dict(zip(("low", "high"), bounds["tpot_s"], strict=True)),
         "bounds": bounds,
@@ -286,7 +286,8 @@ def meant(
 
     None where a stack is named. Each family of servers weighs the same.
     """
-    if (software := phases.planner.software) is None:
+    software = phases.planner.software
+    if software is None or any(time.low is None for time in within.values()):
         return within, None
     every = {software.stack: within}
     for name in (name for name in software.years if name != software.stack):
@@ -297,14 +298,9 @@ def meant(
         except InputError:  # it does not run here
             continue
     ends = {key: mixed([(1.0, one[key]) for one in every.values()]) for key in within}
-    others = [
-        {"stack": name, **{key: time.value for key, time in one.items()}}
-        for name, one in every.items()
-        if name != software.stack
-    ]
-    nearest_ = software.other if software.other in every else None
-    assumed = {"stack": software.stack, "nearest": nearest_, "others": others}
-    return {key: Interval(one.value, *ends[key]) for key, one in within.items()}, assumed
+    values = {n: {key: time.value for key, time in one.items()} for n, one in every.items()}
+    wider = {key: Interval(one.value, *ends[key]) for key, one in within.items()}
+    return wider, assumed(software, values)
 
 
 def _at(asked: Service, load: Mapping[str, Any] | None) -> Service:
