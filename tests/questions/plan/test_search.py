@@ -146,7 +146,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(
         del plan["micro_batches"]
         single = steptime.plan(
             model, SITE.device, batch, inside=SITE.inside, link=SITE.link,
-            micro_batch=alone.asked.micro_batch, **plan,
+            micro_batch=alone.asked.micro_batch, stack="megatron-2025", **plan,
         )  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
