@@ -38,7 +38,13 @@ def test_what_a_text_names(text: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "near"),
-    [("fsdpp", "fsdp"), ("megatron-2019", "megatron-2021"), ("vlm", "vllm"), ("2023", "")],
+    [
+        ("fsdpp", "fsdp"),
+        ("megatron-2019", "megatron-2021"),
+        ("megatron-2052", "megatron-202"),
+        ("vlm", "vllm"),
+        ("2023", ""),
+    ],
 )
 def test_what_names_none_says_the_nearest(text: str, near: str) -> None:
     with pytest.raises(InputError, match=f"unknown stack '{text}'; .*{near}"):

@@ -14,7 +14,6 @@ from steptime.hardware.device import Device
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
-_NO_YEAR = "9999"
 _table = cache(lambda: packaged("software.toml"))
 _LEAST = 1 / 12  # years that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
@@ -125,9 +124,13 @@ def stack_named(text: str) -> str:
     if word in (*catalog.stack_names(), "torch") or word.endswith(".toml"):
         return text
     every = since_of_all()
-    parts = _OF_YEAR.fullmatch(word)
-    family, year = parts.groups() if parts else (word, _NO_YEAR)
-    dated = [name for name, since in stacks_of(family, every).items() if since[:4] <= year]
+    parts, last = _OF_YEAR.fullmatch(word), max(every.values())[:4]
+    family, year = parts.groups() if parts else (word, last)
+    dated = (
+        []
+        if year > last
+        else [name for name, since in stacks_of(family, every).items() if since[:4] <= year]
+    )
     if not dated:
         raise unknown("stack", text, [*every, *_families(every)])
     return dated[-1]

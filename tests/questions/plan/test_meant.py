@@ -70,6 +70,17 @@ def test_a_search_says_the_interval_of_its_best() -> None:
     )
 
 
+def test_what_stands_side_by_side_has_one_stack() -> None:
+    """An A100 alone is assumed to run older software than an H100."""
+    link = {"link": "infiniband-ndr"}
+    alone = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link)
+    both = plan("gpt2", ["a100-sxm4-80gb", "h100"], 64, 16, **link)
+    newer = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link, stack=both["best"]["stack"])
+    assert alone["best"]["stack"] < both["best"]["stack"]
+    rows = {row["device"]: row["step_s"] for row in both["by_devices"]}
+    assert rows["a100-sxm4-80gb"] == newer["best"]["step_s"]
+
+
 def test_one_device_is_predicted_as_by_predict() -> None:
     assert plan("gpt2", "h100", 8)["assumed"] is None
 

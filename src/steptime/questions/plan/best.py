@@ -149,8 +149,9 @@ def _hardly(front: Sequence[Row], spare: float) -> str:
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
     batch, each = request.batch or 1, request.micro_batch
     fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
-    for site in (request.site, *request.others):
-        one, planner = replace(request, site=site), None
+    every = (request.site, *request.others)
+    for site in every:
+        one, planner = replace(request, site=site, others=every if request.others else ()), None
         for count in sorted(set(request.devices)):
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)

@@ -198,7 +198,14 @@ class Request:
         plan = split_of(self.split) if devices > 1 else Plan()
         plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
         year = int(self.stack) if self.stack and self.stack.isdecimal() else None
-        return defaults_for(device, plan, self.site.per_node, year=year)
+        first, *more = (
+            defaults_for(one, plan, self.site.per_node, year=year)
+            for one in (device, *(catalog.device(site.device) for site in self.others))
+        )
+        newest = max(
+            (one.stack for one in (first, *more)), key=lambda one: catalog.stack(one).since
+        )
+        return first._replace(stack=newest)  # what stands side by side has one
 
     def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
         """Return what prices plans on so many devices; raises `InputError`.
