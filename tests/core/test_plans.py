@@ -17,13 +17,7 @@ from steptime.network.ops import OPS, exchanged_of, outputs_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
-from steptime.prediction.collectives import (
-    COLLECTIVES,
-    EXCHANGES,
-    Fabric,
-    fabric_of_group,
-    link_of_group,
-)
+from steptime.prediction.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of_group
 from steptime.questions.plan.stages import groups
 
 TOY = Device("toy", "gpu", {"float32": 1e9}, 1e9, "made up for this test")
@@ -45,9 +39,9 @@ def test_a_cluster_says_which_link_a_group_crosses() -> None:
         ([31, 32], FARTHEST),
         (range(0, 96, 32), FARTHEST),
     ):
-        assert link_of_group(HALL, ranks) == link, ranks
+        assert HALL.link_of(ranks) == link, ranks
     assert Cluster(TOY).devices == 1
-    assert link_of_group(Cluster(TOY), [0]) is None
+    assert Cluster(TOY).link_of([0]) is None
 
 
 def test_groups_share_the_links_of_their_node() -> None:
@@ -67,7 +61,7 @@ def test_groups_share_the_links_of_their_node() -> None:
 
 def test_wrong_clusters_and_ranks() -> None:
     with pytest.raises(InputError, match="the cluster has ranks 0 to 95, not 96"):
-        link_of_group(HALL, [0, 96])
+        HALL.link_of([0, 96])
     with pytest.raises(InputError, match="at least 1 part and link, not 0"):
         Cluster(TOY, ((4, NEAR), (0, FAR)))
 
@@ -175,6 +169,6 @@ def test_links_of_the_catalog_make_a_cluster() -> None:
     levels = ((8, catalog.link("nvlink-3")), (16, catalog.link("infiniband-hdr")))
     cluster = Cluster(catalog.device("a100 80gb"), levels)
     assert cluster.devices == 128
-    link = link_of_group(cluster, groups((8, 1, 16, 1), 1, 1)["replicas"])
+    link = cluster.link_of(groups((8, 1, 16, 1), 1, 1)["replicas"])
     assert link is not None
     assert link.name == "infiniband-hdr"

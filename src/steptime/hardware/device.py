@@ -205,6 +205,11 @@ class Cluster:
             size *= level.size
         return outermost
 
+    def link_of(self, ranks: Iterable[int]) -> Link | None:
+        """Return the link that a group of ranks crosses, None for a single rank."""
+        place = self.level_of(ranks)
+        return None if place is None else self.ladder[place].link
+
 
 Numbers = Mapping[str, tuple[str, float]]  # key of the file: (field, factor to SI)
 OF_DEVICE: Numbers = {

@@ -46,7 +46,7 @@ def defaults_for(
         for name in table["families"][_kind(device, plan, per_node, use)]
         if table["makers"].get(name, device.maker) == device.maker
     ]
-    if year is not None:
+    if year is not None and stacks_of(known[0], since_of_all()):
         return Software(stack := stack_at(known[0], f"{year}-12"), {stack: 1.0})
     every, came = since_of_all(), table["since"].get(device.architecture, 0)
     each = [newest_for(name, every, came) for name in known]
@@ -112,6 +112,12 @@ def stack_at(family: str, date: str) -> str:
     if not dated:
         raise unknown("software", family, _families(every))
     return max([name for name, since in dated.items() if since <= date] or [*dated][:1])
+
+
+def year_of(text: str | None) -> int | None:
+    """Return the year that a text alone names, up to that of the newest stack; else None."""
+    last = max(since_of_all().values())[:4]
+    return int(text) if text and re.fullmatch(r"20\d\d", text) and text <= last else None
 
 
 def stack_named(text: str) -> str:

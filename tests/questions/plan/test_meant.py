@@ -4,6 +4,7 @@ from math import exp, log
 
 import pytest
 
+from steptime.core.errors import InputError
 from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.kernel import Interval
 from steptime.questions.plan.answer import answered
@@ -59,6 +60,10 @@ def test_a_step_lies_between_what_all_take_that_could_be_meant() -> None:
 def test_a_year_alone_is_that_of_the_family() -> None:
     told = answered(Request("llama3_8b", NODE, 16, split={"data": 8, "zero": 3}, stack="2023"))
     assert (told["stack"], told["assumed"]) == ("fsdp-2023", None)
+    assert plan("gpt2", "h100", 8, stack="2023")["stack"] == "torch-eager"  # of no year
+    for year in ("1999", "2052"):
+        with pytest.raises(InputError, match=f"unknown stack '{year}'"):
+            plan("gpt2", "h100", 8, data=8, stack=year)
 
 
 def test_a_search_says_the_interval_of_its_best() -> None:

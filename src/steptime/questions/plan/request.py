@@ -15,7 +15,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, Cluster, Device, Level, Link
-from steptime.hardware.software import Software, defaults_for
+from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
@@ -191,13 +191,13 @@ class Request:
     @property
     def named(self) -> str | None:
         """The stack that is named; None for nothing, and for a year alone."""
-        return None if self.stack is None or self.stack.isdecimal() else self.stack
+        return None if year_of(self.stack) else self.stack
 
     def software(self, device: Device, devices: int) -> Software:
         """Return what runs the plan where no stack is named, of the year that is asked for."""
         plan = split_of(self.split) if devices > 1 else Plan()
         plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
-        year = int(self.stack) if self.stack and self.stack.isdecimal() else None
+        year = year_of(self.stack)
         first, *more = (
             defaults_for(one, plan, self.site.per_node, year=year)
             for one in (device, *(catalog.device(site.device) for site in self.others))
@@ -218,13 +218,14 @@ class Request:
         method, many = cost_model(self.method), max(self.devices, default=devices)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
-        usual = self.software(cluster.device, 1 if isinstance(shape, Network) else many)
+        many = 1 if isinstance(shape, Network) else many
+        usual = self.software(cluster.device, many)
         options = {"stack": usual.stack if self.named is None else self.named, **self.options}
         planner = planner_of(shape, cluster, self.dtype, method, options, self.gradients)
         if not catalog.stack(stack := planner.method.settings.stack).trains:
             near = f"nearest: --stack {usual.stack}"
             raise InputError(f"plan: stack {stack} runs inference alone; {near}")
-        if self.stack is None and "stack" not in self.options and len(usual.years) > 1:
+        if self.stack is None and "stack" not in self.options and many > 1:
             planner.software = usual
         if self.site.host_link is not None:
             planner.host = catalog.link(self.site.host_link)
