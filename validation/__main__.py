@@ -38,7 +38,8 @@ def options(arguments: Sequence[str]) -> Namespace:
     add = parser.add_argument
     add("tables", nargs="*", type=Path, metavar="TABLE", help="a table, or a folder of tables")
     add("--method", default=DEFAULT, metavar="M", help=f"a method (default: {DEFAULT})")
-    add("--stack", metavar="NAME", help="predict every row under this stack, whatever it says")
+    under = "predict every row under this stack, whatever it says; '': as where nobody names one"
+    add("--stack", metavar="NAME", help=under)
     add(
         "--left-out",
         action="store_true",

@@ -163,7 +163,7 @@ def serve(question: Question, method: str | Method) -> Reply:
     demand, sizes = Demand(**given(UNDER)), given(("batch", "input", "output"))
     demand = replace(demand, count=min(ROUNDS * demand.concurrency, MOST_RUN))
     formats: Any = {name: texts.get(name) or None for name in ("dtype", "weights")}  # may be empty
-    how: Any = {**formats, **split, "stack": texts["stack"], "method": method}
+    how: Any = {**formats, **split, "stack": texts["stack"] or None, "method": method}
     sizes = {"input": 1, "output": 1, **sizes, **given(("replicas",))}
     one = Service(model, site, **sizes, **how, demand=demand)
     phases = _phases(model, site, one.length, **how)
@@ -175,7 +175,7 @@ def serve(question: Question, method: str | Method) -> Reply:
     )
     values = {**times, "tokens_per_s_per_device": phases.within(rate / devices)}
     is_held = not memory_of(phases, one.batch, one.length, one.input)["over_bytes"]
-    return Reply(values, devices, texts["stack"], is_held, form=phases.form)
+    return Reply(values, devices, phases.planner.method.settings.stack, is_held, form=phases.form)
 
 
 @lru_cache(maxsize=512)

@@ -18,11 +18,12 @@ from pydantic import BaseModel, ConfigDict
 from steptime.calibration import plan_rows
 from steptime.calibration.plan_errors import Read
 from steptime.calibration.plan_rows import Question, columns_of, files_in, model_named
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, shorten
 from steptime.core.formula import filled, formula
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
 from steptime.hardware import catalog
+from steptime.hardware.software import stack_at as newest_at
 from validation.answers import KINDS
 
 TABLES = Path(__file__).parent / "tables"
@@ -89,7 +90,7 @@ def tables_in(paths: Sequence[Path]) -> tuple[dict[Path, Layout], list[Path]]:
 def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[Read]:
     """Yield set and place of each row, and what it asks or why it cannot be asked.
 
-    A `stack` takes the place of that of the rows.
+    A `stack` takes the place of that of the rows: "" for none, as where nobody names one.
     """
     if layout is OWN:
         own = {} if stack is None else {"stack": stack}
@@ -139,10 +140,4 @@ def stack_at(software: str, date: str) -> str:
     year, month = [*re.findall(r"\d+", date), "1", "1"][:2]
     if not date[:1].isdigit():
         raise InputError(f"{shorten(date)} is no date such as 2024-09 or 24.09")
-    at = f"{2000 + int(year) % 100}-{int(month):02}"
-    own = {name: catalog.stack(name).since for name in catalog.stack_names()}
-    first = f"{software}-"
-    dated = sorted((since, name) for name, since in own.items() if since and name.startswith(first))
-    if not dated:
-        raise unknown("software", software, {name.partition("-")[0] for name in own})
-    return max([one for one in dated if one[0] <= at] or dated[:1])[1]
+    return newest_at(software, f"{2000 + int(year) % 100}-{int(month):02}")

@@ -4,10 +4,11 @@
 
     summary    what can be claimed, class by class, and what the constants stand on
     plans      every set, and published steps of language models; as shipped and left out
+    unnamed    steps of language models whose stack is taken away: as where nobody names one
     devices    ops and steps of devices, each left out of the fit in turn; then 60 of its rows
                calibrate it, five times
     networks   whole transformers on devices left out of the fit; printed alone
-    all        summary, plans and devices
+    all        summary, plans, unnamed and devices
 
 DATA is a folder with the data sets of others, ../shared/reference beside the clone if it is not
 said. With --write the tables take the place of those in docs/validation.md.
@@ -26,6 +27,7 @@ score = cache(plans.Score)
 PARTS: Mapping[str, Callable[[Path], str]] = {
     "summary": lambda data: plans.summary(score(data)),
     "plans": lambda data: plans.page(score(data)),
+    "unnamed": plans.unnamed,
     "devices": devices.page,
 }
 ALL = "all"

@@ -36,6 +36,7 @@ predict resnet50 --device core-i9-9900k
 predict mobilenet_v2 --device rtx-4090 --dtype float16-mixed
 predict resnet18 --device mi300x --dtype bfloat16-mixed
 predict resnet18 --device tpu-v3 --dtype bfloat16
+predict gpt2 --device tpu-v5p --dtype bfloat16
 predict densenet121 --device a40
 predict densenet121 --device core-i9-9900k
 predict gpt2 --device h100 --dtype bfloat16-mixed

@@ -54,10 +54,13 @@ def files(data: Path) -> list[Path]:
 
 
 class Score:
-    """Rows of reference data as shipped, and left out."""
+    """Rows of reference data as shipped, and left out; `unnamed`, steps without their stacks."""
 
-    def __init__(self, data: Path) -> None:
-        self.every = labelled(tables_in(files(data))[0], METHOD)
+    def __init__(self, data: Path, unnamed: bool = False) -> None:
+        tables = tables_in(files(data))[0]
+        if unnamed:
+            tables = {path: one for path, one in tables.items() if one.kind == "step"}
+        self.every = labelled(tables, METHOD, "" if unnamed else None)
         self.rows = answered(self.every)
         self.after = left_out(self.rows, METHOD, data)
 
@@ -138,6 +141,15 @@ def groups(rows: Sequence[Row]) -> list[list[str]]:
         pairs = [(a, b) for a, b in zip(before, now, strict=True) if a["quantity"] == "step_s"]
         found += [[by, a["set"], str(a["cases"]), *cells(a), *cells(b)] for a, b in pairs]
     return found
+
+
+def unnamed(data: Path) -> str:
+    """Return the errors of steps of trainings whose stack nobody names."""
+    score = Score(data, unnamed=True)
+    steps = [row for row in score.both(lambda _: "together") if row[1] == "step_s"]
+    steps += [row for row in score.both() if row[1] == "step_s"]
+    heads = ["set", "quantity", "rows", *BOTH, *(f"{name}, left out" for name in BOTH)]
+    return table(heads, steps)
 
 
 def page(score: Score) -> str:

@@ -16,7 +16,6 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import LARGEST, truth
 from steptime.core.table import picked
 from steptime.core.table_files import table_rows
-from steptime.core.toml_files import DATA, read_toml
 from steptime.core.workload import WHOLE, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
@@ -24,8 +23,9 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.questions.plan.answer import fits, mfu
 from steptime.questions.plan.faults import Asked, checked
+from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner
-from steptime.questions.plan.request import Request, Site, shape_of, split_of
+from steptime.questions.plan.request import Request, Site, shape_of, split_of, usual_site
 from steptime.questions.plan.step import PlanTime, plan_time
 
 COLUMNS = (
@@ -206,9 +206,9 @@ def planned(
     sizes = {name: whole(question, name) for name in SIZES if numbers.get(name) not in (None, "")}
     dtype = texts["dtype"] if tuning != WHOLE else MIXED.get(texts["dtype"], texts["dtype"])
     stack, length, gradients = texts["stack"], sizes.get("length"), sizes.get("gradients")
-    planner = planner_of(
-        texts["model"], site_of(question), dtype, stack, devices, method, length, gradients, tuning
-    )
+    asked = texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
+    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "micro_batches")
+    planner = planner_of(*asked, parts, tuning)
     micro = sizes.get("micro_batch", 1)
     return planner, checked(
         planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))
@@ -217,7 +217,7 @@ def planned(
 
 def step_reply(question: Question, planner: Planner, found: PlanTime) -> Reply:
     """Return what is told of a row's step."""
-    devices = whole(question, "devices")
+    devices, found = whole(question, "devices"), meant(planner, found)[0]
     values = {
         "step_s": Interval(found.step_s, found.low, found.high),
         "memory_bytes": Interval(found.memory[found.fullest].total),
@@ -241,9 +241,13 @@ def planner_of(
     method: str | Method,
     length: int | None = None,
     gradients: int | None = None,
+    split: tuple[tuple[str, Any], ...] = (),
     tuning: Tuning = WHOLE,
 ) -> Planner:
-    """Return what prices the plans of a model on devices; a type or a stack "" is the usual one."""
+    """Return what prices the plans of a model on devices; a type or a stack "" is the usual one.
+
+    The usual stack is that of such a `split`.
+    """
     one = Request(
         model,
         site,
@@ -252,6 +256,7 @@ def planner_of(
         dtype=dtype or None,
         stack=stack or None,
         method=method,
+        split=dict(split),
         tuning=tuning,
     )
     return one.planner(shape_of(model, length), devices)
@@ -260,15 +265,12 @@ def planner_of(
 def site_of(question: Question) -> Site:
     """Return where a row runs: as it says, else as devices of its kind are usually joined."""
     texts = question.texts
-    usual = {**(_sites().get(texts["device"]) or {})}
+    usual = usual_site(texts["device"])
     usual |= {name: texts[name] for name in MORE_TEXTS if texts.get(name)}
     for name in ("per_node", "links_per_node"):
         if question.numbers.get(name):
             usual[name] = whole(question, name)
     return Site(texts["device"], **usual)
-
-
-_sites = lru_cache(maxsize=1)(lambda: read_toml(DATA / "sites.toml"))
 
 
 def whole(question: Question, name: str) -> int:

@@ -15,7 +15,7 @@ from steptime.core.units import counted, shown
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
-from steptime.hardware.prices import Offer, Training, cheapest, offers
+from steptime.hardware.prices import Offer, Training, by_offer, cheapest, offers
 from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
@@ -162,13 +162,14 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 _COLUMNS = columns(
     "device", "batch", "?micro=micro-batch", "step_s[low_s,high_s]=step",
-    "examples_per_s=speed", "train_h=training", "cost", "energy", "?needed_bytes=memory",
-    "?best_batch=best batch", "?best_examples_per_s=its speed", "?mark=",
+    "examples_per_s=speed", "train_h=training", "cost", "?paid_by=price of", "energy",
+    "?needed_bytes=memory", "?best_batch=best batch", "?best_examples_per_s=its speed", "?mark=",
 )  # fmt: skip
 
 
 def _table(document: dict[str, Any]) -> Table:
     rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]
+    is_paid = any(row["cost"] is not None for row in fitting)
     for row in fitting:
         energy, most, said = row["energy_j"], row["energy_at_most_j"], None
         if energy is not None or most is not None:
@@ -177,7 +178,14 @@ def _table(document: dict[str, Any]) -> Table:
         mark = "extrapolated" if row["extrapolates"] else ""
         micro = row["micro_batch"] if row["micro_batch"] < row["batch"] else None
         rows.append(
-            row | {"micro": micro, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark}
+            {
+                **row,
+                "micro": micro,
+                "train_h": row["train_s"] / 3600,
+                "energy": said,
+                "mark": mark,
+                "paid_by": by_offer(row["offer"], row["price_date"]) if is_paid else None,
+            }
         )
     steps = of_steps(_COLUMNS, rows)
     heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
@@ -190,6 +198,6 @@ def _table(document: dict[str, Any]) -> Table:
         f"{document['sort']}"
     )
     below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
-    if any(row["cost"] is not None for row in rows):
+    if is_paid:
         below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
     return Table(heads, rows, title, below, most=SHOWN)

@@ -7,6 +7,7 @@ from steptime.core.question import option, question
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 from steptime.hardware import catalog
+from steptime.hardware.software import stack_named
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
 from steptime.questions import options
@@ -32,7 +33,7 @@ def count(
     """
     workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
     graph = build_step(workload)
-    found = count_graph(graph, catalog.stack(stack))
+    found = count_graph(graph, catalog.stack(stack_named(stack)))
     ops: list[dict[str, Any]] = [
         picked(op, "name kind part flop traffic_bytes output_shape") | {"work": OPS[op.kind].work}
         for op in found.ops

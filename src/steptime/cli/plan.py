@@ -24,6 +24,7 @@ from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
+from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names, split_models
@@ -101,7 +102,8 @@ class PlanOptions:
     prices: options.Prices = None
     stack: Text = optional(
         "NAME",
-        "The software. Default: megatron-2025; of one device, or of other networks, torch-eager.",
+        "The software: a name, a family (fsdp, megatron: its newest) or a year (2023). Default: "
+        "what runs such a plan; the interval then holds the others that could be meant.",
     )
     method: options.Method = DEFAULT
 
@@ -318,7 +320,10 @@ def tables(told: dict[str, Any]) -> list[Table]:
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
     cost, energy, rows = told["cost"], told["energy"], []
     if cost is not None:
-        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({cost['date']})"))
+        by = by_offer(cost["offer"], cost["date"])
+        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({by})"))
+    else:
+        rows.append(("cost", NO_PRICE))
     if energy is not None:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""

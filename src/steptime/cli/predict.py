@@ -13,6 +13,7 @@ from steptime.core.question import File, Text, argument, flag, number, optional,
 from steptime.core.table import Answer, Table, columns
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
+from steptime.hardware.software import stack_named
 from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
@@ -137,7 +138,7 @@ def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
 
 
 def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
-    found = catalog.stack(name)
+    found = catalog.stack(stack_named(name))
     return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
 
 

@@ -8,10 +8,12 @@ from steptime.core.question import File, Text, number, option, optional, questio
 from steptime.core.ranges import share
 from steptime.core.table import Answer, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
+from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names
 from steptime.questions.plan.answer import held
+from steptime.questions.plan.meant import in_words
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
 from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
@@ -58,7 +60,11 @@ class ServeOptions:
     prefix: float | None = optional(
         "W", "Share of each prompt that the cache has already, such as 0.3.", parser=share
     )
-    stack: Text = optional("NAME", "The software (steptime list stacks). Default: vllm-2025.")
+    stack: Text = optional(
+        "NAME",
+        "The software: a name or a family (vllm, sglang, trt-llm: its newest). Default: vllm; the "
+        "interval then holds the others.",
+    )
     method: options.Method = DEFAULT
 
 
@@ -168,8 +174,8 @@ def servers(told: dict[str, Any]) -> Table:
 def _paid(cost: dict[str, Any] | None) -> str:
     """Return what a million tokens cost, by which offer and of which date."""
     if cost is None:
-        return "no price is known"
-    by = f"{cost['offer']}, {cost['date']}"
+        return NO_PRICE
+    by = by_offer(cost["offer"], cost["date"])
     return f"{cost['million_tokens']:,.2f} {cost['currency']} ({by})"
 
 
@@ -197,6 +203,8 @@ def table(told: dict[str, Any]) -> Table:
         f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
         f"({told['method']}, {told['stack']})"
     )
+    if said := in_words(told["assumed"], "tpot_s"):
+        title += f"\n{said} a token"
     near = told["nearest_that_fits"]
     if not told["fits"]:
         fits = f"nearest that fits: {near['change']}" if near else "no change fits"
@@ -220,10 +228,12 @@ def table(told: dict[str, Any]) -> Table:
         ("tokens", speed),
         ("memory", held(told["memory"], 3) + room),
     ]
-    cost = told["cost"]
-    if cost is not None:
+    if cost := told["cost"]:
         paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens"
-        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({cost['date']})"))
+        by = by_offer(cost["offer"], cost["date"])
+        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({by})"))
+    else:
+        rows.append(("cost", NO_PRICE))
     energy = told["energy"]
     if energy is not None:
         watts = f"{energy['device_w']:,.0f} W per device"

@@ -109,7 +109,9 @@ class Link:
 
     A latency of `None` is not published, which is not zero; `latency_range_s` is between what
     sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
-    are published to reach, adding up included; None where nobody says.
+    are published to reach, adding up included; None where nobody says. Its `topology` is a row of
+    `data/topologies.toml`, "" where each part reaches each other one; a byte of an all-to-all
+    passes `hops` links in the mean (`topology.effective_link`).
     """
 
     name: str
@@ -121,6 +123,8 @@ class Link:
     note: str = ""
     measured: Mapping[str, Any] = field(default_factory=dict)
     reached_bytes_per_s: float | None = None
+    topology: str = ""
+    hops: float = 1.0
 
     @property
     def reached(self) -> Self:
@@ -129,10 +133,11 @@ class Link:
             return self
         return replace(self, bytes_per_s=self.reached_bytes_per_s, measured={"bus": "published"})
 
-    def faster(self, times: float) -> Self:
+    def faster(self, times: float, hops: float = 1.0) -> Self:
         """Return the link at so many times its rate, of the datasheet and reached."""
         reached = self.reached_bytes_per_s and times * self.reached_bytes_per_s
-        return replace(self, bytes_per_s=times * self.bytes_per_s, reached_bytes_per_s=reached)
+        rate = times * self.bytes_per_s
+        return replace(self, bytes_per_s=rate, reached_bytes_per_s=reached, hops=hops)
 
 
 class Level(NamedTuple):
@@ -257,6 +262,7 @@ _LINK = {
     **_COMMON,
     **dict.fromkeys(_OF_LINK, Figure),
     "latency_range_us": tuple[Figure, Figure],
+    "topology": Text,
 }
 _DEVICE = {
     **_COMMON,

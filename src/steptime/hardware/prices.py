@@ -54,6 +54,14 @@ class Offer:
     verified: bool
 
 
+NO_PRICE = "no price is known (--prices FILE)"
+
+
+def by_offer(offer: str | None, date: str | None) -> str:
+    """Return by which offer of which date something costs what it does, or that none is known."""
+    return NO_PRICE if offer is None else f"{offer}, {date}"
+
+
 def offers(path: Path | None = None) -> list[Offer]:
     """Return the offers of a price file, or of all shipped ones.
 

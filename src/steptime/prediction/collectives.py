@@ -22,6 +22,7 @@ from typing import NamedTuple
 from steptime.core.errors import InputError, shorten
 from steptime.core.exchange import BUCKET_BYTES, ring_messages
 from steptime.hardware.device import Cluster, Link
+from steptime.hardware.topology import effective_link
 
 GROUP = 8  # devices a node: those of the common servers, and the groups of Paleo's forks
 BYTES_TO_ADD = 3  # moved for each byte that is added to another: two read, one written
@@ -268,13 +269,15 @@ def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """
     near, _ = fabric.near_and_nodes(devices)
     part = size_bytes / devices
-    seconds = (devices - near) * fabric.message_s(part, near)
+    seconds = (devices - near) * fabric.message_s(part * fabric.between.hops, near)
     outer = fabric
     while isinstance(outer.inside, Fabric):
         inner = outer.inside
-        seconds += (near - inner.per_node) * outer.inside_message_s(part, inner.per_node)
+        passed = part * inner.between.hops
+        seconds += (near - inner.per_node) * outer.inside_message_s(passed, inner.per_node)
         near, outer = inner.per_node, replace(inner, efficiency=fabric.efficiency)
-    return seconds + (near - 1) * outer.inside_message_s(part)
+    innermost = outer.inside if isinstance(outer.inside, Link) else outer.between
+    return seconds + (near - 1) * outer.inside_message_s(part * innermost.hops)
 
 
 def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
@@ -362,6 +365,15 @@ def fabric_of(
     return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)
 
 
+def link_of_group(cluster: Cluster, ranks: Sequence[int]) -> Link | None:
+    """Return the outermost link that a group of ranks crosses as it has it; None for one rank."""
+    place = cluster.level_of(ranks)
+    if place is None:
+        return None
+    level, devices = cluster.ladder[place], prod(one.size for one in cluster.ladder[:place])
+    return effective_link(level.link, level.size, len({rank // devices for rank in ranks}))
+
+
 def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     """Return what joins a group of ranks, None for a single rank.
 
@@ -375,12 +387,13 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     if place is None:
         return None
     level = cluster.ladder[place]
+    link = link_of_group(cluster, ranks)
     devices = prod(below.size for below in cluster.ladder[:place])
     members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
     below = cluster.level_of(members)
     return Fabric(
-        level.link,
-        fabric_of_group(cluster, members) if below else cluster.link_of(members),
+        link or level.link,
+        fabric_of_group(cluster, members) if below else link_of_group(cluster, members),
         per_node=len(members),
         links_per_node=level.links,
         groups=devices // len(members),

@@ -12,6 +12,7 @@ from steptime.core.graph import Graph
 from steptime.core.ranges import number_of
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
+from steptime.hardware.software import stack_named
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
 from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
 from steptime.prediction.kernels import Kernels, Prices
@@ -164,8 +165,9 @@ def share(meaning: str, setting: str) -> Option:
 
 
 def _stack(method: Method, text: str) -> Method:
-    catalog.stack(text)  # raises for what is none
-    return method.tuned(stack=text)
+    name = stack_named(text)
+    catalog.stack(name)  # raises for a file that is none
+    return method.tuned(stack=name)
 
 
 def stack_option(name: str) -> dict[str, str]:

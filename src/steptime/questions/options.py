@@ -124,7 +124,7 @@ Threads = Annotated[
 class NodeOptions:
     """The options that say how devices of nodes are joined."""
 
-    per_node: int = whole("N", "Devices of a node.", 8)
+    per_node: int | None = whole("N", "Devices of a node. Default: the maker's, else 8.")
     inside: Text = optional("LINK", "What joins the devices of a node.")
     link: Text = optional("LINK", "What joins nodes: the link of a device.")
     links_per_node: int | None = whole("N", "Links of a node. Default: one per device.")

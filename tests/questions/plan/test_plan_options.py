@@ -309,7 +309,7 @@ def test_one_stage_has_no_bubble() -> None:
             "leave out --shard",
         ),
         (
-            "--tensor 8 --sequence-parallel --length 98304 --inside nvlink-4",
+            "--tensor 8 --sequence-parallel --length 98304 --inside nvlink-4 --stack megatron-2025",
             "--recompute full --recompute-layers 8",
         ),
     ],

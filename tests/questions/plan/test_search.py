@@ -146,7 +146,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(
         del plan["micro_batches"]
         single = steptime.plan(
             model, SITE.device, batch, inside=SITE.inside, link=SITE.link,
-            micro_batch=alone.asked.micro_batch, **plan,
+            micro_batch=alone.asked.micro_batch, stack="megatron-2025", **plan,
         )  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
@@ -255,13 +255,14 @@ def test_a_search_by_what_is_chosen_and_limited() -> None:
 
 def test_several_devices_stand_side_by_side() -> None:
     many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
-    asked = Request(SMALL, many[0], 64, devices=(8, 16), others=(many[1],), tokens=1e9)
+    how = {"tokens": 1e9, "stack": "megatron-2025"}
+    asked = Request(SMALL, many[0], 64, devices=(8, 16), others=(many[1],), **how)
     told = searched(asked)
     assert [(row["device"], row["devices"]) for row in told["by_devices"]] == [
         ("a100-sxm4-80gb", 8), ("a100-sxm4-80gb", 16), ("h100-sxm5", 8), ("h100-sxm5", 16),
     ]  # fmt: skip
     for at, row in enumerate(told["by_devices"]):
-        alone = searched(Request(SMALL, many[at // 2], 64, devices=(row["devices"],), tokens=1e9))
+        alone = searched(Request(SMALL, many[at // 2], 64, devices=(row["devices"],), **how))
         assert row["step_s"] == alone["best"]["step_s"]
         assert row["cost_per_step"] == pytest.approx(alone["best"]["cost"]["step"])
     first, second = told["by_devices"][:2]
@@ -343,7 +344,7 @@ def test_experts_lie_inside_the_replicas() -> None:
 
 
 def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share() -> None:
-    told = steptime.plan("mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048)
+    told = steptime.plan("mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048, stack="megatron-2025")
     room, first = told["best"]["memory"]["device_bytes"], told["rows"][0]
     assert 0.95 * room < first["total_bytes"] <= room
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])

@@ -125,7 +125,7 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path: Path) -> None:
 
 def test_devices_that_nothing_joins_serve_together_alone() -> None:
     told = steptime.serve(
-        "llama3_8b", ["rtx-4090"], rate=2, ttft=1.0, tpot=0.1, max_devices=2, input=64, output=16
+        "llama3_8b", ["rtx-3090"], rate=2, ttft=1.0, tpot=0.1, max_devices=2, input=64, output=16
     )
     assert told["rows"]
     assert {row["arrangement"] for row in told["rows"]} == {"together"}

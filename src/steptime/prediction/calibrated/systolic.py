@@ -12,15 +12,25 @@ from steptime.prediction.calibrated.form import Constants, Parts, ceil, streamed
 from steptime.prediction.kernels import Rows
 
 SIDE = 128  # of an array whose device file does not say: all between v2 and v5p
+SCORED = ("attention", "attention_grad")  # kinds whose scores pass the vector unit
 ROWS = 8  # that lie in memory together, by 128 columns: a tile of XLA
 
 
 def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
-    """Return the seconds of a kernel's products, one after the other, and of its traffic."""
+    """Return the seconds of a kernel's products, one after the other, and of its traffic.
+
+    Of each product the share is done that the stack executes: half of attention under a mask.
+    """
     rate = device.peak_flop_per_s[kernels.dtype] * constants["systolic.share"]
     done = sum(padded_flop(shape, device) for shape in kernels.products)
+    counted = sum(2.0 * b * m * n * k for b, m, n, k in kernels.products)
+    compute_s = done * kernels.flop / counted / rate
+    if kernels.kind in SCORED:
+        width = kernels.products[0][2 if kernels.kind == "attention_grad" else 3]
+        vector = device.vector_peak("float32") or rate
+        compute_s = compute_s + kernels.flop * constants["systolic.score_flop"] / width / vector
     memory = streamed_s(kernels.bytes, device, constants)
-    return Parts(done / rate, memory, constants["launch.gap_s"] * kernels.launches)
+    return Parts(compute_s, memory, constants["launch.gap_s"] * kernels.launches)
 
 
 def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device) -> Any:

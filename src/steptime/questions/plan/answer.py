@@ -19,6 +19,7 @@ from steptime.network.ops import OPS
 from steptime.prediction.calibrated.method import calibrated_under, notes_of
 from steptime.prediction.states import host_memory
 from steptime.questions.plan.faults import Asked, checked, fault, words_of_change
+from steptime.questions.plan.meant import Assumed, in_words, meant
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request
 from steptime.questions.plan.step import PlanTime, plan_time, quick
@@ -75,9 +76,16 @@ def _forwards(planner: Planner) -> float:
 
 
 def document(
-    planner: Planner, result: PlanTime, offer: Offer | None, tokens: float | None = None
+    planner: Planner,
+    result: PlanTime,
+    offer: Offer | None,
+    tokens: float | None = None,
+    assumed: Assumed | None = None,
 ) -> dict[str, Any]:
-    """Return the answer to one plan as JSON values; what is not known is None."""
+    """Return the answer to one plan as JSON values; what is not known is None.
+
+    `assumed` are the stacks that could be meant (`meant`), None where one is named.
+    """
     shape, asked = planner.shape, result.asked
     devices, in_step = asked.plan.devices, asked.batch * shape.length
     does_fit = fits(planner, result)
@@ -95,6 +103,7 @@ def document(
         "tuning": planner.tuning.text or None,
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
+        "assumed": assumed,
         **picked(result, "step_s low high bubble"),
         "tokens_per_s": in_step / result.step_s,
         "tokens_per_s_per_device": in_step / result.step_s / devices,
@@ -135,7 +144,8 @@ def answered(request: Request) -> dict[str, Any]:
     if request.trace is not None:
         label = f"{planner.shape.label} on {planner.device.name}"
         write_trace(result, label, request.trace)
-    return document(planner, result, offer_of(planner, request.prices), request.tokens)
+    result, assumed = meant(planner, result)
+    return document(planner, result, offer_of(planner, request.prices), request.tokens, assumed)
 
 
 def asking(request: Request, values: Mapping[str, Any]) -> Request:
@@ -308,10 +318,12 @@ def sentence(values: Mapping[str, Any]) -> str:
     low, high = (seconds(values[end]) for end in ("low", "high"))
     step = f"{seconds(values['step_s'])} a step ({low} to {high})"
     where = f"{values['devices']} {values['device']}"
+    words = in_words(values["assumed"]) if values["devices"] > 1 else ""
+    assumed = f", {words}" if words else ""
     if not values["fits"]:
         over = size(values["memory"]["over_bytes"])
-        return f"{where}: out of memory by {over} per device; it would take {step}"
-    return f"{where}: {step}{_paid(values)}; bound by {bound(values)}"
+        return f"{where}: out of memory by {over} per device; it would take {step}{assumed}"
+    return f"{where}: {step}{assumed}{_paid(values)}; bound by {bound(values)}"
 
 
 def _paid(values: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan
 from steptime.hardware.device import Device
-from steptime.hardware.prices import Offer
+from steptime.hardware.prices import NO_PRICE, Offer
 from steptime.questions.plan.answer import (
     answered,
     bound,
@@ -21,6 +21,7 @@ from steptime.questions.plan.answer import (
     split_in_words,
 )
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
+from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner, Shape
 from steptime.questions.plan.request import Further, Request, sites, split_of
 from steptime.questions.plan.search import (
@@ -99,14 +100,20 @@ def searched(request: Request) -> dict[str, Any]:
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
-    best, hardly = front[0]["document"], _hardly(front, groups[0].planner.spare)
+    best, hardly = _best(front[0], request), _hardly(front, groups[0].planner.spare)
+    for row in rows.values():  # what could be meant is the same for all
+        for end in ("low", "high"):
+            row[end] *= best[end] / front[0]["document"][end]
     alike = _alike(groups, front[0], [*rows.values()])
+    if request.limits.get("budget_per_hour") is not None:
+        unpriced = sorted({one.planner.device.name for one in groups if one.offer is None})
+        best["notes"] += [f"{name}: {NO_PRICE}, so no budget holds it" for name in unpriced]
     first: dict[str, float] = {}  # what a step of the least number takes of devices
     for row in by_devices:
         took = row["step_s"] * row["devices"]
         row["efficiency"] = first.setdefault(row["device"], took) / took
     for row in rows.values():
-        del row["document"], row["within"]
+        del row["document"], row["within"], row["found"]
     return {
         "answer": best["answer"] + hardly,
         "considered": considered,
@@ -142,8 +149,9 @@ def _hardly(front: Sequence[Row], spare: float) -> str:
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
     batch, each = request.batch or 1, request.micro_batch
     fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
-    for site in (request.site, *request.others):
-        one, planner = replace(request, site=site), None
+    every = (request.site, *request.others)
+    for site in every:
+        one, planner = replace(request, site=site, others=every if request.others else ()), None
         for count in sorted(set(request.devices)):
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
@@ -160,14 +168,16 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
 
 def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
     steps = (request.tokens or 0.0) / in_step
-    hour = inf if offer is None else offer.price * devices
+    hour = 0.0 if offer is None else offer.price * devices
     values: dict[str, Callable[[Quick], float]] = {
         "budget_per_hour": lambda _: hour,
         "days": lambda result: result.step_s * steps / DAY_S,
         "watts": lambda one: inf if one.energy_j is None else one.energy_j / one.step_s,
     }
-    limits = request.limits.items()
-    return [Cap(name, values[name], most) for name, most in limits if most is not None]
+    limits = {**request.limits}
+    if offer is None:  # what is not known is not over: it stays, and says so
+        limits.pop("budget_per_hour", None)
+    return [Cap(name, values[name], most) for name, most in limits.items() if most is not None]
 
 
 def _none(
@@ -178,7 +188,7 @@ def _none(
     if not considered:
         return f"plan: no split of these devices divides {shape.label} and its batch"
     if not every:
-        return "plan: the price (--prices FILE) or the power of these devices is not known"
+        return "plan: the power of these devices is not known"
     group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
     where, value = f"{group.devices} {group.planner.device.name}", least.value
     if least.name == MEMORY:
@@ -252,7 +262,15 @@ def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
         "training_days": training and training["train_h"] / 24,
         "within": all(cap.holds(whole) for cap in group.caps),
         "document": values,
+        "found": (group, time),
     }
+
+
+def _best(row: Row, request: Request) -> dict[str, Any]:
+    """Return the document of a row's plan, between what all stacks that could be meant take."""
+    group, time = row["found"]
+    time, assumed = meant(group.planner, time)
+    return document(group.planner, time, group.offer, request.tokens, assumed)
 
 
 def told_apart(planner: Planner) -> float:
@@ -289,7 +307,7 @@ def plan(
     batch: int | None = None,
     devices: int | Sequence[int] | None = None,
     *,
-    per_node: int = 8,
+    per_node: int | None = None,
     inside: str | Sequence[str] | None = None,
     link: str | Sequence[str] | None = None,
     links_per_node: int | None = None,

@@ -19,6 +19,7 @@ from steptime.core.workload import NO_OPTIMIZER, WHOLE, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
+from steptime.hardware.software import Software
 from steptime.network.count import op_work
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
@@ -87,8 +88,8 @@ class Shape:
 class Planner:
     """Prices what plans are made of, once.
 
-    `levels` say how the devices are joined, from the inside out; `host` joins a device to the
-    memory of its host, None where nobody says.
+    `levels` say how the devices are joined, from the inside out; `host` joins a device to its
+    host's memory, None where nobody says; `software` could be meant where nobody names a stack.
     """
 
     def __init__(
@@ -102,9 +103,9 @@ class Planner:
         tuning: Tuning = WHOLE,
     ) -> None:
         self.host: Link | None = None
-        self.use, self.tuning = use, tuning
-        self.shape, self.method = shape, method
-        self.dtype = dtype
+        self.software: Software | None = None
+        self.use, self.tuning, self.shape = use, tuning, shape
+        self.method, self.dtype, self.gradients = method, dtype, gradients
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
         trains = use == "training"

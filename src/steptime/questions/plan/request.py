@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +11,11 @@ from steptime.build import Choice, family_of, read_model
 from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
+from steptime.core.toml_files import packaged
 from steptime.core.workload import STATES, WHOLE, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, Cluster, Device, Level, Link
+from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
@@ -29,7 +31,7 @@ ALIASES = dtypes.ALIASES | {
     "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
 }  # fmt: skip
 GRADIENTS = (16, 32)  # bits
-SOFTWARE = "megatron-2025"  # that runs a plan of several devices where nobody says
+PER_NODE = 8  # devices, where nobody says
 MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
 OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
 _ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
@@ -111,7 +113,7 @@ class Site(NamedTuple):
     """
 
     device: str | Path | Device
-    per_node: int = 8
+    per_node: int = PER_NODE
     inside: str | None = None
     link: str | None = None
     links_per_node: int | None = None
@@ -190,6 +192,25 @@ class Request:
             shape, Asked(plan, micro_batch, whole, USUAL if self.order is None else self.order)
         )
 
+    @property
+    def named(self) -> str | None:
+        """The stack that is named; None for nothing, and for a year alone."""
+        return None if year_of(self.stack) else self.stack
+
+    def software(self, device: Device, devices: int) -> Software:
+        """Return what runs the plan where no stack is named, of the year that is asked for."""
+        plan = split_of(self.split) if devices > 1 else Plan()
+        plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
+        year = year_of(self.stack)
+        first, *more = (
+            defaults_for(one, plan, self.site.per_node, year=year)
+            for one in (device, *(catalog.device(site.device) for site in self.others))
+        )
+        newest = max(
+            (one.stack for one in (first, *more)), key=lambda one: catalog.stack(one).since
+        )
+        return first._replace(stack=newest)  # what stands side by side has one
+
     def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
         """Return what prices plans on so many devices; raises `InputError`.
 
@@ -198,17 +219,19 @@ class Request:
         cluster = cluster_of(self.site, devices)
         if like is not None:
             return like.on(cluster)
-        method = cost_model(self.method)
+        method, many = cost_model(self.method), max(self.devices, default=devices)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
-        several = max(self.devices, default=devices) > 1 and not isinstance(shape, Network)
-        usual = {"stack": SOFTWARE} if several else {}
-        options = {**(usual if self.stack is None else {"stack": self.stack}), **self.options}
+        many = 1 if isinstance(shape, Network) else many
+        usual = self.software(cluster.device, many)
+        options = {"stack": usual.stack if self.named is None else self.named, **self.options}
         how = self.gradients, "training", self.tuning
         planner = planner_of(shape, cluster, self.dtype, method, options, *how)
         if not catalog.stack(stack := planner.method.settings.stack).trains:
-            near = f"nearest: --stack {SOFTWARE}"
+            near = f"nearest: --stack {usual.stack}"
             raise InputError(f"plan: stack {stack} runs inference alone; {near}")
+        if self.stack is None and "stack" not in self.options and many > 1:
+            planner.software = usual
         if self.site.host_link is not None:
             planner.host = catalog.link(self.site.host_link)
         if self.split.get("offload", "none") != "none":
@@ -221,7 +244,7 @@ Names = str | Sequence[str] | None
 
 def sites(
     devices: Sequence[str | Path | Device],
-    per_node: int = 8,
+    per_node: int | None = None,
     inside: Names = None,
     link: Names = None,
     links_per_node: int | None = None,
@@ -230,6 +253,7 @@ def sites(
 ) -> list[Site]:
     """Return where a training may run: each device with its links, one for all or one for each.
 
+    How a node is joined that nobody says is as `data/sites.toml` has it, with 8 devices elsewhere.
     Raises `InputError` for another number of links than of devices.
     """
     result = []
@@ -238,10 +262,20 @@ def sites(
         if len(each) not in (1, len(devices)):
             raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
         result.append(each * (len(devices) // len(each)))
-    return [
-        Site(device, per_node, near, far, links_per_node, levels, host_link)
-        for device, near, far in zip(devices, *result, strict=True)
-    ]
+    every = []
+    for device, near, far in zip(devices, *result, strict=True):
+        usual = usual_site(device)
+        many, inner = per_node or usual.get("per_node", PER_NODE), near or usual.get("inside")
+        every.append(Site(device, many, inner, far, links_per_node, levels, host_link))
+    return every
+
+
+def usual_site(device: str | Path | Device) -> dict[str, Any]:
+    """Return how devices of a kind are joined where nobody says it, by the fields of `Site`."""
+    return {**_sites().get(catalog.device(device).name, {})}
+
+
+_sites = cache(lambda: packaged("sites.toml"))
 
 
 def cluster_of(site: Site, devices: int) -> Cluster:

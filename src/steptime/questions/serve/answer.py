@@ -12,13 +12,16 @@ from steptime.core.units import seconds
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
+from steptime.hardware.software import defaults_for
 from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.calibrated.power import drawn_of
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.questions.plan.answer import cost_of, fitted_notes, offer_of
 from steptime.questions.plan.faults import Asked, checked
+from steptime.questions.plan.meant import Assumed, assumed
 from steptime.questions.plan.request import (
     ALIASES,
     Site,
@@ -33,7 +36,6 @@ from steptime.questions.serve.phases import Phases, Spent
 from steptime.questions.serve.queueing import Load, at_once, cached_of
 
 BLOCK = 16  # tokens of a page of the cache
-STACK = "vllm-2025"  # where nobody says
 HOST_BOUND = 0.25  # of a step: waiting for the host that is more is said
 
 
@@ -101,14 +103,17 @@ class Service:
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
         plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
         method, options = cost_model(self.method), dict(self.options)
+        usual = defaults_for(catalog.device(self.site.device), plan, use="serving")
         if "stack" in method.options:
-            options = {"stack": STACK if self.stack is None else self.stack, **options}
+            options = {"stack": usual.stack if self.stack is None else self.stack, **options}
         cluster, alone = cluster_of(self.site, self.devices), self.weights_alone
         dtype = None if alone else self.dtype
         planner = planner_of(shape, cluster, dtype, method, options, use="serving")
         if not catalog.stack(said := planner.method.settings.stack).serving:
-            other = f"nearest: --stack {STACK}"
+            other = f"nearest: --stack {usual.stack}"
             raise InputError(f"serve: stack {said} has no constants of serving; {other}")
+        if said == usual.stack and self.stack is None:
+            planner.software = usual
         weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
         return Phases(planner, plan, weights or alone, kv)
 
@@ -191,15 +196,13 @@ def answered(asked: Service) -> dict[str, Any]:
             raise InputError("serve: --batch come at once; under load there is --max-batch")
         inputs, outputs = max(zip(requests.inputs, requests.outputs, strict=True), key=sum)
         asked = replace(asked, input=inputs, output=outputs)
-    phases = asked.phases()
+    phases, whole_asked = asked.phases(), asked
     load = None if requests is None else loaded(asked, requests, phases)
-    if load is not None:
-        whole = {name: max(1, round(load[name])) for name in ("batch", "input", "output")}
-        asked = replace(asked, **whole)
+    asked = _at(asked, load)
     planner, batch = phases.planner, asked.batch
     first = asked.read(phases, batch if load is None else 1)
     each = phases.decode(batch, asked.input + asked.output / 2)
-    within = times_of(asked, phases, load)
+    within, told = meant(whole_asked, requests, phases, times_of(asked, phases, load))
     times = {name: time.value for name, time in within.items()}
     bounds = {name: [*time[1:3]] for name, time in within.items()}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
@@ -220,6 +223,7 @@ def answered(asked: Service) -> dict[str, Any]:
         **picked(phases, "weights kv"),
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
+        "assumed": told,
         **times,
         **dict(zip(("low", "high"), bounds["tpot_s"], strict=True)),
         "bounds": bounds,
@@ -248,10 +252,11 @@ def _notes(asked: Service, phases: Phases, each: Spent) -> list[str]:
     said = [f"{name} has no arithmetic of {low}: weights alone are kept so"] if low else []
     if each.host_s > HOST_BOUND * each.seconds and not phases.planner.flag("graphs"):
         stack = phases.planner.method.settings.stack
+        replays = defaults_for(phases.planner.device, phases.plan, use="serving").stack
         took = f"{seconds(each.host_s)} of {seconds(each.seconds)} a token"
         said.append(
             f"decoding is bound by the host: {stack} issues op by op, and {took} is waiting "
-            f"for it; nearest that replays graphs: --stack {STACK}"
+            f"for it; nearest that replays graphs: --stack {replays}"
         )
     return said
 
@@ -272,6 +277,37 @@ def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> 
         "tpot_s": phases.within(tpot_s),
         "request_s": phases.within(ttft_s + (asked.output - 1) * tpot_s),
     }
+
+
+def meant(
+    asked: Service, requests: Load | None, phases: Phases, within: Mapping[str, Interval]
+) -> tuple[Mapping[str, Interval], Assumed | None]:
+    """Return times between what they are under all stacks that could be meant, and these.
+
+    None where a stack is named. Each family of servers weighs the same.
+    """
+    software = phases.planner.software
+    if software is None or any(time.low is None for time in within.values()):
+        return within, None
+    every = {software.stack: within}
+    for name in (name for name in software.years if name != software.stack):
+        try:
+            other = replace(asked, stack=name).phases()
+            load = None if requests is None else loaded(asked, requests, other)
+            every[name] = times_of(_at(asked, load), other, load)
+        except InputError:  # it does not run here
+            continue
+    ends = {key: mixed([(1.0, one[key]) for one in every.values()]) for key in within}
+    values = {n: {key: time.value for key, time in one.items()} for n, one in every.items()}
+    wider = {key: Interval(one.value, *ends[key]) for key, one in within.items()}
+    return wider, assumed(software, values)
+
+
+def _at(asked: Service, load: Mapping[str, Any] | None) -> Service:
+    """Return a service with the batch and the lengths that it has under load."""
+    if load is None:
+        return asked
+    return replace(asked, **{n: max(1, round(load[n])) for n in ("batch", "input", "output")})
 
 
 def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:

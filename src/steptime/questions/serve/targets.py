@@ -241,7 +241,7 @@ def serve(
     input: int = 1024,  # noqa: A002  # the option's name
     output: int = 128,
     *,
-    per_node: int = 8,
+    per_node: int | None = None,
     inside: str | None = None,
     link: str | None = None,
     links_per_node: int | None = None,

@@ -1,0 +1,86 @@
+"""What a link gives to a group of the parts that it joins, where not each reaches each at once."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import inf, isqrt
+from typing import Any
+
+from steptime.core.errors import one_of
+from steptime.core.toml_files import packaged
+from steptime.hardware import catalog
+from steptime.hardware.device import Link
+
+Row = Mapping[str, Any]
+_rows = cache(lambda: packaged("topologies.toml"))
+
+
+def effective_link(link: Link, size: int, group: int) -> Link:
+    """Return a link as a group of the `size` parts that it joins has it in rings.
+
+    Its `hops` are the links that a byte of an all-to-all passes. Raises `InputError` for a
+    topology that `data/topologies.toml` does not have.
+    """
+    if not link.topology or group < 2:
+        return link
+    rows = _rows()
+    row = rows[one_of("topology", link.topology, rows, link.name)]
+    share, hops = KINDS[row["kind"]](row, link, size, min(group, size))
+    return link.faster(share, hops)
+
+
+def _torus(row: Row, _: Link, size: int, group: int) -> tuple[float, float]:
+    """Rings run along all axes of a group at once, both ways; an open axis has half of that.
+
+    256 parts of 16 x 16 that close have all of their links, 32 of 4 x 8 half. A byte of an
+    all-to-all passes a quarter of a closed axis in the mean, and a third of an open one.
+    """
+    axes, wraps = row["axes"], row["wraps"] if size >= row.get("least", 0) else inf
+    inside = sides(group, axes) if group == size else _along(sides(size, axes), group)
+    used = [side for side in inside if side > 1]
+    rates = [1.0 if side >= wraps else 0.5 for side in used]
+    far = sum(side / 4 if side >= wraps else side / 3 for side in used)
+    share = sum(rates) / axes
+    return share, max(1.0, far * share * axes / len(used))
+
+
+def sides(parts: int, axes: int) -> list[int]:
+    """Return the sides of a torus of so many parts, as even as they can be, the longest last."""
+    if axes == 1:
+        return [parts]
+    root = isqrt(parts) if axes == 2 else round(parts ** (1 / axes))
+    first = next(side for side in range(max(1, root), 0, -1) if parts % side == 0)
+    return sorted([first, *sides(parts // first, axes - 1)])
+
+
+def _along(whole: list[int], group: int) -> list[int]:
+    """Return how long a group that is no whole torus is along each axis, the longest ones first."""
+    result = []
+    for side in reversed(whole):
+        result.append(min(side, group))
+        group = -(-group // side)
+    return result
+
+
+def _mesh(row: Row, _: Link, __: int, group: int) -> tuple[float, float]:
+    """Each part has a link to each other one: of a pair one works, of all of them all."""
+    return min(1.0, (group - 1) / row["links"]), 1.0
+
+
+def _rings(row: Row, _: Link, __: int, group: int) -> tuple[float, float]:
+    """As many links as rings among such a group have, or among the next smaller one said."""
+    ring = max((int(n), links) for n, links in row["ring"].items() if int(n) <= group)[1]
+    return ring / row["links"], row["hops"].get(str(group), 1.0)
+
+
+def _host(_: Row, link: Link, __: int, group: int) -> tuple[float, float]:
+    """Each byte that a part sends is written to the host's memory and read again."""
+    rate = catalog.constants_of("host")["memory.bytes_per_s"].value
+    return min(1.0, rate / (2 * group * link.bytes_per_s)), 1.0
+
+
+KINDS: Mapping[str, Callable[[Row, Link, int, int], tuple[float, float]]] = {
+    "torus": _torus,
+    "mesh": _mesh,
+    "rings": _rings,
+    "host": _host,
+}

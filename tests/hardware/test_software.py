@@ -1,0 +1,102 @@
+"""Which software is meant: by name, family and year, and where nobody says one."""
+
+import pytest
+
+from steptime.core.errors import InputError
+from steptime.core.workload import Plan
+from steptime.hardware import catalog
+from steptime.hardware.software import (
+    defaults_for,
+    newest_for,
+    since_of_all,
+    stack_at,
+    stack_named,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("megatron-2024", "megatron-2024"),  # a file of this name
+        ("fsdp", "fsdp-2025"),  # a family: its newest
+        ("FSDP", "fsdp-2025"),
+        ("fsdp-compile", "fsdp-compile-2025"),
+        ("megatron", "megatron-2026"),
+        ("vllm", "vllm-2025"),
+        ("sglang", "sglang-2025"),
+        ("trt-llm", "trt-llm-2025"),
+        ("hf", "hf-2025"),
+        ("fsdp-2024", "fsdp-2025"),  # which is of 2024-06: the newest in that year
+        ("trt-llm-2024", "trt-llm-2023"),
+        ("torch", "torch"),
+        ("mine.toml", "mine.toml"),
+    ],
+)
+def test_what_a_text_names(text: str, name: str) -> None:
+    assert stack_named(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("fsdpp", "fsdp"),
+        ("megatron-2019", "megatron-2021"),
+        ("megatron-2052", "megatron-202"),
+        ("vlm", "vllm"),
+        ("2023", ""),
+    ],
+)
+def test_what_names_none_says_the_nearest(text: str, near: str) -> None:
+    with pytest.raises(InputError, match=f"unknown stack '{text}'; .*{near}"):
+        stack_named(text)
+
+
+@pytest.mark.parametrize(
+    ("device", "plan", "use", "family"),
+    [
+        ("h100", Plan(), "training", "torch-eager"),
+        ("h100", Plan(data=8), "training", "fsdp"),
+        ("h100", Plan(data=64, zero=3), "training", "fsdp"),
+        ("h100", Plan(data=64), "training", "megatron"),
+        ("h100", Plan(data=2, pipeline=4), "training", "megatron"),
+        ("tpu-v5p", Plan(data=64, zero=3), "training", "maxtext"),
+        ("h100", Plan(), "serving", "vllm"),
+        ("mi300x", Plan(tensor=8), "serving", "vllm"),
+    ],
+)
+def test_what_runs_a_question(device: str, plan: Plan, use: str, family: str) -> None:
+    software = defaults_for(catalog.device(device), plan, use=use)
+    assert software.stack.startswith(family)
+    assert software.stack in software.years
+    assert software.other is None or software.other in software.years
+
+
+def test_a_rack_is_no_node() -> None:
+    software = defaults_for(catalog.device("gb200"), Plan(data=72), per_node=72)
+    assert software.stack.startswith("megatron")
+
+
+def test_the_year_decides_where_it_is_said() -> None:
+    h100 = catalog.device("h100")
+    for year, stack in ((2021, "fsdp-2022"), (2023, "fsdp-2023"), (2026, "fsdp-2025")):
+        assert defaults_for(h100, Plan(data=8), year=year).stack == stack
+    assert stack_at("megatron", "2023-08") == "megatron-2023"
+    assert stack_at("megatron", "2020-01") == "megatron-2021"
+
+
+def test_a_stack_counts_for_the_years_that_it_was_the_newest() -> None:
+    """Of 2022-10, 2023-06 and 2024-06 until the end of 2026, on chips that came in 2023."""
+    years = newest_for("fsdp", since_of_all(), 2023)
+    expected = {"fsdp-2022": 5 / 12, "fsdp-2023": 1.0, "fsdp-2025": 31 / 12}
+    assert years == pytest.approx(expected)
+    a100 = newest_for("fsdp", since_of_all(), 2020)
+    assert a100["fsdp-2022"] == pytest.approx(8 / 12)
+
+
+def test_servers_of_one_maker_are_meant_there_alone() -> None:
+    on = {
+        name: defaults_for(catalog.device(name), Plan(), use="serving")
+        for name in ("h100", "mi300x")
+    }
+    assert {*on["h100"].years} == {"vllm-2025", "sglang-2025", "trt-llm-2025"}
+    assert {*on["mi300x"].years} == {"vllm-2025", "sglang-2025"}

@@ -1,0 +1,91 @@
+"""What links give to groups, by hand: tori, meshes, a cube without a switch, the host's memory."""
+
+import pytest
+
+from steptime.core.errors import InputError
+from steptime.core.toml_files import packaged
+from steptime.hardware import catalog
+from steptime.hardware.device import Cluster, Level, Link
+from steptime.hardware.topology import KINDS, effective_link, sides
+from steptime.prediction.collectives import all_gather, all_to_all, fabric_of_group
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "group", "gigabytes_per_s", "hops"),
+    [
+        ("ici-tpu-v6e", 256, 256, 400, 8),  # 16 x 16, both closed: 4 + 4 links on the way
+        ("ici-tpu-v6e", 32, 32, 200, 2),  # 4 x 8, both open: (4 + 8) / 3 x half of the rate
+        ("ici-tpu-v6e", 256, 4, 100, 1),  # four in a row: one of two axes, open
+        ("ici-tpu-v5p", 64, 64, 600, 3),  # a cube of 4 x 4 x 4
+        ("ici-tpu-v5p", 32, 32, 300, 10 / 6),  # below a cube nothing closes: (2 + 4 + 4) / 3 / 2
+        ("nvlink-2-dgx1", 8, 8, 150, 10 / 7),  # of seven, four are one link away and three two
+        ("nvlink-2-dgx1", 8, 4, 100, 1),  # a quad: two cycles both ways
+        ("nvlink-2-dgx1", 8, 2, 25, 1),  # one link
+        ("xgmi-mi300x", 8, 8, 448, 1),
+        ("xgmi-mi300x", 8, 4, 3 * 64, 1),
+        ("xgmi-mi300x", 8, 2, 64, 1),
+        ("pcie-4-x16-host", 8, 8, 409.6 / 16, 1),  # eight, of which each byte passes twice
+        ("pcie-4-x16-host", 8, 2, 31, 1),
+        ("nvlink-5", 72, 72, 900, 1),  # a rack behind switches
+    ],
+)
+def test_what_a_group_has_of_a_link(
+    name: str, size: int, group: int, gigabytes_per_s: float, hops: float
+) -> None:
+    link = effective_link(catalog.link(name), size, group)
+    assert link.bytes_per_s == pytest.approx(gigabytes_per_s * 1e9)
+    assert link.hops == pytest.approx(hops, rel=1e-4)
+
+
+def test_sides_are_as_even_as_they_can_be() -> None:
+    assert [sides(n, 2) for n in (8, 32, 128, 256)] == [[2, 4], [4, 8], [8, 16], [16, 16]]
+    assert [sides(n, 3) for n in (4, 64, 128)] == [[1, 2, 2], [4, 4, 4], [4, 4, 8]]
+
+
+def test_all_to_all_of_a_pod_is_bound_by_its_bisection() -> None:
+    """256 chips of v6e with 3.2 TB/s between halves (Google): 128 of them send half each."""
+    link = catalog.link("ici-tpu-v6e")
+    cluster = Cluster(catalog.device("tpu-v6e"), (Level(256, link),))
+    fabric = fabric_of_group(cluster, range(256))
+    assert fabric is not None
+    by_halves = 128 * 0.5e9 / 3.2e12
+    assert all_to_all(1e9, 256, fabric) == pytest.approx(by_halves, rel=0.01)
+    assert all_gather(1e9, 256, fabric) == pytest.approx(1e9 * 255 / 256 / 400e9)
+
+
+def test_a_group_inside_a_node_has_the_links_of_its_number() -> None:
+    levels = (Level(8, catalog.link("xgmi-mi300x")), Level(4, catalog.link("infiniband-ndr"), 8))
+    cluster = Cluster(catalog.device("mi300x"), levels)
+    pair = fabric_of_group(cluster, (0, 1))
+    across = fabric_of_group(cluster, (0, 1, 8, 9))
+    assert pair is not None
+    assert across is not None
+    assert pair.between.bytes_per_s == pytest.approx(64e9)
+    assert isinstance(across.inside, Link)
+    assert across.inside.bytes_per_s == pytest.approx(64e9)
+    assert across.between.bytes_per_s == 50e9
+
+
+@pytest.mark.parametrize(("links", "gigabits_per_s"), [(1, 400), (2, 800), (8, 3200)])
+def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(
+    links: int, gigabits_per_s: int
+) -> None:
+    """Eight groups share the cards of a node: of 4 GB each has its share in links / 8 of a card."""
+    levels = (Level(8, catalog.link("nvlink-4")), Level(2, catalog.link("infiniband-ndr"), links))
+    fabric = fabric_of_group(Cluster(catalog.device("h100"), levels), (0, 8))
+    assert fabric is not None
+    each = gigabits_per_s / 8 / 8 * 1e9
+    assert fabric.slowest_s(4e9, 1, 2) == pytest.approx(4e9 / each)
+
+
+def test_every_topology_has_a_source_a_kind_and_a_link() -> None:
+    rows = packaged("topologies.toml")
+    links = {catalog.link(name).topology for name in catalog.link_names()} - {""}
+    assert links == set(rows)
+    assert all(row["source"] and row["kind"] in KINDS for row in rows.values())
+
+
+def test_an_unknown_topology_is_one_line() -> None:
+    link = Link("mine", None, 1e9, "a test", topology="torus")
+    with pytest.raises(InputError, match="mine: unknown topology 'torus'; did you mean 'torus-"):
+        effective_link(link, 8, 8)
