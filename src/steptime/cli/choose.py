@@ -33,7 +33,6 @@ NAMED = 5  # of those that a note counts
 @question(long="predicting every device")
 def choose(
     model: options.Model,
-    step: StepOptions,
     devices: str = option(
         "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
@@ -50,6 +49,8 @@ def choose(
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
     sort: str = option("NAME", "time, cost or energy.", "time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
+    *,
+    step: StepOptions,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
     one_of("--sort", sort, SORTS)

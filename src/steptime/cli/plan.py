@@ -69,7 +69,7 @@ class SplitOptions:
     )
     sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too.")
     schedule: Text = choice(SCHEDULES, "1f1b (default), gpipe, interleaved or zero-bubble.")
-    stages: Any = optional(
+    stages: Text = optional(
         "N,...", "Layers of each stage, in order. Default: shared out evenly.", parser=_stages
     )
     offload: Text = choice(
@@ -100,10 +100,20 @@ class PlanOptions:
     method: options.Method = DEFAULT
 
 
-@question(long="pricing the layers of the network")
+@question(
+    long="pricing the layers of the network",
+    old={"levels": "level", "sequence": "sequence_parallel"},
+)
 def plan(
     model: options.Model,
     device: options.Device,
+    batch: Text = optional(
+        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
+    ),
+    devices: Text = optional(
+        "N,...", "Search the best split of so many, of what is not given here."
+    ),
+    *,
     nodes: options.NodeOptions,
     split: SplitOptions,
     how: PlanOptions,
@@ -113,13 +123,7 @@ def plan(
         "the links of a node. Repeatable, from the inside out.",
     ),
     host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
-    devices: Text = optional(
-        "N,...", "Search the best split of so many, of what is not given here."
-    ),
     max_devices: int | None = whole("N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES),
-    batch: Text = optional(
-        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
-    ),
     length: Text = optional("S", "Tokens of a sequence. Default: the model's."),
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."

@@ -44,7 +44,6 @@ class JoinOptions:
 def scale(
     model: options.Model,
     device: options.Device,
-    shape: JoinOptions,
     link: Text = optional(
         "LINK",
         "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
@@ -87,6 +86,8 @@ def scale(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
+    *,
+    shape: JoinOptions,
 ) -> Answer:
     """Predict training on many replicas: time, speed-up and cost.
 

@@ -41,9 +41,6 @@ SHOWN = 40  # points of the front that people see
 class ServeOptions:
     """The options that say how a model is split and run, by the fields of `Service`."""
 
-    batch: int = whole("N", "Sequences that come at once.", 1)
-    input: int | None = whole("I", "Tokens of a prompt. Default: 1024.")
-    output: int | None = whole("O", "Tokens that are made of it. Default: 128.")
     tensor: int = whole("T", "Devices that share each product.", 1)
     pipeline: int = whole("P", "Stages of the pipeline.", 1)
     data: int = whole("N", "Ranks that share out sequences, and experts.", 1)
@@ -99,6 +96,10 @@ class SearchOptions:
 def serve(
     model: options.Model,
     device: Devices,
+    batch: int = whole("N", "Sequences that come at once.", 1),
+    input: int | None = whole("I", "Tokens of a prompt. Default: 1024."),  # noqa: A002
+    output: int | None = whole("O", "Tokens that are made of it. Default: 128."),
+    *,
     how: ServeOptions,
     nodes: options.NodeOptions,
     load: LoadOptions,
@@ -111,14 +112,15 @@ def serve(
     targets.
     """
     if load.requests is not None:
-        said = {"--input": how.input, "--output": how.output}
+        said = {"--input": input, "--output": output}
         options.refuse(said, "--requests says it: leave out {}")
     goals, every = options.given(search), nodes.sites(names(device, "--device"))
     clash = {"--ttft-target": load.ttft_target, "--tpot-target": load.tpot_target}
     if goals or len(every) > 1:
         options.refuse(clash, "a search has --ttft and --tpot: leave out {}")
     service = Service(
-        model, every[0], **options.given(how),
+        model, every[0], **options.given_of({"batch": batch, "input": input, "output": output}),
+        **options.given(how),
         demand=Demand.of(vars(load) | targets_of(goals)),
         options=options.pairs(option_, "option"), trusted=True,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The command `whatif`: the same networks on changed hardware."""
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, grid_table, networks, options
-from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
+from steptime.questions.whatif import WhatIf, best_of, cases, sweep, upgrades, what_if
 from steptime.records import store
 from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid as heatmap
@@ -24,7 +24,7 @@ DTYPE = "As predict. Default: float32, or what a device without its peak is fast
 LARGEST = "largest"
 
 
-@question(long="predicting every network")
+@question(long="predicting every network", old={"changes": "set_", "models": "model"})
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
     set_: list[str] | None = optional(
@@ -32,22 +32,22 @@ def whatif(
         "Change a figure of its file: a value, a factor (x1.5) or a range (x1..x4x2); repeatable. "
         "peak means all peaks.",
     ),
-    upgrade: list[str] | None = optional(
-        "KEY=VALUE,...", "Say which of these changes pays most; repeatable."
-    ),
     model: Text = optional(
         "--model --grid MODEL",
         "Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.",
     ),
-    folder: File = optional("--in DIR", "The networks of a folder of records."),
     batch: Text = optional("N,...", "Examples a step, or largest: all that fit."),
-    phase: options.Phase = "train",
     dtype: Text = optional("NAME", DTYPE),
+    upgrade: list[str] | None = optional(
+        "KEY=VALUE,...", "Say which of these changes pays most; repeatable."
+    ),
+    folder: File = optional("--in DIR", "The networks of a folder of records."),
+    phase: options.Phase = "train",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     out: File = picture("Draw the map of two or three ranges"),
-) -> Answer:
+) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
     told = {"method": method, "dtype": networks.dtype_for(found, dtype)}
@@ -70,11 +70,10 @@ def whatif(
     every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
     first = [axis[0] for axis in axes]
     notes = changes.remarks(found, first or single, every[0].model.method)
-    document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     if not (single or of_range):
-        made = what_if(every, first)
-        document |= {**asdict(made), "notes": notes}
-        return Answer(document, made.tables(), (*made.says, *notes))
+        made = replace(what_if(every, first), networks=len(every), notes=notes)
+        return replace(made, method=told["method"], dtype=told["dtype"])
+    document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
     speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")
     if single:

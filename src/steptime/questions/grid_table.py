@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
@@ -73,8 +73,13 @@ def axes(
     return found
 
 
-def split_models(text: str) -> list[str]:
-    """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two."""
+def split_models(text: Any) -> list[Any]:
+    """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two.
+
+    What is no text is one network, or a list of them.
+    """
+    if not isinstance(text, str):
+        return [*text] if isinstance(text, list | tuple) else [text]
     found: list[str] = []
     for piece in text.split(","):
         if "=" in piece and ":" not in piece and found and ":" in found[-1]:
@@ -84,8 +89,13 @@ def split_models(text: str) -> list[str]:
     return _checked([piece.strip() for piece in found], "MODEL")
 
 
-def names(text: str, where: str) -> list[str]:
-    """Return the names of a list; raises `InputError` for an empty one and for one given twice."""
+def names(text: Any, where: str) -> list[Any]:
+    """Return the names of a list; raises `InputError` for an empty one and for one given twice.
+
+    What is no text is one thing, or a list of them, such as of devices.
+    """
+    if not isinstance(text, str):
+        return [*text] if isinstance(text, list | tuple) else [text]
     return _checked([piece.strip() for piece in text.split(",")], where)
 
 

@@ -1,9 +1,11 @@
 """The networks that a question is asked of: model texts with ranges, and their type."""
 
 from itertools import product
+from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.ranges import expand_range, is_range
+from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 
 DEFAULT_SET = "fc:layers=4..128x2,nodes=32..8192x2"  # the plane that ParaDnn's heat maps show
@@ -11,11 +13,13 @@ DEFAULT_BATCHES = "64,1024,16384"
 MOST_NETWORKS = 10_000
 
 
-def networks(text: str) -> list[str]:
+def networks(text: Any) -> list[Any]:
     """Return the model texts that one with ranges means: `fc:layers=4..8x2` is two.
 
     Raises `InputError` for a range that is none, and for too many networks.
     """
+    if isinstance(text, Workload):
+        return [text]
     name, colon, settings = text.partition(":")
     if not colon or not is_range(settings):
         return [text]

@@ -63,6 +63,10 @@ class WhatIf(Result):
     rows: Sequence[Row]
     classes: Sequence[Row]
     ops: Sequence[Row]
+    method: str = ""
+    dtype: str = ""
+    networks: int = 0
+    notes: Sequence[str] = ()
 
     def tables(self) -> list[Table]:
         """Return the classes of ops, the ops and the networks as tables."""
