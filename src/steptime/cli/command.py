@@ -14,10 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime.cli.arrange import arranged
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
 from steptime.core.question import REQUIRED, Inquiry, Slot, named, question
+from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, answer_of
 
 PATIENCE_S = 2.0  # that people wait for a sign of life
@@ -31,6 +33,26 @@ Format = Annotated[
         help="text, csv, json, markdown or html; csv has plain numbers.",
     ),
 ]
+Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="COLUMN", help="Rows by a column; -COLUMN: largest first."),
+]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        metavar="N",
+        parser=partial(whole_number, where="--top"),
+        help="The first N rows alone.",
+    ),
+]
+
+PRINTED: dict[str, tuple[Any, Any]] = {  # what every command takes, and its default
+    "sort": (Sort, None),
+    "top": (Top, None),
+    "form": (Format, "text"),
+    "json": (Json, False),
+}
 
 
 def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
@@ -42,24 +64,29 @@ def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
 def command_of(inquiry: Inquiry) -> Callable[..., int]:
     """Return the function of a command line that asks a question, as Typer reads it.
 
-    It has the options `--json` and `--format`; it prints the answer as asked for and returns its
-    exit code.
+    It has the options `--sort`, `--top`, `--format` and `--json`, but for those that the question
+    has by itself; it prints the answer as asked for and returns its exit code.
     """
+    asked = {one.name for one in inquiry.parameters}
+    printed = {name: one for name, one in PRINTED.items() if name not in asked}
 
     def run(**given: Any) -> int:
-        as_json, form = given.pop("json"), given.pop("form")
-        one_of("--format", form, PRINTERS)
+        how = {name: given.pop(name, default) for name, (_, default) in printed.items()}
+        form = "json" if how["json"] else one_of("--format", how["form"], PRINTERS)
+        sort, top = how.get("sort"), how.get("top")
+        is_arranged = sort is not None or top is not None
         with _interruptible():
             with listening(patience()), _sign_of_life(inquiry.long):
-                result = inquiry(given, whole=as_json or form != "text")
+                result = inquiry(given, whole=is_arranged or form != "text")
             answer = answer_of(result)
-            show(answer, "json" if as_json else form)
+            if is_arranged:
+                answer = arranged(answer, sort, top, form == "json")
+            show(answer, form)
         return answer.code
 
     every = [
         *map(_typed, inquiry.parameters),
-        _parameter("form", Format, "text"),
-        _parameter("json", Json, False),
+        *(_parameter(name, kind, default) for name, (kind, default) in printed.items()),
     ]
     run.__doc__ = inquiry.function.__doc__
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # read by inspect
