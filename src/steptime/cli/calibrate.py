@@ -12,7 +12,7 @@ MINUTES = 3.0
 SHORT_S = 20.0  # of ceilings or a link alone
 
 
-@question(old={"rows": "records"})
+@question(long="measuring", old={"rows": "records"})
 def calibrate(
     of: Text = optional("NAME", "With --from: the device whose records they are."),
     records: File = optional(

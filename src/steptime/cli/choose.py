@@ -10,7 +10,7 @@ from steptime.core.files import check_folder
 from steptime.core.progress import note
 from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Table, columns, of_steps, picked
+from steptime.core.table import EXTRAPOLATED, Answer, Table, columns, of_steps, picked
 from steptime.core.units import counted, shown
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
@@ -163,8 +163,8 @@ def _notes(rows: list[dict[str, Any]]) -> list[str]:
 
 _COLUMNS = columns(
     "device", "batch", "?micro=micro-batch", "step_s[low_s,high_s]=step",
-    "examples_per_s=speed", "train_h=training", "cost", "energy", "?needed_bytes=memory",
-    "?best_batch=best batch", "?best_examples_per_s=its speed", "?mark=",
+    "?examples_per_s=speed", "train_h=training", "cost", "energy", "?needed_bytes=memory",
+    "?best_batch=best batch", "?best_examples_per_s=its speed",
 )  # fmt: skip
 
 
@@ -175,11 +175,8 @@ def _table(document: dict[str, Any]) -> Table:
         if energy is not None or most is not None:
             kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
             said = f"at most {kwh}" if energy is None else kwh
-        mark = "extrapolated" if row["extrapolates"] else ""
         micro = row["micro_batch"] if row["micro_batch"] < row["batch"] else None
-        rows.append(
-            row | {"micro": micro, "train_h": row["train_s"] / 3600, "energy": said, "mark": mark}
-        )
+        rows.append(row | {"micro": micro, "train_h": row["train_s"] / 3600, "energy": said})
     steps = of_steps(_COLUMNS, rows)
     heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
     epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
@@ -191,6 +188,7 @@ def _table(document: dict[str, Any]) -> Table:
         f"{document['sort']}"
     )
     below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
+    below += [EXTRAPOLATED] if any(row["extrapolates"] for row in rows) else []
     if any(row["cost"] is not None for row in rows):
         below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
     return Table(heads, rows, title, below, most=SHOWN)

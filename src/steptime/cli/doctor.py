@@ -5,7 +5,7 @@ from steptime.core.table import Answer, facts
 from steptime.measure.doctor import doctor_table, examine
 
 
-@question()
+@question(long="looking for what is installed")
 def doctor() -> Answer:
     """Show what this machine is, what it lacks, and how to get it."""
     report = examine()

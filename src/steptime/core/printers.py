@@ -82,6 +82,8 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
             within = f" [{said[1]}-{said[2]}]" if len(said) > 2 else ""
             return f"{said[0]}{within}".replace("%", " %")
         text = interval(column.key if table.units else "", value, *ends)
+        if column.ends and row.get("extrapolates") is True:
+            text = f"~{text}"
         return one_line(text.replace("\n", " "))
 
     rows = ([cell(column, row) for column in kept] for row in table.rows[:most])
@@ -91,7 +93,7 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 def _is_numeric(cells: Sequence[str]) -> bool:
     """Whether a column stands to the right: of dashes, and of short texts that begin as numbers."""
     return bool(cells) and all(
-        c == "-" or (c.removeprefix("-")[:1].isdigit() and len(c) <= WIDEST) for c in cells
+        c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST) for c in cells
     )
 
 

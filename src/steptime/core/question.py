@@ -30,7 +30,8 @@ _TYPED = str | int | float | Path  # what people type, as Python has it
 class Wording:
     """What people say for a parameter: `names` of its own, what it takes, and what it means.
 
-    `read(text, where)` makes a value of a text; without it the text is taken as it is.
+    `read(text, where)` makes a value of a text; without it the text is taken as it is. Values that
+    are `known` are what a shell offers.
     """
 
     default: Any
@@ -40,6 +41,7 @@ class Wording:
     read: Callable[..., Any] | None = None
     show_default: bool = True
     is_argument: bool = False
+    known: Collection[str] = ()
 
 
 def option(takes: str, meaning: str, default: Any = REQUIRED, **more: Any) -> Any:
@@ -71,7 +73,12 @@ def number(takes: str, meaning: str, default: float | None = None, **bounds: Any
 
 def choice(known: Collection[str], meaning: str, names: str = "") -> Any:
     """Return an option that takes one of the known names, or None where it is left out."""
-    return optional(f"{names} NAME", meaning, parser=lambda text, where: one_of(where, text, known))
+    read = partial(_known, known=known)
+    return optional(f"{names} NAME", meaning, parser=read, known=known)
+
+
+def _known(text: str, where: str, known: Collection[str]) -> str:
+    return one_of(where, text, known)
 
 
 def flag(meaning: str, names: str = "") -> Any:

@@ -141,6 +141,9 @@ def columns(*said: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
+EXTRAPOLATED = "~ extrapolated: no row of a device of this kind told the method"
+
+
 def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
     """Return the columns of steps: of bounds, which have no upper end, the step is `at least`."""
     known = [row for row in rows if row["step_s"] is not None]

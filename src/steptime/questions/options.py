@@ -90,7 +90,10 @@ Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
 Backend = Annotated[str, option("NAME", "torch, jax, onnxruntime, or one that a package adds.")]
-Place = Annotated[str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
+PLACES = ("cpu", "cuda", "mps", "tpu")
+Place = Annotated[
+    str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].", known=PLACES)
+]
 Threads = Annotated[
     int | None, option("K", "CPU threads. Default: all cores.", parser=whole_number)
 ]

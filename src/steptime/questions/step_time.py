@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
-from steptime.core.table import Result, Table, columns, facts, frame, picked
+from steptime.core.table import EXTRAPOLATED, Result, Table, columns, facts, frame, picked
 from steptime.core.units import interval, rate, seconds, shown
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, assumed_row
@@ -188,7 +188,8 @@ def totals(document: dict[str, Any], device: Device | None = None) -> Table:
         told = (" ".join(text.split()) for text in (device.source, device.note) if text)
         rows += [("device data", text) for text in told]
     fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
-    return facts(title(document) + fits, "one step", rows)
+    below = [EXTRAPOLATED] if document["extrapolates"] else []
+    return replace(facts(title(document) + fits, "one step", rows), below=below)
 
 
 def title(document: dict[str, Any]) -> str:
@@ -213,7 +214,8 @@ def _speed(document: dict[str, Any]) -> str | None:
 
 def _step(document: dict[str, Any]) -> str:
     """Return the seconds of a step with their interval, or of what they are the bound."""
-    return interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
+    mark = "~" if document["extrapolates"] else ""
+    return mark + interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
 
 
 def _energy(document: dict[str, Any]) -> str:
