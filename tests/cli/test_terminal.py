@@ -133,7 +133,7 @@ TABLE = Table(
         {"device": "b", "step_s": 2.0, "low_s": 1.0, "high_s": 4.0, "verdict": "same",
          "extrapolates": False},
     ],
-    "c - DOES NOT FIT",
+    "c - out of memory by 3 GB",
 )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def test_what_is_bad_is_red_on_a_terminal_alone(
 
     on_terminal(monkeypatch)
     red = printed()
-    assert re.findall("\x1b\\[31m(.*?)\x1b\\[0m", red) == ["DOES NOT FIT", "~", "slower"]
+    assert re.findall("\x1b\\[31m(.*?)\x1b\\[0m", red) == ["out of memory", "~", "slower"]
     for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
         on_terminal(monkeypatch)
         monkeypatch.setenv(name, value)

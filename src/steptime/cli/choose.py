@@ -36,7 +36,7 @@ def choose(
     devices: str = option(
         "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
-    batch: Text = optional("N", "Examples a step, on every device. Default: the network's."),
+    batch: Text = optional("N", "Batch size, on every device. Default: the network's."),
     samples: int = whole("N", "Examples of an epoch.", SAMPLES),
     epochs: float = number("N", "Epochs.", 1.0, most=1e6),
     prices: options.Prices = None,

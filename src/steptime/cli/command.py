@@ -30,7 +30,7 @@ from steptime.core.units import duration
 PATIENCE_S = 2.0  # between two lines on how far work is
 SILENT_S = 1.0  # before the first sign of life
 BAD = re.compile(  # words, and the mark of what is extrapolated
-    r"(?<![\w-])(?:DOES NOT FIT|does not fit|out of memory|oom|slower|extrapolated)(?![\w-])"
+    r"(?<![\w-])(?:does not fit|out of memory|oom|slower|extrapolated)(?![\w-])"
     r"|(?<!\S)~(?=\d|\s|$)",
     re.MULTILINE,
 )

@@ -16,7 +16,7 @@ def _of(target: str) -> Names:
 
     def names() -> Iterable[str]:
         known = load(target)
-        return known() if callable(known) else known
+        return list(known() if callable(known) else known)
 
     return names
 

@@ -141,7 +141,7 @@ def plan(
 ) -> Answer:
     """Predict a language model trained on many devices.
 
-    Time, memory by stage, what waits for which link, and cost; or the best split.
+    Time, memory by stage, exposed communication by link, and cost; or the best split.
     """
     if trace is not None:
         check_folder(trace)
@@ -236,7 +236,7 @@ def _searched(told: dict[str, Any]) -> list[Table]:
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
     heads = columns(*_FOUND, "total_bytes=memory", "least=least")
-    same = f"~ {told['alike']:,} plans are not told apart from the fastest by this prediction"
+    same = f"~ {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
     if len(told["by_devices"]) == 1:
@@ -245,7 +245,7 @@ def _searched(told: dict[str, Any]) -> list[Table]:
     if told["best"]["training"]:
         paid = ["training_days:,.3g=days", "training_cost:,.0f=cost"]
     heads = columns(
-        *_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bound by"
+        *_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bottleneck"
     )
     rows = [_in_words(row) for row in told["by_devices"]]
     return [Table(heads, rows, "The fastest of each number of devices"), every]
@@ -299,10 +299,10 @@ def tables(told: dict[str, Any]) -> list[Table]:
     tables_ = [facts(title, "one step", rows)]
     waits = sorted(told["exposed_communication"], key=lambda one: -one["exposed_s"])
     heads = columns(
-        "group=exchange", "collective=", "level=over", "total_s=takes", "exposed_s=waited for"
+        "group=communication", "collective=", "level=over", "total_s=takes", "exposed_s=exposed"
     )
     if waits:
-        tables_.append(Table(heads, waits, "Exchanges of a device", most=8))
+        tables_.append(Table(heads, waits, "Communication of a device", most=8))
     return tables_
 
 

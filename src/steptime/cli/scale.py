@@ -50,7 +50,7 @@ def scale(
     ),
     batch: Text = optional(
         "N",
-        "Examples a step: of each replica in weak scaling, of all in strong scaling. "
+        "Batch size: of each replica in weak scaling, of all in strong scaling. "
         "Default: 64, transformers 1, a file's own.",
     ),
     replicas: Text = optional(
@@ -72,8 +72,8 @@ def scale(
         "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
     ),
-    overlap: bool = flag("Exchange gradients in buckets during the backward pass (not paleo)."),
-    compression: float = number("F", "Gradients are exchanged F times smaller.", 1.0, least=1.0),
+    overlap: bool = flag("All-reduce gradients in buckets during the backward pass (not paleo)."),
+    compression: float = number("F", "Gradients are compressed F times.", 1.0, least=1.0),
     latency_us: float | None = number("T", "Latency of a message over the link (not paleo)."),
     samples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
     epochs: float | None = number("E", "Epochs of a training. Default 1."),
@@ -91,7 +91,7 @@ def scale(
 ) -> Answer:
     """Predict training on many replicas: time, speed-up and cost.
 
-    A step takes forward + backward + update + the exchange of gradients - what overlaps.
+    A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
     """
     one_of("--parallel", parallel, PARALLEL)
     one_of("--scaling", scaling, SCALINGS)
@@ -99,7 +99,7 @@ def scale(
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
     told = {named(name): one for name, one in vars(shape).items()}
     if parallel == "model":
-        options.refuse(told, "--parallel model exchanges no gradients: leave out {}")
+        options.refuse(told, "--parallel model all-reduces no gradients: leave out {}")
     if link is None:
         options.refuse({**told, "--latency-us": latency_us}, "{} needs --link LINK")
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
@@ -159,7 +159,7 @@ def _rows(
         return [hybrid(model, batch, one, scaling, how)]
     if scaling == "strong" or how.overlap or how.compression != 1 or how.collective:
         raise InputError(
-            "--parallel model exchanges no gradients and shares no batch: leave out --scaling, "
+            "--parallel model all-reduces no gradients and shares no batch: leave out --scaling, "
             "--collective, --overlap and --compression"
         )
     return [model_parallel(model, batch, one)]

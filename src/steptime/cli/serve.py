@@ -20,14 +20,15 @@ from steptime.reports.charts.files import save
 
 PARTS = {
     "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
-    "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
+    "exchange_s": "communication", "host_s": "CPU-bound (kernel launches)",
+    "prompt_s": "the server",
 }  # fmt: skip
 
 
 SERVERS = columns(
-    "device", "devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=first token, 90 % in",
-    "tpot_s[tpot_s_0,tpot_s_1]=each token, 90 % in",
-    "cost=a million tokens", "bounded_by=bounded by",
+    "device", "devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=TTFT p90",
+    "tpot_s[tpot_s_0,tpot_s_1]=TPOT p90",
+    "cost=cost of 1M tokens", "bounded_by=bottleneck",
 )  # fmt: skip
 ROW = ("device", "devices", "bounded_by")
 SPEEDS = ("tokens_per_s_per_user", "tokens_per_s_per_device")
@@ -68,8 +69,8 @@ class LoadOptions:
     requests: File = optional("FILE", "Under load: a trace, CSV or JSONL.")
     count: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's.")
     seed: Text = optional("N", "Of the chance in which requests come. Default: 0.")
-    ttft_target: Text = optional("S", "Seconds to the first token, at most.")
-    tpot_target: Text = optional("S", "Seconds of each token after it.")
+    ttft_target: Text = optional("S", "TTFT target, in seconds.")
+    tpot_target: Text = optional("S", "TPOT target, in seconds.")
     max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256.")
     prefill_replicas: Text = optional("N", "So many more replicas read prompts; the others decode.")
     prefill_tensor: Text = optional("T", "Of these. Default: --tensor.")
@@ -84,8 +85,8 @@ class LoadOptions:
 class SearchOptions:
     """The options of a search for servers that hold targets."""
 
-    ttft: float | None = number("S", "Search: 90 % of first tokens within so many seconds.")
-    tpot: float | None = number("S", "Search: 90 % with so many seconds a token after it.")
+    ttft: float | None = number("S", "Search: TTFT p90, in seconds at most.")
+    tpot: float | None = number("S", "Search: TPOT p90, in seconds at most.")
     max_devices: int | None = whole(
         "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
     )
@@ -108,8 +109,7 @@ def serve(
 ) -> Answer:
     """Predict a language model that answers prompts.
 
-    Time to the first token and per token, tokens a second, memory, cost; or the servers that hold
-    targets.
+    TTFT, TPOT, tokens/s, memory, cost; or the servers that hold targets.
     """
     if load.requests is not None:
         said = {"--input": input, "--output": output}
@@ -179,13 +179,13 @@ def fronts(told: dict[str, Any]) -> Table:
     """Return the front: more tokens a second of a device or of a user, not both."""
     heads = columns(
         "device", "servers", "concurrency=users", "tokens_per_s_per_user=tokens/s a user",
-        "tokens_per_s_per_device=tokens/s a device", "ttft_s=first token",
+        "tokens_per_s_per_device=tokens/s a device", "ttft_s=TTFT",
     )  # fmt: skip
     rows = [
         row | {"servers": split_of(row)} | {name: round(row[name], 1) for name in SPEEDS}
         for row in sorted(told["front"], key=lambda one: one["device"])
     ]
-    return Table(heads, rows, "tokens a second of a device over those of a user", most=SHOWN)
+    return Table(heads, rows, "tokens/s of a device over tokens/s of a user", most=SHOWN)
 
 
 def _split(told: dict[str, Any]) -> str:
@@ -203,10 +203,10 @@ def table(told: dict[str, Any]) -> Table:
     if not told["fits"]:
         fits = f"nearest that fits: {near['change']}" if near else "no change fits"
         over = size(told["memory"]["over_bytes"])
-        title = f"DOES NOT FIT, {over} too much per device; {fits}\n{title}"
+        title = f"out of memory by {over} per device; {fits}\n{title}"
     rows = []
     for key, word, phase in (
-        ("ttft_s", "first token", "prefill"), ("tpot_s", "each token", "decode"),
+        ("ttft_s", "TTFT", "prefill"), ("tpot_s", "TPOT", "decode"),
     ):  # fmt: skip
         rows.append((word, interval(key, told[key], *told["bounds"][key])))
         parts = told["parts"][phase]
@@ -235,8 +235,8 @@ def table(told: dict[str, Any]) -> Table:
 
 def under_load(load: dict[str, Any]) -> Table:
     """Return what requests see of a service under load."""
-    heads = columns("time=", "mean_s=mean", "p50_s=half in", "p90_s=90 % in", "p99_s=99 % in")
-    words = {"ttft_s": "first token", "tpot_s": "each token", "request_s": "request"}
+    heads = columns("time=", "mean_s=mean", "p50_s=p50", "p90_s=p90", "p99_s=p99")
+    words = {"ttft_s": "TTFT", "tpot_s": "TPOT", "request_s": "request"}
     rows = [
         {"time": word, **{f"{name}_s": value for name, value in load[key].items()}}
         for key, word in words.items()
@@ -249,6 +249,6 @@ def under_load(load: dict[str, Any]) -> Table:
         f"{load['batch']:,.1f} sequences in a step, cache {percent(load['cache'])} full at most",
         *([f"{again:,} times a request was sent back and computed again"] if again else []),
         *(["the queue grows without end: more comes than is served"] if load["grows"] else []),
-        *([f"{most:,.4g} requests/s are the most with 90 % in time"] if most else []),
+        *([f"{most:,.4g} requests/s at most meet the targets (p90)"] if most else []),
     ]
     return Table(heads, rows, f"{load['requests']:,} requests under load", below)

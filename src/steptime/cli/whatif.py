@@ -36,7 +36,7 @@ def whatif(
         "--model --grid MODEL",
         "Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.",
     ),
-    batch: Text = optional("N,...", "Examples a step, or largest: all that fit."),
+    batch: Text = optional("N,...", "Batch size, or largest: all that fit."),
     dtype: Text = optional("NAME", DTYPE),
     upgrade: list[str] | None = optional(
         "KEY=VALUE,...", "Say which of these changes pays most; repeatable."

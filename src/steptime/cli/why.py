@@ -62,7 +62,7 @@ def why(
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     if (replicas or 1) > 1 and link is None:
-        raise InputError("several replicas exchange gradients: name a link with --link")
+        raise InputError("several replicas all-reduce gradients: name a link with --link")
     kind = dtype_for(found, dtype)
     if start is not None:
         from steptime.cli.explain import explain
@@ -111,7 +111,7 @@ def _of_folder(
         | {f"{name}_share": row["shares"][name] for name in every_share}
         for row in rows
     ]
-    told = ("model", "batch", "?stack", "device", "step_s=step", "bound=bound by")
+    told = ("model", "batch", "?stack", "device", "step_s=step", "bound=bottleneck")
     heads = columns(*told, *(f"?{name}_share={name}" for name in every_share))
     by = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds.most_common())
     notes = [f"{counted(len(made), 'step')}: {by}"]

@@ -50,7 +50,7 @@ def text(table: Table, width: int | None = None) -> str:
     below = [f"... and {hidden:,} more; --json has all"] if hidden > 0 else []
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
-        below.append(f"(too narrow for: {names}; --json has all)")
+        below.append(f"hidden columns (terminal width): {names}; --json has all")
     before = prose(table.title.split("\n") if table.title else [], width)
     said = [*before, *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)

@@ -65,7 +65,7 @@ def axes(
     )
     _checked([":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device")
     if max(found.workers) > 1 and found.link is None:
-        raise InputError("several replicas exchange gradients: name a link with --link")
+        raise InputError("several replicas all-reduce gradients: name a link with --link")
     if found.cells > MOST_CELLS:
         raise InputError(
             f"a grid of {found.cells} cells; at most {MOST_CELLS}: a range has steps, 8..4096 +8"
@@ -221,7 +221,7 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
     replicas = f"{'?' * (len({row['workers'] for row in rows}) < 2)}workers=replicas"
     heads = columns(
         "model", "device", *dtypes, "batch", replicas, "step_s[low_s,high_s]=step",
-        "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
+        "?comm_s=communication", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     more = number - len(rows)
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
@@ -233,5 +233,5 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
 
 def _memory(cell: GridCell) -> str:
     why = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
-    why = why or ("too much" if cell.status == "oom" else "")
+    why = why or ("out of memory" if cell.status == "oom" else "")
     return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")

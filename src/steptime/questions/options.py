@@ -27,7 +27,7 @@ MODEL = (
     "ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or code (model.py:NAME)"
 )
 Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
-BATCH = "Examples a step. Default: 64, transformers 1, a file's own"
+BATCH = "Batch size. Default: 64, transformers 1, a file's own"
 Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
 Batches = Annotated[Text, option("--batch N", f"{BATCH}; with --grid several.")]
 AllowUnknown = Annotated[

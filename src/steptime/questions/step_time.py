@@ -9,7 +9,7 @@ from typing import Any
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED, Result, Table, columns, facts, frame, picked
-from steptime.core.units import interval, rate, seconds, shown
+from steptime.core.units import interval, rate, seconds, shown, size
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.power import run_energy, step_energy
@@ -187,7 +187,8 @@ def totals(document: dict[str, Any], device: Device | None = None) -> Table:
     if device is not None:
         told = (" ".join(text.split()) for text in (device.source, device.note) if text)
         rows += [("device data", text) for text in told]
-    fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
+    over = document["needed_bytes"] - (document["usable_bytes"] or 0)
+    fits = "" if document["status"] == "ok" else f" - out of memory by {size(over)}"
     below = [EXTRAPOLATED] if document["extrapolates"] else []
     return replace(facts(title(document) + fits, "one step", rows), below=below)
 

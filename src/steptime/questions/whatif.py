@@ -73,17 +73,18 @@ class WhatIf(Result):
         title = f"{self.device} with {', '.join(self.changes.values())}"
         return [
             Table(
-                columns("bound=bound by", "batch", "?traffic", "ops", "time_share=time",
+                columns("bound=bottleneck", "batch", "?traffic", "ops", "time_share=time",
                         "speedup=speed-up", "?least_speedup=least", "?most_speedup=most"),
                 self.classes, f"{title}: ops by what binds them",
             ),
             Table(
-                columns("kind=op", "unit", "bound=bound by", "ops", "time_share=time",
+                columns("kind=op", "unit", "bound=bottleneck", "ops", "time_share=time",
                         "speedup=speed-up"),
                 self.ops, "by kind of op, at the same batch", most=12,
             ),
             Table(
-                columns("model", "batch", "bound=bound by", "step_s=step", "changed_step_s=changed",
+                columns("model", "batch", "bound=bottleneck", "step_s=step",
+                        "changed_step_s=changed",
                         "speedup=speed-up", "?grown_batch=larger batch",
                         "?grown_speedup=speed-up with it", "?largest_batch=largest batch",
                         "?changed_largest_batch=changed", "?status"),

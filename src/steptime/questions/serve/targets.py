@@ -178,11 +178,11 @@ def _missing(search: ServerSearch, rows: Sequence[Mapping[str, Any]]) -> list[st
             first, each = map(seconds, search.alone[name])
             found.append(
                 f"{name}: no server of {most} holds the targets; "
-                f"a request alone has its first token in {first} at best, and each token in {each}"
+                f"a request alone has its TTFT of {first} at best, and a TPOT of {each}"
             )
         else:
             rest = [said for said in refused if said != DOES_NOT_FIT]
-            fits = "" if DOES_NOT_FIT not in refused else f"DOES NOT FIT on {most}; "
+            fits = "" if DOES_NOT_FIT not in refused else f"out of memory on {most}; "
             found.append(f"{name}: {fits}{'; '.join(rest[:1])}".removesuffix("; "))
     return found
 
