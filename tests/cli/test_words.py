@@ -17,7 +17,7 @@ from steptime.core.registry import load
 
 NONE = {  # what is not said: what is said in its place
     r"told apart": "as fast within the error of this prediction",
-    r"exchang\w*(?<!exchange_s)": "communication, all-reduce",
+    r"exchang(?!e_s\b)\w*": "communication, all-reduce",
     r"examples a step": "batch size",
     r"half in\b": "p50",
     r"\d+ % in$": "p90, p99",
