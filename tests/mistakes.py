@@ -731,7 +731,7 @@ LINES = [
     ("calibrate --map mapping.toml", "--map needs --from DIR"),
     ("calibrate --from timings.csv --map absent.toml", "absent.toml"),
     ("calibrate --from absent", "absent: no such file or folder"),
-    ("calibrate --from empty --of V100", "empty: holds no records"),
+    ("calibrate --from empty --device cpu --of V100", "empty: holds no records"),
     ("calibrate --from empty --of V101", "unknown device 'V101'; did you mean 'V100'?"),
     ("calibrate --dry-run", "--dry-run needs --from DIR"),
     ("list devices --sort bandwith", "--sort: unknown column 'bandwith'; did you mean 'bandwidth'"),
