@@ -100,6 +100,7 @@ def calibrated_from(
     if names and not own:
         word = "step" if path else "row"
         raise InputError(f"{where}no {word} of {name}; there are those of {', '.join(names)}")
+    device = device or (catalog.device(name) if steps else cases[own[0]].device)
     if steps:
         made = calibration([steps[i] for i in own], points or len(own))
         made |= {"source": f"{made['points']} steps of {path}"}
@@ -107,20 +108,16 @@ def calibrated_from(
         some = [cases[i] for i in own]
         word = "rows" if any(case.alone for case in some) else "steps"
         source = f"{len(own)} {word} of {path}" if path else ""
-        device = device or some[0].device
         made = calibrated(device, some, points, source=source)
         stacks = {case.stack or catalog.DEFAULT_STACK for case in some if not case.alone}
         if others := sorted(stacks - {made.get("stack")}):
             note(f"steps of stack {made['stack']} alone are taken, none of {', '.join(others)}")
-    device = device or catalog.device(name)
     if path is None or not write:
         return Calibration(replace(device, calibration=made), made)
     written = _written(device, of, made, path)
-    named = Path(written).stem
-    used = f"written to {written}; use --device {named}" + (
-        f" --stack {made['stack']}" if steps else ""
-    )
-    return Calibration(replace(device, name=named, calibration=made), made, written, used)
+    under = f" --stack {made['stack']}" if steps else ""
+    used = f"written to {written}; use --device {written.stem}{under}"
+    return Calibration(replace(device, name=written.stem, calibration=made), made, written, used)
 
 
 def _written(device: Device, of: object, made: Mapping[str, Any], path: Path) -> Path:

@@ -1,25 +1,24 @@
 """The command `scale`: what more devices bring, and what they cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from steptime.core.errors import InputError, one_of
-from steptime.core.graph import PASSES
 from steptime.core.question import Text, flag, named, number, option, optional, question, whole
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
-from steptime.core.units import counted, seconds
+from steptime.core.table import Answer, picked
 from steptime.hardware import catalog
 from steptime.hardware.prices import BILLINGS, Training, bill
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
 from steptime.prediction import DEFAULT
-from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.assumed import assumed_of
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, stops_paying
+from steptime.questions.scaling_table import table
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -142,7 +141,7 @@ def scale(
     }
     if parallel != "data":
         document["ops"] = layer_rows(found, rows[0].batch_per_worker, parallel)
-    return Answer(document, [_table(document)])
+    return Answer(document, [table(document)])
 
 
 def _rows(
@@ -216,69 +215,3 @@ def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
     alone = fabric.inside is None and fabric.links_per_node == 1
     if fabric.per_node != GROUP and alone and collective in set(COLLECTIVES) - {"hierarchical"}:
         yield "--per-node (it takes --inside or --links-per-node)"
-
-
-def _table(document: Mapping[str, Any]) -> Table:
-    parallel, scaling = document["parallel"], document["scaling"]
-    over = f" over {document['network']}" if document["network"] else ""
-    batch = f"batch {document['batch']}"
-    if parallel != "model":
-        batch += " a replica" if scaling == "weak" else " in all"
-    kind = {"data": f"{scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}[parallel]
-    exchange = "" if parallel == "model" else f", {document['collective']}"
-    rows = [_shown(row) for row in document["rows"]]
-    steps = of_steps(_COLUMNS[parallel], rows)
-    heads = [one for one in steps if any(row.get(one.key) is not None for row in rows)]
-    how = f"{batch}, {kind} ({document['method']}{exchange})"
-    title = f"{document['model']} on {document['device']}{over}, {how}"
-    return Table(heads, rows, title, _remarks(document))
-
-
-_BEFORE = ("workers=replicas", "?global_batch=global batch")
-_EACH = "?batch_per_worker=per replica"
-_AFTER = ("step_s[low_s,high_s]=step", "speedup=speed-up", "?efficiency",
-          "samples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
-          "cost")  # fmt: skip
-_COLUMNS: dict[str, tuple[Column, ...]] = {
-    "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_comm_s=communication",
-                    "hidden_s=hidden", *_AFTER),
-    "model": columns(*_BEFORE, "forward", "backward", "update_s=update", *_AFTER),
-    "hybrid": columns(*_BEFORE, _EACH, "data_s=data parallel", "model_s=model parallel",
-                      "sync_s=communication", *_AFTER),
-}  # fmt: skip
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    more: dict[str, Any] = {"hidden_s": row.get("overlap_s") or None}
-    if row.get("train_s") is not None:
-        more["training_h"] = row["train_s"] / 3600
-    for part in ("data", "model"):
-        if part in row:
-            more[f"{part}_s"] = sum(row[part][f"{n}_s"] for n in PASSES)
-    for part in ("forward", "backward"):
-        if f"{part}_lower_s" in row:
-            bounds = [seconds(row[f"{part}_{bound}_s"]) for bound in ("lower", "upper")]
-            more[part] = " - ".join(dict.fromkeys(bounds))
-    if "data" in row:
-        more["sync_s"] = row["data"]["sync_s"]
-    return {**dict.fromkeys(("cost", "epoch_s", "training_h")), **row, **more}
-
-
-def _remarks(document: Mapping[str, Any]) -> list[str]:
-    lines = [f"assumed: {said}"] if (said := assumed_text(document["assumed"])) else []
-    if document["stops_paying"] is not None:
-        lines.append(
-            f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
-            "grows less than half as much as the number of replicas"
-        )
-    lines += document["notes"]
-    noted = (row for row in document["rows"] if row["note"])
-    lines += [f"{counted(row['workers'], 'replica')}: {row['note']}" for row in noted]
-    training = document["training"]
-    if training is not None:
-        number, price = training["epochs"], training["price"]
-        epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
-        each = f"{price:g} per hour, paid by the {training['billing']}" if price is not None else ""
-        costs = f"; a device costs {each}" if each else ""
-        lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
-    return lines

@@ -73,12 +73,8 @@ def number(takes: str, meaning: str, default: float | None = None, **bounds: Any
 
 def choice(known: Collection[str], meaning: str, names: str = "") -> Any:
     """Return an option that takes one of the known names, or None where it is left out."""
-    read = partial(_known, known=known)
-    return optional(f"{names} NAME", meaning, parser=read, known=known)
-
-
-def _known(text: str, where: str, known: Collection[str]) -> str:
-    return one_of(where, text, known)
+    more: Any = {"parser": lambda text, where: one_of(where, text, known), "known": known}
+    return optional(f"{names} NAME", meaning, **more)
 
 
 def flag(meaning: str, names: str = "") -> Any:
@@ -121,8 +117,7 @@ class Slot:
         several = next((one for one in self.kinds if get_origin(one) is list), None)
         if several is not None and given is not None:
             if isinstance(given, Mapping):
-                texts = {name: str(one) for name, one in given.items()}
-                texts |= {k: str(one).lower() for k, one in given.items() if isinstance(one, bool)}
+                texts = {k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()}
                 given = [f"{name}={one}" for name, one in texts.items()]
             every = [given] if isinstance(given, str | Path) else given
             if not isinstance(every, list | tuple):  # a DataFrame

@@ -92,11 +92,6 @@ class WhatIf(Result):
             ),
         ]  # fmt: skip
 
-    def _repr_html_(self) -> str:
-        from steptime.core.printers import html
-
-        return "".join(map(html, self.tables()))
-
 
 def cases(
     workloads: Iterable[Workload],
