@@ -1,6 +1,6 @@
 """The command `scale`: what more devices bring, and what they cost."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,11 +14,11 @@ from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
+from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, stops_paying
-from steptime.questions.scaling_table import table
+from steptime.questions.scaling_table import notes_on, table
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -136,7 +136,7 @@ def scale(
         "training": None if training is None else asdict(training),
         "rows": [_row(row, training) for row in rows],
         "stops_paying": stops_paying(rows),
-        "notes": _notes(found, parallel, rows, how),
+        "notes": notes_on(found, parallel, rows, how),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }
     if parallel != "data":
@@ -191,27 +191,3 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     if training is not None:
         table |= bill(training, row.step_s, row.global_batch, row.workers)
     return table
-
-
-def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:
-    largest = max(row.batch_per_worker for row in rows)
-    notes, needs = list(model.remarks(largest)), model.needs(largest)
-    if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
-        said = f"batch {largest} (optimizer {model.workload.optimizer})"
-        notes.insert(0, f"{said}: {needs.too_large(model.device)}")
-    chosen, fabric = model.collective(how.collective), model.fabric
-    if fabric is not None and parallel != "model":
-        notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
-    for name in fabric.without_latency if fabric and model.method.latency else ():
-        mend = " (--latency-us)" if fabric and name == fabric.between.name else ""
-        notes.append(f"{name}: no latency is known, so none is counted{mend}")
-    return notes
-
-
-def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
-    """Return the options, of those that have another value than by default, without effect."""
-    if fabric.servers > 1 and collective in set(COLLECTIVES) - {"parameter-server"}:
-        yield "--servers"
-    alone = fabric.inside is None and fabric.links_per_node == 1
-    if fabric.per_node != GROUP and alone and collective in set(COLLECTIVES) - {"hierarchical"}:
-        yield "--per-node (it takes --inside or --links-per-node)"

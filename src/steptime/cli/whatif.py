@@ -8,15 +8,12 @@ from steptime.cli.picture import picture
 from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, optional, question
-from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
-from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, grid_table, networks, options
 from steptime.questions.whatif import WhatIf, best_of, cases, sweep, upgrades, what_if
-from steptime.records import store
 from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid as heatmap
 
@@ -63,9 +60,10 @@ def whatif(
     size = None if batch == LARGEST else batch
     if folder is not None:
         options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
-        asked = _of_folder(folder)
+        asked = networks.of_folder(folder)
     else:
-        asked = _asked(model, size if model or batch else networks.DEFAULT_BATCHES,
+        named = grid_table.split_models(model or networks.DEFAULT_SET)
+        asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
                        (told["dtype"], phase, optimizer))  # fmt: skip
     every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
     first = [axis[0] for axis in axes]
@@ -88,24 +86,6 @@ def whatif(
     table = Table(columns(*heads), rows, title, most=40)
     document |= {"rows": rows, "notes": notes}
     return Answer(document, [table], (*document.get("says", ()), *notes))
-
-
-def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> list[Workload]:
-    from steptime.questions.networks import DEFAULT_SET, networks
-
-    sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
-    texts = [
-        one for text in grid_table.split_models(models or DEFAULT_SET) for one in networks(text)
-    ]
-    return [options.workload_of(one, size, *how) for one in texts for size in sizes]
-
-
-def _of_folder(folder: Path) -> list[Workload]:
-    every = [one.workload for one in store.load(folder, note) if not one.scope]
-    found = {one.key: one for one in every if one.plan.devices == 1}
-    if not found:
-        raise InputError(f"{folder}: holds no network of one device")
-    return list(found.values())
 
 
 def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) -> None:

@@ -1,12 +1,15 @@
 """What people see of more devices: a row a number of replicas, and what must be known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from steptime.core.graph import PASSES
 from steptime.core.table import Column, Table, columns, of_steps
 from steptime.core.units import counted, seconds
 from steptime.prediction.assumed import assumed_text
+from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
+from steptime.prediction.step_model import StepModel
+from steptime.questions.scaling import ScalingRow, Sync
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -74,3 +77,28 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
         costs = f"; a device costs {each}" if each else ""
         lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
     return lines
+
+
+def notes_on(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:
+    """Return what a reader must know: what does not fit, has no effect, or is not counted."""
+    largest = max(row.batch_per_worker for row in rows)
+    notes, needs = list(model.remarks(largest)), model.needs(largest)
+    if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
+        said = f"batch {largest} (optimizer {model.workload.optimizer})"
+        notes.insert(0, f"{said}: {needs.too_large(model.device)}")
+    chosen, fabric = model.collective(how.collective), model.fabric
+    if fabric is not None and parallel != "model":
+        notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
+    for name in fabric.without_latency if fabric and model.method.latency else ():
+        mend = " (--latency-us)" if fabric and name == fabric.between.name else ""
+        notes.append(f"{name}: no latency is known, so none is counted{mend}")
+    return notes
+
+
+def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
+    """Return the options, of those that have another value than by default, without effect."""
+    if fabric.servers > 1 and collective in set(COLLECTIVES) - {"parameter-server"}:
+        yield "--servers"
+    alone = fabric.inside is None and fabric.links_per_node == 1
+    if fabric.per_node != GROUP and alone and collective in set(COLLECTIVES) - {"hierarchical"}:
+        yield "--per-node (it takes --inside or --links-per-node)"
