@@ -31,7 +31,7 @@ QUESTIONS = {
     "count": QuestionRow("Explain", "steptime.questions.count:count"),
     "why": QuestionRow("Explain", "steptime.cli.why:why"),
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
-    "doctor": QuestionRow("Measure", "steptime.cli.doctor:doctor"),
+    "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
     "sweep": QuestionRow("Measure", "steptime.sweeps.question:sweep"),

@@ -1,4 +1,4 @@
-"""The command `doctor`: what this machine is, and what is missing."""
+"""What this machine is, and what it lacks."""
 
 from steptime.core.question import question
 from steptime.core.table import Answer, facts
