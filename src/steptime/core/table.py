@@ -141,7 +141,7 @@ def columns(*said: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
-EXTRAPOLATED = "~ extrapolated: no row of a device of this kind told the method"
+EXTRAPOLATED = "~ extrapolated: nothing was measured on a device of this kind"
 
 
 def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
