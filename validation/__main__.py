@@ -93,7 +93,7 @@ def answer(given: Namespace) -> Answer:
     if given.out is not None:
         notes.append(_picture(found, given.method, given.out))
     path = str(given.tables[0]) if len(given.tables) == 1 else ""
-    return Answer({"path": path, **found.document}, found.tables, notes)
+    return Answer({"path": path, **found.document}, found.tables(), notes)
 
 
 def _picture(found: PlanErrors, method: str, out: Path) -> str:

@@ -1,10 +1,11 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from steptime.build import count_step as count_step
-from steptime.calibration.by_rows import calibrate as calibrate
-from steptime.calibration.by_rows import evaluate as evaluate
-from steptime.calibration.by_rows import predict_op as predict_op
+from steptime.calibration.evaluation import Evaluation
+from steptime.calibration.from_rows import Calibration
+from steptime.calibration.one_op import predict_op as predict_op
 from steptime.core.table import Answer
 from steptime.core.workload import Workload
 from steptime.hardware.catalog import device as device
@@ -20,11 +21,9 @@ from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.fit import Fitting
-from steptime.questions.from_python import predict as predict
-from steptime.questions.from_python import whatif as whatif
 from steptime.questions.module_file import from_module as from_module
-from steptime.questions.plan.best import plan as plan
-from steptime.questions.serve.targets import serve as serve
+from steptime.questions.step_time import StepTime
+from steptime.questions.whatif import WhatIf
 from steptime.questions.why import Diagnosis
 from steptime.reports.answered import analyse as analyse
 
@@ -68,15 +67,43 @@ __all__ = [
     "why",
 ]
 
+def predict(
+    model: str | Path | Workload | None = ...,
+    device: str | Path | Device | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
+    dtype: str = ...,
+    phase: str = ...,
+    optimizer: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    option_: Mapping[str, object] | Sequence[str] | None = ...,
+    allow_unknown: bool = ...,
+    lora: str | None = ...,
+    weights: str | None = ...,
+    train: str | None = ...,
+    tf32: str | None = ...,
+    channels_last: bool | None = ...,
+    host: str | None = ...,
+    stack: str | None = ...,
+    steps: int | None = ...,
+    kwh_price: float | None = ...,
+    kwh_co2: float | None = ...,
+    by_op: bool = ...,
+    trace: str | Path | None = ...,
+    sources: bool = ...,
+    all_cells: bool = ...,
+    replicas: float | Sequence[int] | str | None = ...,
+    link: str | Sequence[str] | None = ...,
+    out: str | None = ...,
+    folder: str | Path | None = ...,
+) -> StepTime | Answer: ...
 def fit(
     model: str | Path | Workload,
     device: str | Path | Device,
-    batch: int | Sequence[int] | str | None = ...,
-    *,
-    phase: str = ...,
+    batch: float | Sequence[int] | str | None = ...,
     dtype: str = ...,
+    phase: str = ...,
     optimizer: str = ...,
-    method: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     allow_unknown: bool = ...,
     lora: str | None = ...,
@@ -92,20 +119,19 @@ def fit(
 def choose(
     model: str | Path | Workload,
     devices: str = ...,
-    batch: int | Sequence[int] | str | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
     samples: int = ...,
     epochs: float = ...,
     prices: str | Path | None = ...,
     page: str | Path | None = ...,
-    link: str | None = ...,
-    replicas: int | Sequence[int] | str | None = ...,
+    link: str | Sequence[str] | None = ...,
+    replicas: float | Sequence[int] | str | None = ...,
     sort: str = ...,
     top: int = ...,
-    *,
-    phase: str = ...,
     dtype: str = ...,
+    phase: str = ...,
     optimizer: str = ...,
-    method: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     allow_unknown: bool = ...,
     lora: str | None = ...,
@@ -121,9 +147,9 @@ def choose(
 def scale(
     model: str | Path | Workload,
     device: str | Path | Device,
-    link: str | None = ...,
-    batch: int | Sequence[int] | str | None = ...,
-    replicas: int | Sequence[int] | str | None = ...,
+    link: str | Sequence[str] | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
+    replicas: float | Sequence[int] | str | None = ...,
     scaling: str = ...,
     parallel: str = ...,
     collective: str | None = ...,
@@ -136,18 +162,105 @@ def scale(
     billing: str | None = ...,
     dtype: str = ...,
     optimizer: str = ...,
-    method: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     allow_unknown: bool = ...,
-    *,
     per_node: int | None = ...,
-    inside: str | None = ...,
+    inside: str | Sequence[str] | None = ...,
     links_per_node: int | None = ...,
     servers: int | None = ...,
 ) -> Answer: ...
+def plan(
+    model: str | Path | Workload,
+    device: str | Path | Device | Sequence[str | Device],
+    batch: float | Sequence[int] | str | None = ...,
+    devices: float | Sequence[int] | str | None = ...,
+    per_node: int = ...,
+    inside: str | Sequence[str] | None = ...,
+    link: str | Sequence[str] | None = ...,
+    links_per_node: int | None = ...,
+    tensor: int | None = ...,
+    pipeline: int | None = ...,
+    virtual: int | None = ...,
+    data: int | None = ...,
+    context: int | None = ...,
+    context_method: str | None = ...,
+    expert: int | None = ...,
+    recompute: str | None = ...,
+    recompute_layers: int | None = ...,
+    zero: int | None = ...,
+    shard: int | None = ...,
+    sequence_parallel: bool = ...,
+    schedule: str | None = ...,
+    stages: float | Sequence[int] | str | None = ...,
+    offload: str | None = ...,
+    micro_batch: int | None = ...,
+    dtype: str | None = ...,
+    optimizer: str | None = ...,
+    gradients: int | None = ...,
+    tokens: float | None = ...,
+    prices: str | Path | None = ...,
+    stack: str | None = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    level: Sequence[tuple[int | str, ...]] | Sequence[str] | None = ...,
+    host_link: str | None = ...,
+    max_devices: int | None = ...,
+    length: float | Sequence[int] | str | None = ...,
+    order: str | None = ...,
+    budget_per_hour: float | None = ...,
+    days: float | None = ...,
+    watts: float | None = ...,
+    trace: str | Path | None = ...,
+    out: str | Path | None = ...,
+    page: str | Path | None = ...,
+    option_: Mapping[str, object] | Sequence[str] | None = ...,
+) -> Answer: ...
+def serve(
+    model: str | Path | Workload,
+    device: str | Path | Device | Sequence[str | Device],
+    batch: int = ...,
+    input: int | None = ...,
+    output: int | None = ...,
+    tensor: int = ...,
+    pipeline: int = ...,
+    data: int = ...,
+    expert: int = ...,
+    replicas: int = ...,
+    dtype: str | None = ...,
+    weights: str | None = ...,
+    kv: str | None = ...,
+    prices: str | Path | None = ...,
+    prefix: float | None = ...,
+    stack: str | None = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    per_node: int = ...,
+    inside: str | Sequence[str] | None = ...,
+    link: str | Sequence[str] | None = ...,
+    links_per_node: int | None = ...,
+    concurrency: float | Sequence[int] | str | None = ...,
+    rate: float | Sequence[int] | str | None = ...,
+    requests: str | Path | None = ...,
+    count: float | Sequence[int] | str | None = ...,
+    seed: float | Sequence[int] | str | None = ...,
+    ttft_target: float | Sequence[int] | str | None = ...,
+    tpot_target: float | Sequence[int] | str | None = ...,
+    max_batch: float | Sequence[int] | str | None = ...,
+    prefill_replicas: float | Sequence[int] | str | None = ...,
+    prefill_tensor: float | Sequence[int] | str | None = ...,
+    prefill_data: float | Sequence[int] | str | None = ...,
+    prefill_expert: float | Sequence[int] | str | None = ...,
+    draft: str | None = ...,
+    speculate: float | Sequence[int] | str | None = ...,
+    accept: float | Sequence[int] | str | None = ...,
+    ttft: float | None = ...,
+    tpot: float | None = ...,
+    max_devices: int | None = ...,
+    out: str | Path | None = ...,
+    option_: Mapping[str, object] | Sequence[str] | None = ...,
+) -> Answer: ...
 def count(
     model: str | Path | Workload,
-    batch: int | Sequence[int] | str | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
     phase: str = ...,
     dtype: str = ...,
     optimizer: str = ...,
@@ -158,13 +271,13 @@ def count(
 def why(
     model: str | Path | Workload | None = ...,
     device: str | Path | Device | None = ...,
-    batch: int | Sequence[int] | str | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
     dtype: str | None = ...,
     phase: str = ...,
     optimizer: str = ...,
     replicas: int | None = ...,
-    link: str | None = ...,
-    method: str = ...,
+    link: str | Sequence[str] | None = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     input_per_s: float | None = ...,
     folder: str | Path | None = ...,
@@ -172,10 +285,37 @@ def why(
     allow_unknown: bool = ...,
     out: str | Path | None = ...,
 ) -> Diagnosis | Answer: ...
+def whatif(
+    device: str | Path | Device,
+    set_: Mapping[str, str | float] | Sequence[str] | None = ...,
+    model: str | Path | Workload | Sequence[str | Workload] | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
+    dtype: str | None = ...,
+    upgrade: Sequence[str] | None = ...,
+    folder: str | Path | None = ...,
+    phase: str = ...,
+    optimizer: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    option_: Mapping[str, object] | Sequence[str] | None = ...,
+    out: str | Path | None = ...,
+) -> WhatIf | Answer: ...
 def doctor() -> Answer: ...
+def calibrate(
+    of: str | Path | Device | None = ...,
+    records: str | Iterable[Mapping[str, Any]] | Path | None = ...,
+    points: int | None = ...,
+    mapping: str | Path | None = ...,
+    dry_run: bool = ...,
+    backend: str = ...,
+    device: str | Path | Device = ...,
+    threads: int | None = ...,
+    minutes: float | None = ...,
+    only: str | None = ...,
+    processes: int | None = ...,
+) -> Calibration | Answer: ...
 def run(
     model: str | Path | Workload | None = ...,
-    batch: int | Sequence[int] | str | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
     stack: str | None = ...,
     backend: str = ...,
     device: str | Path | Device = ...,
@@ -218,7 +358,7 @@ def sweep(
     shard: str | None = ...,
 ) -> Answer: ...
 def import_(
-    paths: str | Sequence[Path],
+    paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
     out: str | Path,
     mapping: str | Path | None = ...,
 ) -> Answer: ...
@@ -228,14 +368,26 @@ def report(
 ) -> Answer: ...
 def compare(
     folders: str | Sequence[Path],
-    platforms: str | None = ...,
-    by: str | None = ...,
+    platforms: float | Sequence[int] | str | None = ...,
+    by: str | Sequence[str] | None = ...,
     against: str | None = ...,
     any_dtype: bool = ...,
     quantity: str = ...,
     fail_on: str | None = ...,
     margin: str | None = ...,
 ) -> Answer: ...
+def evaluate(
+    paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    calibrate_with: int | None = ...,
+    by: str | Sequence[str] | None = ...,
+    mapping: str | Path | None = ...,
+    draws: int = ...,
+    most: int | None = ...,
+    worst: int = ...,
+    strict: bool = ...,
+    out: str | Path | None = ...,
+) -> Evaluation | Answer: ...
 def list(
     topic: str = ...,
     only: str | None = ...,

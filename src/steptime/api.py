@@ -12,45 +12,34 @@ PANELS = ("Predict", "Explain", "Measure", "Results", "Look up")
 class QuestionRow(NamedTuple):
     """A row of the table: where it stands in the help, and what answers it.
 
-    `answer` is `module:function`; `python` is what Python calls where that is not the same. Without
-    a panel a command is not shown, and its help says what it is called now: `renamed`.
+    `answer` is `module:function`, of the command and of Python. Without a panel a command is not
+    shown, and its help says what it is called now: `renamed`.
     """
 
     panel: str
     answer: str
-    python: str = ""
     renamed: str = ""
 
 
 QUESTIONS = {
-    "predict": QuestionRow(
-        "Predict", "steptime.cli.predict:predict", "steptime.questions.from_python:predict"
-    ),
+    "predict": QuestionRow("Predict", "steptime.questions.predict:predict"),
     "fit": QuestionRow("Predict", "steptime.questions.fit:fit"),
     "choose": QuestionRow("Predict", "steptime.cli.choose:choose"),
     "scale": QuestionRow("Predict", "steptime.cli.scale:scale"),
-    "plan": QuestionRow("Predict", "steptime.cli.plan:plan", "steptime.questions.plan.best:plan"),
-    "serve": QuestionRow(
-        "Predict", "steptime.cli.serve:serve", "steptime.questions.serve.targets:serve"
-    ),
-    "count": QuestionRow("Explain", "steptime.cli.count:count"),
+    "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
+    "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
+    "count": QuestionRow("Explain", "steptime.questions.count:count"),
     "why": QuestionRow("Explain", "steptime.cli.why:why"),
-    "whatif": QuestionRow(
-        "Explain", "steptime.cli.whatif:whatif", "steptime.questions.from_python:whatif"
-    ),
-    "doctor": QuestionRow("Measure", "steptime.cli.doctor:doctor"),
-    "calibrate": QuestionRow(
-        "Measure", "steptime.cli.calibrate:calibrate", "steptime.calibration.by_rows:calibrate"
-    ),
+    "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
+    "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
+    "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
     "sweep": QuestionRow("Measure", "steptime.sweeps.question:sweep"),
     "import": QuestionRow("Results", "steptime.cli.import_:import_"),
     "report": QuestionRow("Results", "steptime.cli.report:report"),
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
-    "evaluate": QuestionRow(
-        "Results", "steptime.cli.evaluate:evaluate", "steptime.calibration.by_rows:evaluate"
-    ),
+    "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
     "list": QuestionRow("Look up", "steptime.cli.list:list_"),
     "query": QuestionRow("Look up", "steptime.cli.query:query"),
     "explore": QuestionRow("", "steptime.cli.explore:explore", renamed="choose --page"),
@@ -63,7 +52,7 @@ QUESTIONS = {
     "plot": QuestionRow("", "steptime.cli.analysis:plot", renamed="analyse"),
     "show": QuestionRow("", "steptime.cli.show:show", renamed="list"),
     "export": QuestionRow("", "steptime.cli.query:export", renamed="query --out"),
-    "split": QuestionRow("", "steptime.cli.split:split"),
+    "split": QuestionRow("", "steptime.questions.split:split"),
     "convert": QuestionRow("", "steptime.cli.convert:convert"),
     "energy": QuestionRow("", "steptime.cli.energy:energy"),
     "systolic": QuestionRow("", "steptime.cli.systolic:systolic"),
@@ -83,11 +72,11 @@ BESIDE = {  # what is no question: what extensions are made of, and what there i
     "device": "steptime.hardware.catalog:device",
     "from_module": "steptime.questions.module_file:from_module",
     "link": "steptime.hardware.catalog:link",
-    "predict_op": "steptime.calibration.by_rows:predict_op",
+    "predict_op": "steptime.calibration.one_op:predict_op",
     "stack_names": "steptime.hardware.catalog:stack_names",
 }
 NAMES = BESIDE | {  # what Python finds, and where
-    ("import_" if name == "import" else name): row.python or row.answer
+    ("import_" if name == "import" else name): row.answer
     for name, row in QUESTIONS.items()
     if row.panel
 }

@@ -11,6 +11,7 @@ import pytest
 
 import steptime
 from steptime.api import NAMES, QUESTIONS, schema
+from steptime.cli.command import PRINTED
 from steptime.cli.main import run, tree
 from steptime.core.errors import InputError
 from steptime.core.table import Answer, Result
@@ -35,7 +36,10 @@ def test_command_function_and_schema_take_the_same(name: str) -> None:
     asked = steptime.core.registry.load(QUESTIONS[name].answer).inquiry
     command = {one.name for one in tree().get_command(None, name).params}
     told = schema(name)
-    assert command - {"form", "json"} == set(asked.signature.parameters) == set(told["properties"])
+    assert command >= PRINTED.keys()
+    takes = set(asked.signature.parameters)
+    assert command == takes | PRINTED.keys()
+    assert takes == set(told["properties"])
     positional = asked.signature.parameters.values()
     assert set(told["required"]) == {one.name for one in positional if one.default is one.empty}
     json.dumps(told)
@@ -65,6 +69,46 @@ def test_the_stub_has_what_python_finds() -> None:
             {"device": "t4", "replicas": [1, 4], "link": "aws", "per_node": 4},
         ),
         ("choose resnet18 --devices t4,l4 --epochs 2", {"devices": ["t4", "l4"], "epochs": 2}),
+        (
+            "plan resnet18 --device v100 --batch 64 --devices 2,4",
+            {"device": ["v100"], "batch": 64, "devices": [2, 4]},
+        ),
+        (
+            "plan gpt2 --device h100-sxm5 --inside nvlink-4 --link aws --data 64 "  # noqa: ISC004
+            "--level 4:ethernet-25 --tensor 2 --sequence-parallel --option host=slow",
+            {
+                "device": catalog.device("h100-sxm5"),
+                "inside": "nvlink-4",
+                "link": "aws",
+                "data": 64,
+                "level": [(4, "ethernet-25")],
+                "sequence_parallel": True,
+                "options": {"host": "slow"},
+                "tensor": 2,
+            },
+        ),
+        (
+            "serve llama3_8b --device h100 --batch 4 --input 512 --output 32 --prefix 0.3",
+            {"device": "h100", "batch": 4, "input": 512, "output": 32, "prefix": 0.3},
+        ),
+        (
+            "serve llama3_8b --device h100 --rate 2 --count 9 --output 4 --tpot 0.05",
+            {
+                "device": ["h100"],
+                "rate": 2,
+                "count": 9,
+                "output": 4,
+                "tpot": 0.05,
+            },
+        ),
+        (
+            "predict resnet18 --device t4,l4 --batch 8,16 --grid",
+            {"device": ["t4", "l4"], "batch": [8, 16], "all_cells": True},
+        ),
+        (
+            "predict resnet18 --device t4 --batch 8 --dtype float16 --channels-last --steps 100",
+            {"device": "t4", "batch": 8, "dtype": "float16", "channels_last": True, "steps": 100},
+        ),
     ],
 )
 def test_python_and_command_give_one_answer(
@@ -72,9 +116,77 @@ def test_python_and_command_give_one_answer(
 ) -> None:
     assert run([*line.split(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    result = getattr(steptime, line.split(maxsplit=1)[0])("resnet18", **given)
+    name, model, _ = line.split(maxsplit=2)
+    result = getattr(steptime, name)(model, **given)
     assert json.loads(json.dumps(result.to_dict())) == printed
     assert "<table" in result._repr_html_()
+
+
+ROWS = [
+    {"kind": "linear", "shapes": [[8 * k, 256], [256, 256], [256]], "dtype": "float32",
+     "device": "t4", "seconds": (20 + k) * 1e-6}
+    for k in (1, 8, 64, 256)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("whatif t4 --set peak=x2 --set memory_GB=32 --model resnet18,fc --batch 8",
+         {"device": "t4", "set_": {"peak": "x2", "memory_GB": 32}, "model": ["resnet18", "fc"],
+          "batch": 8}),
+        ("whatif t4 --upgrade peak=x2,launch_us=x0.5 --model fc --batch 8",
+         {"device": "t4", "upgrade": ["peak=x2", "launch_us=x0.5"], "model": "fc", "batch": 8}),
+        ("calibrate --of t4 --from {rows} --points 3 --dry-run",
+         {"of": "t4", "records": "{rows}", "points": 3, "dry_run": True}),
+        ("evaluate {rows} --method roofline --by kind",
+         {"paths": ["{rows}"], "method": "roofline", "by": ["kind"]}),
+    ],
+)  # fmt: skip
+def test_python_and_command_give_one_answer_to_rows(
+    line: str, given: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    assert run([*line.format(rows=path).split(), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    texts = json.loads(json.dumps(given).replace("{rows}", str(path)))
+    result = getattr(steptime, line.split(maxsplit=1)[0])(**texts)
+    told = json.loads(json.dumps(result.to_dict()))
+    for one in (told, printed):
+        one.get("calibration", {}).pop("date", None)
+    assert told == printed
+    assert "<table" in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("whatif", {"device": "t4", "changes": {"peak": "x2"}, "models": ["fc"]},
+         {"device": "t4", "set_": ["peak=x2"], "model": "fc"}),
+        ("plan", {"model": "gpt2", "device": "h100-sxm5", "inside": "nvlink-4", "tensor": 2,
+                  "sequence": True},
+         {"model": "gpt2", "device": "h100-sxm5", "inside": "nvlink-4", "tensor": 2,
+          "sequence_parallel": True}),
+        ("calibrate", {"of": "t4", "rows": ROWS}, {"device": "t4", "records": ROWS}),
+        ("evaluate", {"rows": ROWS}, {"paths": ROWS}),
+    ],
+)  # fmt: skip
+def test_old_names_of_parameters_are_taken_with_a_warning(
+    name: str, old: dict[str, object], new: dict[str, object]
+) -> None:
+    function = getattr(steptime, name)
+    with pytest.warns(DeprecationWarning, match=f"{name}: .* is called .* now"):
+        was = function(**old)
+    told, is_now = (json.loads(json.dumps(one.to_dict())) for one in (was, function(**new)))
+    for one in (told, is_now):
+        one.get("calibration", {}).pop("date", None)
+    assert told == is_now
+
+
+def test_a_misspelt_parameter_is_asked_back() -> None:
+    with pytest.raises(InputError, match=r"parameter 'bacth'.*did you mean 'batch'"):
+        steptime.fit("fc", "t4", bacth=8)
 
 
 def test_python_takes_what_it_has_in_place_of_names() -> None:

@@ -134,7 +134,7 @@ def test_of_many_causes_the_commonest_are_shown():
     cases = [plain_case(row) for row in ROWS]
     unasked = [(f"row {i}", f"cause {i}") for i in range(30)] + [("row 30", "cause 29")]
     found = evaluate(cases, cost_model("roofline"), "roofline", unasked=unasked)
-    (shown,) = [one for one in found.tables if one.title.startswith("Rows that cannot be asked")]
+    (shown,) = [one for one in found.tables() if one.title.startswith("Rows that cannot be asked")]
     assert shown.title == "Rows that cannot be asked; 10 more causes"
     assert [row["rows"] for row in shown.rows] == [2, *[1] * 19]
     assert len(found.document["unasked"]) == 30

@@ -151,6 +151,47 @@ def test_a_shell_completes(shell: str) -> None:
     assert "--optimizer" in ask(_STEPTIME_COMPLETE=f"complete_{shell}", **asked)
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("predict resnet18 --device rtx-4090", ["rtx-4090", "rtx-4090-d", "rtx-4090-laptop"]),
+        ("choose fc --devices t4,H100-p", ["t4,H100-pcie"]),
+        ("count resnet10", ["resnet101"]),
+        ("fit fc --dtype bfl", ["bfloat16", "bfloat16-mixed"]),
+        ("fit fc --dtype bfloat16-", ["bfloat16-mixed"]),
+        ("run fc --stack torch-c", ["torch-compile"]),
+        ("run fc --device c", ["cpu", "cuda"]),
+        ("analyse roo", ["roofline"]),
+        ("plan gpt2 --recompute sel", ["selective"]),
+        ("scale fc --link nvlink-4", ["nvlink-4"]),
+        ("list quan", ["quantities"]),
+        ("list devices --format m", ["markdown"]),
+        ("predict fc --method pal", ["paleo"]),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_values(
+    line: str,
+    offered: list[str],
+    shell: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = f"steptime {line}"
+    for name, value in {
+        "_STEPTIME_COMPLETE": f"complete_{shell}", "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1), "_TYPER_COMPLETE_ARGS": words,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        tree()(prog_name="steptime")
+    printed = capsys.readouterr().out
+    told = re.findall(r'"(.*?)"', printed) if shell == "zsh" else printed.split()
+    assert told[: len(offered)] == offered
+    assert line.startswith("analyse") or len(told) == len(offered)  # which says what kinds are
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_for_the_shell_that_is_named(shell: str, tmp_path: Path) -> None:
     module = [sys.executable, "-m", "steptime"]

@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*LINKED, "--method", "paleo", "--latency-us", "1"], "method paleo knows no latency"),
         ([*LINKED, "--parallel", "hybrid", "--workers", "2"], "has no split layers: replicas must"),
         ([*LINKED, "--parallel", "hybrid", "--workers", "1,2"], "has one number"),
-        ([*LINKED, "--parallel", "model", "--overlap"], "exchanges no gradients"),
+        ([*LINKED, "--parallel", "model", "--overlap"], "all-reduces no gradients"),
         ([*LINKED[:2], "--device", "V101"], "unknown device 'V101'"),
     ],
 )

@@ -18,7 +18,7 @@ from steptime.cli.main import COMMANDS, run
 from steptime.core.printers import text
 from steptime.core.progress import note
 from steptime.core.question import question
-from steptime.core.table import Answer
+from steptime.core.table import Answer, Table, columns
 from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -117,6 +117,65 @@ def test_no_terminal_is_too_narrow_for_an_interval(
         assert seen == intervals, width
     lines = [one for table in every for one in text(table, 80).splitlines()]
     assert max(map(len, lines)) <= 80
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool = True) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+TABLE = Table(
+    columns("device", "step_s[low_s,high_s]=step", "verdict"),
+    [
+        {"device": "a-slower-card", "step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "verdict": "slower",
+         "extrapolates": True},
+        {"device": "b", "step_s": 2.0, "low_s": 1.0, "high_s": 4.0, "verdict": "same",
+         "extrapolates": False},
+    ],
+    "c - out of memory by 3 GB",
+)  # fmt: skip
+
+
+def test_what_is_bad_is_red_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed() -> str:
+        command_module.show(Answer([], [TABLE]), "text")
+        return capsys.readouterr().out
+
+    on_terminal(monkeypatch)
+    red = printed()
+    assert re.findall("\x1b\\[31m(.*?)\x1b\\[0m", red) == ["out of memory", "~", "slower"]
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        on_terminal(monkeypatch)
+        monkeypatch.setenv(name, value)
+        assert "\x1b" not in printed(), name
+    on_terminal(monkeypatch, is_terminal=False)
+    plain = printed()
+    assert re.sub("\x1b\\[\\d+m", "", red) == plain
+    assert "~1 s [0.5-2]" in plain
+    assert " 2 s [1-4]" in plain
+
+
+def test_a_note_that_repeats_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    command_module.show(Answer([], (), notes=["one", "two", "one"], before=["two", "two"]), "text")
+    assert capsys.readouterr().err.splitlines() == ["two", "one"]
+
+
+def test_progress_says_how_long_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(command_module, "monotonic", lambda: now[0])
+    say = command_module.patience()
+    for seconds, done in ((1, 10), (10, 100), (11, 110), (30, 300)):
+        now[0] = 100.0 + seconds
+        say("cells", done, 1000)
+    assert capsys.readouterr().err.splitlines() == [
+        "cells: 100 of 1,000, 1:30 left",
+        "cells: 300 of 1,000, 1:10 left",
+    ]
 
 
 def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback() -> None:

@@ -89,7 +89,7 @@ def test_a_narrow_place_loses_spare_columns_and_breaks_no_name() -> None:
     lines = text(DEVICES, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert "source" not in lines[1]
-    assert lines[-1] == "(too narrow for: source; --json has all)"
+    assert lines[-1] == "hidden columns (terminal width): source; --json has all"
     for width in range(30, 130):
         shown_text = text(DEVICES, width)
         assert "a-very-long-name-of-a-device" in shown_text
@@ -192,7 +192,7 @@ def test_a_column_with_an_interval_is_three_for_programs():
         text(table) == " name                  step  energy\n a     147 ms [118.3-187.1]     3 J\n"
     )
     said = " ".join(text(table, 34).splitlines()[-2:])
-    assert said == "(too narrow for: energy; --json has all)"
+    assert said == "hidden columns (terminal width): energy; --json has all"
     assert "147 ms [118.3-187.1]" in text(table, 34)
     assert comma_separated(table) == (
         "name,step_s,low_s,high_s,energy_j\na,0.147,0.1183,0.1871,3.0\n"
@@ -211,7 +211,7 @@ def test_an_interval_is_the_last_to_go() -> None:
         assert "147 ms [118.3-187.1]" in lines[1], width
         assert lines[1].startswith(" a "), width
     assert text(table, 26).splitlines()[2:] == [
-        "(too narrow for: kind,", "batch, memory; --json has", "all)"
+        "hidden columns (terminal", "width): kind, batch,", "memory; --json has all"
     ]  # fmt: skip
 
 

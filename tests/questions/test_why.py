@@ -177,7 +177,7 @@ def test_a_record_of_replicas_says_how_many() -> None:
     found = why_measured(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
     assert (found.bound, found.replicas) == ("communication", 4)
     assert "on 4 x v100-sxm2-16gb" in found.sentences[0]
-    assert any("exchange was measured at 300 ms" in line for line in found.sentences)
+    assert any("Communication was measured at 300 ms" in line for line in found.sentences)
 
 
 def test_what_the_interval_cannot_hold_is_unexplained() -> None:

@@ -14,7 +14,7 @@ import pytest
 from published_golden import HELD
 
 from places import ROOT
-from steptime.questions.serve.targets import serve
+from steptime import serve
 from validation.__main__ import main
 from validation.sets import GROUNDS, names
 

@@ -92,7 +92,7 @@ def _remarks(record: Record, told: Row) -> list[str]:
     if told["samples_disturbed"] > told["samples_n"] / 4:
         others = "other work"
         if record.workload.plan.data > 1:
-            others += ", or threads of the exchange itself,"
+            others += ", or threads of the communication itself,"
         remarks.append(f"over a quarter of the samples were disturbed: {others} used these CPUs")
     return remarks
 

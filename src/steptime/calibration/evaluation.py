@@ -20,7 +20,7 @@ from steptime.calibration.evaluate import (
 )
 from steptime.core import units
 from steptime.core.errors import InputError
-from steptime.core.table import Table, columns, picked
+from steptime.core.table import Result, Table, columns, frame, picked
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.method import Method, Price, priced_by
 
@@ -40,7 +40,7 @@ OF_CASE = columns(
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """What an evaluation found: a row a method over all cases, rows of groups, the worst cases.
 
     `scored` are the cases with what the method that was asked for predicts, `compared_cases` how
@@ -56,10 +56,11 @@ class Evaluation:
     scored: tuple[Scored, ...] = field(repr=False)
     compared_cases: int
     unasked: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    path: str = ""
+    says: tuple[str, ...] = field(default=(), repr=False)
 
-    @property
     def tables(self) -> list[Table]:
-        """The tables for people: methods, groups, the worst cases op by op."""
+        """Return the tables for people: methods, groups, the worst cases op by op."""
         worst = [{**row, "ops": "; ".join(map(_said, row["ops"]))} for row in self.worst]
         more = len(self.unasked) - CAUSES
         left_out = "Rows that cannot be asked" + (f"; {more:,} more causes" if more > 0 else "")
@@ -73,22 +74,15 @@ class Evaluation:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The evaluation as one JSON document."""
+        """The evaluation as one JSON document, with where its rows lie."""
         names = ("by", "rows", "groups", "worst", "unasked")
         lists = {name: list(getattr(self, name)) for name in names}
-        return {"method": self.method, **lists, "compared_cases": self.compared_cases}
+        told = {"method": self.method, **lists, "compared_cases": self.compared_cases}
+        return {"path": self.path, **told}
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row a case; needs pandas."""
-        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
-
-        return pd.DataFrame([case_row(one) for one in self.scored])
-
-    def _repr_html_(self) -> str:
-        """Return the tables as HTML, as notebooks show them."""
-        from steptime.core.printers import html
-
-        return "".join(map(html, self.tables))
+        return frame(map(case_row, self.scored))
 
 
 def case_row(one: Scored) -> dict[str, Any]:

@@ -1,66 +1,139 @@
-"""A device calibrated with records, cases or a table of trainings, and its file written."""
+"""A device calibrated with records, cases, rows or a table of trainings, and its file written."""
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from steptime.calibration.here import POINTS
 from steptime.core.errors import InputError
 from steptime.core.progress import note
+from steptime.core.table import Result, Table, columns, frame
 from steptime.core.toml_files import read_toml
+from steptime.core.units import percent
 from steptime.hardware import catalog
+from steptime.hardware.device import Device
+
+
+@dataclass(frozen=True)
+class Calibration(Result):
+    """A device with what rows told of it: `device` goes into `predict`, `table` into its file.
+
+    `path` is where that was written, None where it was not.
+    """
+
+    device: Device
+    table: Mapping[str, Any]
+    path: Path | None = None
+    used: str = ""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The calibration as one JSON document."""
+        path = None if self.path is None else str(self.path)
+        return {"device": self.device.name, "path": path, "calibration": dict(self.table)}
+
+    def tables(self) -> list[Table]:
+        """Return the errors of what was left out of the fit, by kind."""
+        heads = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
+        title = f"{self.device.name}: errors of points left out of the fit"
+        return [Table(heads, self._errors, title)]
+
+    @property
+    def _errors(self) -> list[dict[str, Any]]:
+        return [{"kind": kind, **row} for kind, row in self.table["errors"].items()]
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with the cross-validated error of each kind; needs pandas."""
+        return frame(self._errors)
+
+    @property
+    def says(self) -> list[str]:
+        """What a reader must know, a line each."""
+        made, said = self.table, []
+        if "check_mape" in made:
+            kept = made["check_points"]
+            said.append(f"of {kept} points that were kept back: {percent(made['check_mape'])}")
+        if "drift" in made:
+            said.append(f"the first point, again at the end: {percent(made['drift'], '+')}")
+        if made.get("disturbed", 0) > 0.5:
+            share = percent(made["disturbed"])
+            again = "calibrate again when it is done"
+            said.append(f"other work disturbed {share} of the rounds: {again}")
+        said += [f"not measured: {name}: {why}" for name, why in made.get("failed", {}).items()]
+        return [*said, self.used] if self.used else said
 
 
 def calibrated_from(
-    path: Path, mapping: Path | None, of: str | None, points: int
-) -> tuple[dict[str, Any], Path, str]:
-    """Return the table of a device that rows calibrate, its file, and how it is used."""
+    rows: Any, mapping: Path | None, of: str | Device | None, points: int | None, write: bool = True
+) -> Calibration:
+    """Return a device that rows calibrate, with `write` its file too, and how it is used.
+
+    `rows` are a folder or a file, or mappings or a DataFrame, of which no file is written. Raises
+    `InputError`.
+    """
     from steptime.calibration.device import calibrate as calibrated
     from steptime.calibration.mapped import cases as cases_in
     from steptime.calibration.plan_errors import calibration
 
-    if not path.exists():
+    path = rows if isinstance(rows, Path) else None
+    points = points or (POINTS if path else None)
+    where = "" if path is None else f"{path}: "
+    if path is not None and not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    rows = [] if mapping else _rows(path)
-    unasked: list[tuple[str, str]] = []
-    cases = [] if rows else cases_in(path, mapping, warn=note, unasked=unasked)
-    for cause, count in Counter(cause for _, cause in unasked).most_common():
-        first = next(place for place, one in unasked if one == cause)
+    device = None if of is None else catalog.device(of)
+    steps = [] if mapping or path is None else _rows(path)
+    unasked: list[tuple[str, str]] | None = None if path is None else []
+    cases = [] if steps else cases_in(rows, mapping, device, warn=note, unasked=unasked)
+    for cause, count in Counter(cause for _, cause in unasked or ()).most_common():
+        first = next(place for place, one in unasked or () if one == cause)
         note(f"{count:,} rows left out: {cause} ({first})")
-    devices = [asked.texts["device"] for asked, _ in rows] + [case.device.name for case in cases]
+    devices = [asked.texts["device"] for asked, _ in steps] + [case.device.name for case in cases]
     names = sorted({*devices})
-    if not names:
-        raise InputError(f"{path}: no measured step of a device that is known")
-    if of is None and len(names) > 1:
-        raise InputError(f"{path}: steps of {', '.join(names)}; choose one with --of NAME")
-    name = names[0] if of is None else catalog.device(of).name
-    own = [i for i, device in enumerate(devices) if device == name]
-    if not own:
-        raise InputError(f"{path}: no step of {name}; there are those of {', '.join(names)}")
-    if rows:
-        made = calibration([rows[i] for i in own], points)
+    if not names and (path is not None or device is None):
+        raise InputError(f"{where}no measured step of a device that is known")
+    if device is None and len(names) > 1:
+        raise InputError(f"{where}steps of {', '.join(names)}; choose one with --of NAME")
+    name = names[0] if device is None else device.name
+    own = [i for i, one in enumerate(devices) if one == name]
+    if names and not own:
+        word = "step" if path else "row"
+        raise InputError(f"{where}no {word} of {name}; there are those of {', '.join(names)}")
+    device = device or (catalog.device(name) if steps else cases[own[0]].device)
+    if steps:
+        made = calibration([steps[i] for i in own], points or len(own))
         made |= {"source": f"{made['points']} steps of {path}"}
     else:
         some = [cases[i] for i in own]
         word = "rows" if any(case.alone for case in some) else "steps"
-        device = catalog.device(of) if of else some[0].device
-        made = calibrated(device, some, points, source=f"{len(own)} {word} of {path}")
+        source = f"{len(own)} {word} of {path}" if path else ""
+        made = calibrated(device, some, points, source=source)
         stacks = {case.stack or catalog.DEFAULT_STACK for case in some if not case.alone}
         if others := sorted(stacks - {made.get("stack")}):
             note(f"steps of stack {made['stack']} alone are taken, none of {', '.join(others)}")
-    if of and of.lower().endswith(".toml"):
+    if path is None or not write:
+        return Calibration(replace(device, calibration=made), made)
+    written = _written(device, of, made, path)
+    under = f" --stack {made['stack']}" if steps else ""
+    used = f"written to {written}; use --device {written.stem}{under}"
+    return Calibration(replace(device, name=written.stem, calibration=made), made, written, used)
+
+
+def _written(device: Device, of: object, made: Mapping[str, Any], path: Path) -> Path:
+    """Return the file of the device, with what rows of a path tell of it."""
+    if isinstance(of, str) and of.lower().endswith(".toml"):
         table = read_toml(Path(of))
-    elif name.lower() in catalog.device_names():
-        table = catalog.device_table(name)
+    elif device.name.lower() in catalog.device_names():
+        table = catalog.device_table(device.name)
     else:
-        raise InputError(f"{path}: {name} is no device by name; choose its file: --of {name}.toml")
-    if name in catalog.device_names(own=False):
-        table["name"] = f"{name}-calibrated"
+        said = f"{device.name} is no device by name; choose its file: --of {device.name}.toml"
+        raise InputError(f"{path}: {said}")
+    if device.name in catalog.device_names(own=False):
+        table["name"] = f"{device.name}-calibrated"
     if table["name"] in catalog.device_names():
         note(f"{table['name']} was calibrated before: that is replaced")
-    written = catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
-    under = f" --stack {made['stack']}" if rows else ""
-    said = f"written to {written}; use --device {table['name']}{under}"
-    return table | {"calibration": made}, written, said
+    return catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
 
 
 def _rows(path: Path) -> list[Any]:

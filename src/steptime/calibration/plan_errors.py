@@ -60,9 +60,8 @@ class PlanErrors:
 
     document: Mapping[str, Any]
 
-    @property
     def tables(self) -> list[Table]:
-        """The tables for people."""
+        """Return the tables for people."""
         told = self.document
         by = (*OF_SET, *columns(*told["by"]), *HEADS[1:])
         every = (

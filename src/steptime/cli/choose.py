@@ -10,15 +10,15 @@ from steptime.core.files import check_folder
 from steptime.core.progress import note
 from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Table, columns, of_steps, picked
-from steptime.core.units import counted, shown
+from steptime.core.table import Answer, picked
+from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
-from steptime.hardware.prices import Offer, Training, by_offer, cheapest, offers
-from steptime.prediction.assumed import assumed_line, assumed_text
+from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
+from steptime.questions.choose_table import notes_on, table
 from steptime.questions.grid_table import names, split_models
 from steptime.questions.step_options import StepOptions
 
@@ -26,18 +26,15 @@ SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
 LINKS = "nvlink-4,pcie-4-x16,infiniband-ndr,ethernet-25"
 REPLICAS = "1,2,4,...,64"
-SHOWN = 40  # devices that people see
-NAMED = 5  # of those that a note counts
 
 
 @question(long="predicting every device")
 def choose(
     model: options.Model,
-    step: StepOptions,
     devices: str = option(
         "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
-    batch: Text = optional("N", "Examples a step, on every device. Default: the network's."),
+    batch: Text = optional("N", "Batch size, on every device. Default: the network's."),
     samples: int = whole("N", "Examples of an epoch.", SAMPLES),
     epochs: float = number("N", "Epochs.", 1.0, most=1e6),
     prices: options.Prices = None,
@@ -50,6 +47,8 @@ def choose(
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
     sort: str = option("NAME", "time, cost or energy.", "time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
+    *,
+    step: StepOptions,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
     one_of("--sort", sort, SORTS)
@@ -84,9 +83,9 @@ def choose(
         "currency": currencies[0] if currencies else None,
         "sort": sort,
         "rows": rows,
-        "notes": _notes(rows),
+        "notes": notes_on(rows),
     }
-    return Answer(document, [_table(document)], [f"note: {said}" for said in document["notes"]])
+    return Answer(document, [table(document)], [f"note: {said}" for said in document["notes"]])
 
 
 def write_page(
@@ -139,65 +138,3 @@ def devices_of(text: str) -> list[Device]:
             return [one for one in every if one.details.get("used_in") != "phones"]
         return [one for one in every if one.kind == word]
     return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
-
-
-def _notes(rows: list[dict[str, Any]]) -> list[str]:
-    notes = []
-    dates = sorted({row["price_date"] for row in rows if row["cost"] is not None})
-    if dates:
-        notes.append(f"prices are of a date and change: {'; '.join(dates)}")
-    doubted = sorted({row["offer"] for row in rows if row["price_verified"] is False})
-    found = {("price", " not verified"): doubted}
-    for status, what in (
-        ("oom", " that it does not fit"),
-        ("unsupported", " without a known peak of this type"),
-    ):
-        found["device", what] = [row["device"] for row in rows if row["status"] == status]
-    for (noun, what), some in found.items():
-        if some:
-            few = ", ".join(some[:NAMED]) + (", ..." if len(some) > NAMED else "")
-            notes.append(f"{counted(len(some), noun)}{what}: {few}")
-    return notes
-
-
-_COLUMNS = columns(
-    "device", "batch", "?micro=micro-batch", "step_s[low_s,high_s]=step",
-    "examples_per_s=speed", "train_h=training", "cost", "?paid_by=price of", "energy",
-    "?needed_bytes=memory", "?best_batch=best batch", "?best_examples_per_s=its speed", "?mark=",
-)  # fmt: skip
-
-
-def _table(document: dict[str, Any]) -> Table:
-    rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]
-    is_paid = any(row["cost"] is not None for row in fitting)
-    for row in fitting:
-        energy, most, said = row["energy_j"], row["energy_at_most_j"], None
-        if energy is not None or most is not None:
-            kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
-            said = f"at most {kwh}" if energy is None else kwh
-        mark = "extrapolated" if row["extrapolates"] else ""
-        micro = row["micro_batch"] if row["micro_batch"] < row["batch"] else None
-        rows.append(
-            {
-                **row,
-                "micro": micro,
-                "train_h": row["train_s"] / 3600,
-                "energy": said,
-                "mark": mark,
-                "paid_by": by_offer(row["offer"], row["price_date"]) if is_paid else None,
-            }
-        )
-    steps = of_steps(_COLUMNS, rows)
-    heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
-    epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
-    tuning = f"{document['tuning']}, " if document["tuning"] else ""
-    title = (
-        f"{document['model']}, {tuning}{document['phase']}, {document['dtype']}, "
-        f"{document['optimizer']} "
-        f"({document['method']}): {epochs} of {document['samples']:,} examples, by "
-        f"{document['sort']}"
-    )
-    below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
-    if is_paid:
-        below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
-    return Table(heads, rows, title, below, most=SHOWN)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from steptime.calibration.evaluation import Evaluation
 from steptime.cli.picture import picture
 from steptime.core.errors import InputError, shorten
 from steptime.core.progress import note
@@ -15,7 +16,7 @@ from steptime.questions.options import price_of, refuse
 UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
 
 
-@question(long="predicting what was measured")
+@question(long="predicting what was measured", old={"rows": "paths"})
 def evaluate(
     paths: Annotated[
         list[Path],
@@ -28,38 +29,42 @@ def evaluate(
     method: str = option(
         "M", "A method, or FILE.py:NAME, a price (kernel, device) -> seconds.", DEFAULT
     ),
-    mapping: File = optional("--map --mapping MAP.toml", "What the columns of a table mean."),
     calibrate_with: int | None = whole(
         "N", "Calibrate each device with N of its cases; score the rest."
     ),
-    draws: int = whole("K", "With --calibrate-with: draws of the N cases.", 5),
     by: Text = optional(
         "NAMES",
         "Groups: kind, device, family, condition, regime; of trainings model, device, "
         "block, stack, dtype, devices.",
     ),
-    rows: int | None = whole("N", "With --map: score N rows of each kind on each device."),
+    mapping: File = optional("--map --mapping MAP.toml", "What the columns of a table mean."),
+    draws: int = whole("K", "With --calibrate-with: draws of the N cases.", 5),
+    most: int | None = whole("--rows N", "With --map: score N rows of each kind on each device."),
     worst: int = whole("K", "Show the K cases that are missed by most.", 5, least=0),
     strict: bool = flag("Refuse the table at the first row that cannot be asked."),
     out: File = picture("A picture"),
-) -> Answer:
+) -> Evaluation | Answer:
     """Hold predictions against what was measured.
 
     Errors by MAPE, median, 90th percentile, bias (mean ln of predicted / measured) and factor;
-    coverage and width of the intervals; beside other methods and published predictions.
+    coverage and width of the intervals; beside other methods and published predictions. Python
+    also takes rows themselves (mappings, a DataFrame), and a function as method.
     """
     from steptime.calibration import evaluation
     from steptime.calibration.evaluate import grouped
     from steptime.calibration.mapped import cases
     from steptime.calibration.plan_rows import lacking, tables_in
 
-    name, price = method, price_of(method)
+    price = price_of(method)
     chosen = price or cost_model(method)
+    name = str(getattr(method, "__name__", getattr(method, "name", method)))
     names = [word.strip() for word in by.split(",")] if by else []
-    tables, others = ([], []) if mapping else tables_in(paths)
+    every: Any = paths
+    is_typed = isinstance(every, list) and all(isinstance(one, Path) for one in every)
+    tables, others = tables_in(paths) if is_typed and not mapping else ([], [])
     if tables:
         refuse(
-            {"--rows": rows, "--strict": strict},
+            {"--rows": most, "--strict": strict},
             "steps of trainings are scored as they are: leave out {}",
         )
         if calibrate_with and name != "calibrated":
@@ -69,23 +74,23 @@ def evaluate(
         read = {"path": str(paths[0]) if len(paths) == 1 else ""}
         unread = [f"note: {one}: no table of steps of trainings" for one in others]
         return replace(answer, document=read | answer.document, notes=[*unread, *answer.notes])
-    if len(paths) > 1:
+    if is_typed and len(paths) > 1:
         raise InputError(
             f"{len(paths)} paths: {shorten(paths[-1])} is no table of steps of trainings"
         )
-    path = paths[0]
+    path: Any = paths[0] if is_typed and paths else paths
     grouped([], names)  # refuses unknown groups before anything is read
-    if not mapping and (said := lacking(path)):
+    if is_typed and paths and not mapping and (said := lacking(path)):
         raise InputError(said)
     unasked: list[tuple[str, str]] | None = None if strict else []
-    found = cases(path, mapping, most=rows, warn=note, unasked=unasked)
+    found = cases(path, mapping, most=most, warn=note, unasked=unasked)
     made = evaluation.evaluate(
         found, chosen, name, calibrate_with, names, draws, worst, unasked or ()
     )
     notes = []
     if unasked:
-        every = len(found) + len(unasked)
-        notes.append(f"note: {len(unasked):,} of {every:,} rows cannot be asked; --strict refuses")
+        both = len(found) + len(unasked)
+        notes.append(f"note: {len(unasked):,} of {both:,} rows cannot be asked; --strict refuses")
     if made.compared_cases < len(made.scored):
         count = f"{made.compared_cases:,} of {len(found):,} cases"
         notes.append(f"note: methods are compared on the {count} that all of them predict")
@@ -101,7 +106,7 @@ def evaluate(
     left = len(found) - len(made.scored)
     if left:
         notes.append(f"note: {name} predicts nothing for {left:,} of {len(found):,} cases")
-    return Answer({"path": str(path), **made.document}, made.tables, notes)
+    return replace(made, path=str(path) if is_typed else "", says=tuple(notes))
 
 
 def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
@@ -122,4 +127,4 @@ def _trainings(
         raise InputError(f"{where}: steps of trainings need a method of the house")
     found = evaluate_tables(tables, method, by=by or ("block",), **options)
     notes = [] if out is None else [_drawn(found.times, method, out)]
-    return Answer(found.document, found.tables, notes)
+    return Answer(found.document, found.tables(), notes)

@@ -16,7 +16,7 @@ SHOWN_UNREAD = 8
 LONGEST_REASON = 300  # characters
 
 
-@question()
+@question(long="reading")
 def import_(
     paths: Annotated[list[Path], argument("PATH", "Files, folders, .tar or .tar.gz archives.")],
     out: Path = option("-o --out DIR", "Folder of records."),

@@ -21,16 +21,15 @@ from steptime.core.question import (
     whole,
 )
 from steptime.core.ranges import numbers, whole_number
-from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import interval, percent, seconds, shown, size
+from steptime.core.table import Answer
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
-from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names, split_models
-from steptime.questions.plan.answer import WORDS, asking, held, money, split_in_words, timed
+from steptime.questions.plan.answer import asking, timed
 from steptime.questions.plan.best import answer
 from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of
+from steptime.questions.plan.tables import search_tables, split_and_size, tables
 from steptime.reports.charts.files import save
 
 MOST_NUMBERS = 32  # of devices that are searched
@@ -70,7 +69,7 @@ class SplitOptions:
     )
     sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too.")
     schedule: Text = choice(SCHEDULES, "1f1b (default), gpipe, interleaved or zero-bubble.")
-    stages: Any = optional(
+    stages: Text = optional(
         "N,...", "Layers of each stage, in order. Default: shared out evenly.", parser=_stages
     )
     offload: Text = choice(
@@ -111,10 +110,20 @@ class PlanOptions:
 OF_TUNING = ("lora", "weights", "train", "packed", "padded", "update_early")
 
 
-@question(long="pricing the layers of the network")
+@question(
+    long="pricing the layers of the network",
+    old={"levels": "level", "sequence": "sequence_parallel"},
+)
 def plan(
     model: options.Model,
     device: options.Device,
+    batch: Text = optional(
+        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
+    ),
+    devices: Text = optional(
+        "N,...", "Search the best split of so many, of what is not given here."
+    ),
+    *,
     nodes: options.NodeOptions,
     split: SplitOptions,
     how: PlanOptions,
@@ -124,13 +133,7 @@ def plan(
         "the links of a node. Repeatable, from the inside out.",
     ),
     host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
-    devices: Text = optional(
-        "N,...", "Search the best split of so many, of what is not given here."
-    ),
     max_devices: int | None = whole("N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES),
-    batch: Text = optional(
-        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
-    ),
     length: Text = optional("S", "Tokens of a sequence. Default: the model's."),
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
@@ -148,7 +151,7 @@ def plan(
 ) -> Answer:
     """Predict a language model trained on many devices.
 
-    Time, memory by stage, what waits for which link, and cost; or the best split.
+    Time, memory by stage, exposed communication by link, and cost; or the best split.
     """
     if trace is not None:
         check_folder(trace)
@@ -199,7 +202,7 @@ def plan(
         return _page(searches, options.words_of(each), page)
     told = answer(request)
     best = told["best"] if numbers_ else told
-    shown_ = [*tables(best)[:1], *_searched(told)] if numbers_ else tables(best)
+    shown_ = [*tables(best)[:1], *search_tables(told)] if numbers_ else tables(best)
     notes = [f"note: {said}" for said in best["notes"]]
     if out is not None:
         notes += _draw(request, best, out)
@@ -210,7 +213,7 @@ def _draw(request: Request, best: dict[str, Any], out: Path) -> list[str]:
     from steptime.reports.charts.plan import picture
 
     _, found = timed(asking(request, best))
-    save(picture(best, found, _split(best)), out)
+    save(picture(best, found, split_and_size(best)), out)
     left = "note: the pipeline has too many parts to be simulated, and drawn, one by one"
     return [*([left] if found.flow is None else []), f"picture: {out}"]
 
@@ -233,101 +236,3 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
         cluster_of(one.site, one.devices[0])
     told = write_plans(asked, words, page)
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])
-
-
-_FOUND = ("device", "devices", "split=split", "step_s[low,high]=step", "same=")
-
-
-def _searched(told: dict[str, Any]) -> list[Table]:
-    notes = f"{told['considered']:,} splits, {told['fitting']:,} fit"
-    least: dict[int, list[str]] = {}
-    for name, row in told["best_by"].items():
-        least.setdefault(told["rows"].index(row), []).append(_LEAST[name])
-    order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
-    many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
-    heads = columns(*_FOUND, "total_bytes=memory", "least=least")
-    same = f"~ {told['alike']:,} plans are not told apart from the fastest by this prediction"
-    below = [same, told["space"]]
-    every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
-    if len(told["by_devices"]) == 1:
-        return [every]
-    paid = ["cost_per_step:.3g=cost a step"]
-    if told["best"]["training"]:
-        paid = ["training_days:,.3g=days", "training_cost:,.0f=cost"]
-    heads = columns(
-        *_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bound by"
-    )
-    rows = [_in_words(row) for row in told["by_devices"]]
-    return [Table(heads, rows, "The fastest of each number of devices"), every]
-
-
-_LEAST = {
-    "step_s": "time", "cost_per_step": "cost", "energy_j": "energy", "total_bytes": "memory",
-    "devices": "devices",
-}  # fmt: skip
-
-
-def _in_words(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "split": split_in_words({"plan": row, **row}), "same": "~" * row["alike"]}
-
-
-def _split(told: dict[str, Any]) -> str:
-    length = f" of {told['length']} tokens" if told["length"] else ""
-    tuning = f", {told['tuning']}" if told["tuning"] else ""
-    of = f"batch {told['batch']}{length}, {told['dtype']}{tuning}"
-    return f"{split_in_words(told)}, {of}"
-
-
-def tables(told: dict[str, Any]) -> list[Table]:
-    """Return an answer for people: the sentence, the step, the memory, and what waits."""
-    title = f"{told['answer']}\n{told['model']}: {_split(told)} ({told['method']}, {told['stack']})"
-    parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
-    rows = [
-        ("step", interval("step_s", told["step_s"], told["low"], told["high"])),
-        ("  computing", seconds(parts["compute_s"])),
-    ]
-    for key, word in WORDS.items():
-        if key != "compute_s" and parts[key] > 0:
-            share = f" ({percent(told['bubble'])} of the pipeline)" if key == "bubble_s" else ""
-            rows.append((f"  {word}", seconds(parts[key]) + share))
-    speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
-    shares = [
-        f"{word} {percent(mfu[key])}"
-        for key, word in (("full", "attention in full"), ("half", "half of it"), ("6N", "as 6N"))
-        if mfu[key] is not None
-    ]
-    shares = shares if len(shares) > 1 else [f"{percent(mfu['full'])} of all that is counted"]
-    stages = len(memory["by_stage"])
-    where = f"stage {memory['fullest_stage']} of {stages}: " if stages > 1 else ""
-    rows += [(told["unit"], speed), ("MFU", ", ".join(shares)), ("memory", where + held(memory))]
-    near = told["nearest_that_fits"]
-    if near is not None:
-        fits = f"{size(near['total_bytes'])}, {seconds(near['step_s'])}"
-        rows.append(("", f"nearest that fits: {near['change']} ({fits})"))
-    elif not told["fits"]:
-        rows.append(("", "no single or double change of this plan fits"))
-    rows += _of_money(told)
-    tables_ = [facts(title, "one step", rows)]
-    waits = sorted(told["exposed_communication"], key=lambda one: -one["exposed_s"])
-    heads = columns(
-        "group=exchange", "collective=", "level=over", "total_s=takes", "exposed_s=waited for"
-    )
-    if waits:
-        tables_.append(Table(heads, waits, "Exchanges of a device", most=8))
-    return tables_
-
-
-def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
-    cost, energy, rows = told["cost"], told["energy"], []
-    if cost is not None:
-        by = by_offer(cost["offer"], cost["date"])
-        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({by})"))
-    else:
-        rows.append(("cost", NO_PRICE))
-    if energy is not None:
-        kwh = told["training"] and told["training"]["energy_kwh"]
-        whole = f", {shown('kwh', kwh)} in all" if kwh else ""
-        rows.append(
-            ("energy", f"about {energy['device_w']:,.0f} W per device{whole}; {energy['of']}")
-        )
-    return rows

@@ -34,7 +34,7 @@ BUDGET_S = 3.0  # of a network and run
 LONG_S = 10.0  # a run that may take longer says so
 
 
-@question()
+@question(long="measuring")
 def run(
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --demo none.")] = None,
     batch: options.Batch = None,

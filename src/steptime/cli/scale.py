@@ -1,25 +1,24 @@
 """The command `scale`: what more devices bring, and what they cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from steptime.core.errors import InputError, one_of
-from steptime.core.graph import PASSES
 from steptime.core.question import Text, flag, named, number, option, optional, question, whole
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Column, Table, columns, of_steps, picked
-from steptime.core.units import counted, seconds
+from steptime.core.table import Answer, picked
 from steptime.hardware import catalog
 from steptime.hardware.prices import BILLINGS, Training, bill
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
 from steptime.prediction import DEFAULT
-from steptime.prediction.assumed import assumed_of, assumed_text
-from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
+from steptime.prediction.assumed import assumed_of
+from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, stops_paying
+from steptime.questions.scaling_table import notes_on, table
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -44,14 +43,13 @@ class JoinOptions:
 def scale(
     model: options.Model,
     device: options.Device,
-    shape: JoinOptions,
     link: Text = optional(
         "LINK",
         "What joins the replicas (steptime list links) or FILE.toml; needed by more than one.",
     ),
     batch: Text = optional(
         "N",
-        "Examples a step: of each replica in weak scaling, of all in strong scaling. "
+        "Batch size: of each replica in weak scaling, of all in strong scaling. "
         "Default: 64, transformers 1, a file's own.",
     ),
     replicas: Text = optional(
@@ -73,8 +71,8 @@ def scale(
         "How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring, "
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
     ),
-    overlap: bool = flag("Exchange gradients in buckets during the backward pass (not paleo)."),
-    compression: float = number("F", "Gradients are exchanged F times smaller.", 1.0, least=1.0),
+    overlap: bool = flag("All-reduce gradients in buckets during the backward pass (not paleo)."),
+    compression: float = number("F", "Gradients are compressed F times.", 1.0, least=1.0),
     latency_us: float | None = number("T", "Latency of a message over the link (not paleo)."),
     samples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
     epochs: float | None = number("E", "Epochs of a training. Default 1."),
@@ -87,10 +85,12 @@ def scale(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
+    *,
+    shape: JoinOptions,
 ) -> Answer:
     """Predict training on many replicas: time, speed-up and cost.
 
-    A step takes forward + backward + update + the exchange of gradients - what overlaps.
+    A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
     """
     one_of("--parallel", parallel, PARALLEL)
     one_of("--scaling", scaling, SCALINGS)
@@ -98,7 +98,7 @@ def scale(
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
     told = {named(name): one for name, one in vars(shape).items()}
     if parallel == "model":
-        options.refuse(told, "--parallel model exchanges no gradients: leave out {}")
+        options.refuse(told, "--parallel model all-reduces no gradients: leave out {}")
     if link is None:
         options.refuse({**told, "--latency-us": latency_us}, "{} needs --link LINK")
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
@@ -136,12 +136,12 @@ def scale(
         "training": None if training is None else asdict(training),
         "rows": [_row(row, training) for row in rows],
         "stops_paying": stops_paying(rows),
-        "notes": _notes(found, parallel, rows, how),
+        "notes": notes_on(found, parallel, rows, how),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }
     if parallel != "data":
         document["ops"] = layer_rows(found, rows[0].batch_per_worker, parallel)
-    return Answer(document, [_table(document)])
+    return Answer(document, [table(document)])
 
 
 def _rows(
@@ -158,7 +158,7 @@ def _rows(
         return [hybrid(model, batch, one, scaling, how)]
     if scaling == "strong" or how.overlap or how.compression != 1 or how.collective:
         raise InputError(
-            "--parallel model exchanges no gradients and shares no batch: leave out --scaling, "
+            "--parallel model all-reduces no gradients and shares no batch: leave out --scaling, "
             "--collective, --overlap and --compression"
         )
     return [model_parallel(model, batch, one)]
@@ -191,93 +191,3 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     if training is not None:
         table |= bill(training, row.step_s, row.global_batch, row.workers)
     return table
-
-
-def _notes(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:
-    largest = max(row.batch_per_worker for row in rows)
-    notes, needs = list(model.remarks(largest)), model.needs(largest)
-    if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
-        said = f"batch {largest} (optimizer {model.workload.optimizer})"
-        notes.insert(0, f"{said}: {needs.too_large(model.device)}")
-    chosen, fabric = model.collective(how.collective), model.fabric
-    if fabric is not None and parallel != "model":
-        notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]
-    for name in fabric.without_latency if fabric and model.method.latency else ():
-        mend = " (--latency-us)" if fabric and name == fabric.between.name else ""
-        notes.append(f"{name}: no latency is known, so none is counted{mend}")
-    return notes
-
-
-def _unused(fabric: Fabric, collective: str) -> Iterator[str]:
-    """Return the options, of those that have another value than by default, without effect."""
-    if fabric.servers > 1 and collective in set(COLLECTIVES) - {"parameter-server"}:
-        yield "--servers"
-    alone = fabric.inside is None and fabric.links_per_node == 1
-    if fabric.per_node != GROUP and alone and collective in set(COLLECTIVES) - {"hierarchical"}:
-        yield "--per-node (it takes --inside or --links-per-node)"
-
-
-def _table(document: Mapping[str, Any]) -> Table:
-    parallel, scaling = document["parallel"], document["scaling"]
-    over = f" over {document['network']}" if document["network"] else ""
-    batch = f"batch {document['batch']}"
-    if parallel != "model":
-        batch += " a replica" if scaling == "weak" else " in all"
-    kind = {"data": f"{scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}[parallel]
-    exchange = "" if parallel == "model" else f", {document['collective']}"
-    rows = [_shown(row) for row in document["rows"]]
-    steps = of_steps(_COLUMNS[parallel], rows)
-    heads = [one for one in steps if any(row.get(one.key) is not None for row in rows)]
-    how = f"{batch}, {kind} ({document['method']}{exchange})"
-    title = f"{document['model']} on {document['device']}{over}, {how}"
-    return Table(heads, rows, title, _remarks(document))
-
-
-_BEFORE = ("workers=replicas", "?global_batch=global batch")
-_EACH = "?batch_per_worker=per replica"
-_AFTER = ("step_s[low_s,high_s]=step", "speedup=speed-up", "?efficiency",
-          "samples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
-          "cost")  # fmt: skip
-_COLUMNS: dict[str, tuple[Column, ...]] = {
-    "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_comm_s=communication",
-                    "hidden_s=hidden", *_AFTER),
-    "model": columns(*_BEFORE, "forward", "backward", "update_s=update", *_AFTER),
-    "hybrid": columns(*_BEFORE, _EACH, "data_s=data parallel", "model_s=model parallel",
-                      "sync_s=communication", *_AFTER),
-}  # fmt: skip
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    more: dict[str, Any] = {"hidden_s": row.get("overlap_s") or None}
-    if row.get("train_s") is not None:
-        more["training_h"] = row["train_s"] / 3600
-    for part in ("data", "model"):
-        if part in row:
-            more[f"{part}_s"] = sum(row[part][f"{n}_s"] for n in PASSES)
-    for part in ("forward", "backward"):
-        if f"{part}_lower_s" in row:
-            bounds = [seconds(row[f"{part}_{bound}_s"]) for bound in ("lower", "upper")]
-            more[part] = " - ".join(dict.fromkeys(bounds))
-    if "data" in row:
-        more["sync_s"] = row["data"]["sync_s"]
-    return {**dict.fromkeys(("cost", "epoch_s", "training_h")), **row, **more}
-
-
-def _remarks(document: Mapping[str, Any]) -> list[str]:
-    lines = [f"assumed: {said}"] if (said := assumed_text(document["assumed"])) else []
-    if document["stops_paying"] is not None:
-        lines.append(
-            f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
-            "grows less than half as much as the number of replicas"
-        )
-    lines += document["notes"]
-    noted = (row for row in document["rows"] if row["note"])
-    lines += [f"{counted(row['workers'], 'replica')}: {row['note']}" for row in noted]
-    training = document["training"]
-    if training is not None:
-        number, price = training["epochs"], training["price"]
-        epochs = f"{number:g} epoch" + ("" if number == 1 else "s")
-        each = f"{price:g} per hour, paid by the {training['billing']}" if price is not None else ""
-        costs = f"; a device costs {each}" if each else ""
-        lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
-    return lines

@@ -1,51 +1,31 @@
 """The command `serve`: a language model that answers."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from steptime.cli.picture import picture
 from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import share
-from steptime.core.table import Answer, Table, columns, facts
-from steptime.core.units import interval, percent, seconds, size
-from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names
-from steptime.questions.plan.answer import held
-from steptime.questions.plan.meant import in_words
 from steptime.questions.serve.answer import Service, answered
 from steptime.questions.serve.load import Demand
 from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
-from steptime.questions.serve.targets import searched, split_of, targets_of
+from steptime.questions.serve.tables import fronts, servers, table, under_load
+from steptime.questions.serve.targets import searched, targets_of
 from steptime.reports.charts.files import save
 
-PARTS = {
-    "products_s": "products", "attention_s": "attention", "other_s": "norms and the like",
-    "exchange_s": "exchanges", "host_s": "waiting for the host", "prompt_s": "the server",
-}  # fmt: skip
-
-
-SERVERS = columns(
-    "device", "devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=first token, 90 % in",
-    "tpot_s[tpot_s_0,tpot_s_1]=each token, 90 % in",
-    "cost=a million tokens", "bounded_by=bounded by",
-)  # fmt: skip
-ROW = ("device", "devices", "bounded_by")
-SPEEDS = ("tokens_per_s_per_user", "tokens_per_s_per_device")
 Devices = Annotated[
     str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")
 ]
-SHOWN = 40  # points of the front that people see
 
 
 @dataclass(frozen=True)
 class ServeOptions:
     """The options that say how a model is split and run, by the fields of `Service`."""
 
-    batch: int = whole("N", "Sequences that come at once.", 1)
-    input: int | None = whole("I", "Tokens of a prompt. Default: 1024.")
-    output: int | None = whole("O", "Tokens that are made of it. Default: 128.")
     tensor: int = whole("T", "Devices that share each product.", 1)
     pipeline: int = whole("P", "Stages of the pipeline.", 1)
     data: int = whole("N", "Ranks that share out sequences, and experts.", 1)
@@ -77,8 +57,8 @@ class LoadOptions:
     requests: File = optional("FILE", "Under load: a trace, CSV or JSONL.")
     count: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's.")
     seed: Text = optional("N", "Of the chance in which requests come. Default: 0.")
-    ttft_target: Text = optional("S", "Seconds to the first token, at most.")
-    tpot_target: Text = optional("S", "Seconds of each token after it.")
+    ttft_target: Text = optional("S", "TTFT target, in seconds.")
+    tpot_target: Text = optional("S", "TPOT target, in seconds.")
     max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256.")
     prefill_replicas: Text = optional("N", "So many more replicas read prompts; the others decode.")
     prefill_tensor: Text = optional("T", "Of these. Default: --tensor.")
@@ -93,8 +73,8 @@ class LoadOptions:
 class SearchOptions:
     """The options of a search for servers that hold targets."""
 
-    ttft: float | None = number("S", "Search: 90 % of first tokens within so many seconds.")
-    tpot: float | None = number("S", "Search: 90 % with so many seconds a token after it.")
+    ttft: float | None = number("S", "Search: TTFT p90, in seconds at most.")
+    tpot: float | None = number("S", "Search: TPOT p90, in seconds at most.")
     max_devices: int | None = whole(
         "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
     )
@@ -105,6 +85,10 @@ class SearchOptions:
 def serve(
     model: options.Model,
     device: Devices,
+    batch: int = whole("N", "Sequences that come at once.", 1),
+    input: int | None = whole("I", "Tokens of a prompt. Default: 1024."),  # noqa: A002
+    output: int | None = whole("O", "Tokens that are made of it. Default: 128."),
+    *,
     how: ServeOptions,
     nodes: options.NodeOptions,
     load: LoadOptions,
@@ -113,18 +97,18 @@ def serve(
 ) -> Answer:
     """Predict a language model that answers prompts.
 
-    Time to the first token and per token, tokens a second, memory, cost; or the servers that hold
-    targets.
+    TTFT, TPOT, tokens/s, memory, cost; or the servers that hold targets.
     """
     if load.requests is not None:
-        said = {"--input": how.input, "--output": how.output}
+        said = {"--input": input, "--output": output}
         options.refuse(said, "--requests says it: leave out {}")
     goals, every = options.given(search), nodes.sites(names(device, "--device"))
     clash = {"--ttft-target": load.ttft_target, "--tpot-target": load.tpot_target}
     if goals or len(every) > 1:
         options.refuse(clash, "a search has --ttft and --tpot: leave out {}")
     service = Service(
-        model, every[0], **options.given(how),
+        model, every[0], **options.given_of({"batch": batch, "input": input, "output": output}),
+        **options.given(how),
         demand=Demand.of(vars(load) | targets_of(goals)),
         options=options.pairs(option_, "option"), trusted=True,
     )  # fmt: skip
@@ -140,123 +124,3 @@ def serve(
     told = answered(service)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
     return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
-
-
-def servers(told: dict[str, Any]) -> Table:
-    """Return the best servers of each device, together and apart."""
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in told["rows"]:
-        first.setdefault((row["device"], row["arrangement"]), row)
-    rows = [
-        {
-            **{name: row[name] for name in ROW},
-            "servers": split_of(row),
-            **{key: (row[key] or {}).get("p90") for key in row["bounds"]},
-            **{
-                f"{key}_{end}": s
-                for key, both in row["bounds"].items()
-                for end, s in enumerate(both)
-            },
-            "cost": _paid(row["cost"]),
-        }
-        for row in first.values()
-    ]
-    title = f"{told['model']}, {told['requests_per_s']:,.4g} requests/s: {told['answer']}"
-    more = len(told["rows"]) - len(rows)
-    below = [
-        f"the best of {told['candidates']:,} services of at most {told['max_devices']} devices, "
-        f"{told['runs']:,} of them run" + (f"; --json has {more} more rows" if more > 0 else ""),
-        *([f"one answer of the first: {told['best']['command']}"] if rows else []),
-    ]
-    return Table(SERVERS, rows, "\n".join([*told["missing"], title]), below)
-
-
-def _paid(cost: dict[str, Any] | None) -> str:
-    """Return what a million tokens cost, by which offer and of which date."""
-    if cost is None:
-        return NO_PRICE
-    by = by_offer(cost["offer"], cost["date"])
-    return f"{cost['million_tokens']:,.2f} {cost['currency']} ({by})"
-
-
-def fronts(told: dict[str, Any]) -> Table:
-    """Return the front: more tokens a second of a device or of a user, not both."""
-    heads = columns(
-        "device", "servers", "concurrency=users", "tokens_per_s_per_user=tokens/s a user",
-        "tokens_per_s_per_device=tokens/s a device", "ttft_s=first token",
-    )  # fmt: skip
-    rows = [
-        row | {"servers": split_of(row)} | {name: round(row[name], 1) for name in SPEEDS}
-        for row in sorted(told["front"], key=lambda one: one["device"])
-    ]
-    return Table(heads, rows, "tokens a second of a device over those of a user", most=SHOWN)
-
-
-def _split(told: dict[str, Any]) -> str:
-    return " x ".join(f"{name} {n}" for name, n in told["plan"].items() if n > 1) or "one device"
-
-
-def table(told: dict[str, Any]) -> Table:
-    """Return an answer for people."""
-    title = (
-        f"{told['model']} on {told['devices']} {told['device']}, {_split(told)}, batch "
-        f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
-        f"({told['method']}, {told['stack']})"
-    )
-    if said := in_words(told["assumed"], "tpot_s"):
-        title += f"\n{said} a token"
-    near = told["nearest_that_fits"]
-    if not told["fits"]:
-        fits = f"nearest that fits: {near['change']}" if near else "no change fits"
-        over = size(told["memory"]["over_bytes"])
-        title = f"DOES NOT FIT, {over} too much per device; {fits}\n{title}"
-    rows = []
-    for key, word, phase in (
-        ("ttft_s", "first token", "prefill"), ("tpot_s", "each token", "decode"),
-    ):  # fmt: skip
-        rows.append((word, interval(key, told[key], *told["bounds"][key])))
-        parts = told["parts"][phase]
-        rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts.get(k)]
-        rest = told[key] - sum(parts.values())
-        rows += [("  others, and the queue", seconds(rest))] if told["load"] and rest > 0 else []
-    own = f"{told['tokens_per_s_per_device']:,.0f}/s per device"
-    speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s per user"
-    most = told["memory"]["largest_batch"]
-    room = f"; room for a batch of {most:,}" if told["fits"] and most is not None else ""
-    rows += [
-        ("request", seconds(told["request_s"])),
-        ("tokens", speed),
-        ("memory", held(told["memory"], 3) + room),
-    ]
-    if cost := told["cost"]:
-        paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens"
-        by = by_offer(cost["offer"], cost["date"])
-        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({by})"))
-    else:
-        rows.append(("cost", NO_PRICE))
-    energy = told["energy"]
-    if energy is not None:
-        watts = f"{energy['device_w']:,.0f} W per device"
-        rows.append(("energy", f"{energy['token_j']:,.2f} J per token, {watts}; {energy['of']}"))
-    return facts(title, "serving", rows)
-
-
-def under_load(load: dict[str, Any]) -> Table:
-    """Return what requests see of a service under load."""
-    heads = columns("time=", "mean_s=mean", "p50_s=half in", "p90_s=90 % in", "p99_s=99 % in")
-    words = {"ttft_s": "first token", "tpot_s": "each token", "request_s": "request"}
-    rows = [
-        {"time": word, **{f"{name}_s": value for name, value in load[key].items()}}
-        for key, word in words.items()
-        if load[key] is not None
-    ]
-    most, again = load["highest_rate_per_s"], load["sent_back"]
-    below = [
-        f"{load['requests_per_s']:,.4g} requests/s"
-        + (f", {percent(load['in_time'])} of them in time" if most or load["in_time"] < 1 else ""),
-        f"{load['batch']:,.1f} sequences in a step, cache {percent(load['cache'])} full at most",
-        *([f"{again:,} times a request was sent back and computed again"] if again else []),
-        *(["the queue grows without end: more comes than is served"] if load["grows"] else []),
-        *([f"{most:,.4g} requests/s are the most with 90 % in time"] if most else []),
-    ]
-    return Table(heads, rows, f"{load['requests']:,} requests under load", below)

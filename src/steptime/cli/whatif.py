@@ -1,6 +1,6 @@
 """The command `whatif`: the same networks on changed hardware."""
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,15 +8,12 @@ from steptime.cli.picture import picture
 from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, optional, question
-from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
-from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, grid_table, networks, options
-from steptime.questions.whatif import best_of, cases, sweep, upgrades, what_if
-from steptime.records import store
+from steptime.questions.whatif import WhatIf, best_of, cases, sweep, upgrades, what_if
 from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid as heatmap
 
@@ -24,7 +21,7 @@ DTYPE = "As predict. Default: float32, or what a device without its peak is fast
 LARGEST = "largest"
 
 
-@question(long="predicting every network")
+@question(long="predicting every network", old={"changes": "set_", "models": "model"})
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
     set_: list[str] | None = optional(
@@ -32,22 +29,22 @@ def whatif(
         "Change a figure of its file: a value, a factor (x1.5) or a range (x1..x4x2); repeatable. "
         "peak means all peaks.",
     ),
-    upgrade: list[str] | None = optional(
-        "KEY=VALUE,...", "Say which of these changes pays most; repeatable."
-    ),
     model: Text = optional(
         "--model --grid MODEL",
         "Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.",
     ),
-    folder: File = optional("--in DIR", "The networks of a folder of records."),
-    batch: Text = optional("N,...", "Examples a step, or largest: all that fit."),
-    phase: options.Phase = "train",
+    batch: Text = optional("N,...", "Batch size, or largest: all that fit."),
     dtype: Text = optional("NAME", DTYPE),
+    upgrade: list[str] | None = optional(
+        "KEY=VALUE,...", "Say which of these changes pays most; repeatable."
+    ),
+    folder: File = optional("--in DIR", "The networks of a folder of records."),
+    phase: options.Phase = "train",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     out: File = picture("Draw the map of two or three ranges"),
-) -> Answer:
+) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
     told = {"method": method, "dtype": networks.dtype_for(found, dtype)}
@@ -63,18 +60,18 @@ def whatif(
     size = None if batch == LARGEST else batch
     if folder is not None:
         options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
-        asked = _of_folder(folder)
+        asked = networks.of_folder(folder)
     else:
-        asked = _asked(model, size if model or batch else networks.DEFAULT_BATCHES,
+        named = grid_table.split_models(model or networks.DEFAULT_SET)
+        asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
                        (told["dtype"], phase, optimizer))  # fmt: skip
     every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
     first = [axis[0] for axis in axes]
     notes = changes.remarks(found, first or single, every[0].model.method)
-    document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     if not (single or of_range):
-        made = what_if(every, first)
-        document |= {**asdict(made), "notes": notes}
-        return Answer(document, made.tables(), (*made.says, *notes))
+        made = replace(what_if(every, first), networks=len(every), notes=notes)
+        return replace(made, method=told["method"], dtype=told["dtype"])
+    document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
     speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")
     if single:
@@ -89,24 +86,6 @@ def whatif(
     table = Table(columns(*heads), rows, title, most=40)
     document |= {"rows": rows, "notes": notes}
     return Answer(document, [table], (*document.get("says", ()), *notes))
-
-
-def _asked(models: str | None, batch: str | None, how: tuple[str, str, str]) -> list[Workload]:
-    from steptime.questions.networks import DEFAULT_SET, networks
-
-    sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
-    texts = [
-        one for text in grid_table.split_models(models or DEFAULT_SET) for one in networks(text)
-    ]
-    return [options.workload_of(one, size, *how) for one in texts for size in sizes]
-
-
-def _of_folder(folder: Path) -> list[Workload]:
-    every = [one.workload for one in store.load(folder, note) if not one.scope]
-    found = {one.key: one for one in every if one.plan.devices == 1}
-    if not found:
-        raise InputError(f"{folder}: holds no network of one device")
-    return list(found.values())
 
 
 def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from steptime.cli.picture import picture
 from steptime.cli.whatif import DTYPE
 from steptime.core.errors import InputError
-from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, choice, number, optional, question, whole
-from steptime.core.table import Answer, Table, columns
-from steptime.core.units import counted
+from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.why import Diagnosis
 
 if TYPE_CHECKING:
-    from steptime.hardware.device import Device
+    pass
 
 
 @question(long="asking the model")
@@ -57,12 +52,14 @@ def why(
              "--input-per-s": input_per_s},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
-        return _of_folder(folder, model, found, method, given)
+        from steptime.questions.why_folder import of_folder
+
+        return of_folder(folder, model, found, method, given)
     if model is None or device is None or found is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     if (replicas or 1) > 1 and link is None:
-        raise InputError("several replicas exchange gradients: name a link with --link")
+        raise InputError("several replicas all-reduce gradients: name a link with --link")
     kind = dtype_for(found, dtype)
     if start is not None:
         from steptime.cli.explain import explain
@@ -76,47 +73,3 @@ def why(
     workload = options.workload_of(model, batch, kind, phase, optimizer, allow_unknown)
     joined = None if link is None else catalog.link(link)
     return asked.why(workload, found, method, given, joined, replicas or 1, input_per_s)
-
-
-def _of_folder(
-    folder: Path, name: str | None, device: Device | None, method: str, given: dict[str, str]
-) -> Diagnosis | Answer:
-    from steptime.core.progress import watched
-    from steptime.questions.bound import BOUNDS
-    from steptime.questions.why import UNEXPLAINED, diagnoses, why_measured
-    from steptime.records import store
-
-    kept = [
-        one
-        for one in store.load(folder, note)
-        if one.origin != "predicted" and not one.scope and (name or "") in one.workload.label
-    ]
-    if not kept:
-        which = "no step that was measured or published"
-        raise InputError(f"{folder}: holds {which}" + (f" of '{name}'" if name else ""))
-    if len(kept) == 1:
-        return why_measured(kept[0], device, method, given)
-    every = list(diagnoses(watched(kept, "steps"), device, method, given))
-    made = [one for one in every if not isinstance(one, str)]
-    refused = dict(Counter(one for one in every if isinstance(one, str)))
-    if not made:
-        raise InputError(f"{folder}: {next(iter(refused))}")
-    bounds = Counter(one.bound for one in made)
-    rows = [asdict(one) for one in made]
-    every_share = (*BOUNDS, UNEXPLAINED)
-    apart = len({row["evidence"]["stack"] for row in rows}) > 1
-    shown = [
-        row
-        | {"stack": row["evidence"]["stack"] if apart else None}
-        | {f"{name}_share": row["shares"][name] for name in every_share}
-        for row in rows
-    ]
-    told = ("model", "batch", "?stack", "device", "step_s=step", "bound=bound by")
-    heads = columns(*told, *(f"?{name}_share={name}" for name in every_share))
-    by = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds.most_common())
-    notes = [f"{counted(len(made), 'step')}: {by}"]
-    if dark := sum(row["shares"][UNEXPLAINED] > 0.5 for row in rows):
-        notes.append(f"of {counted(dark, 'step')} the model leaves more than half unexplained")
-    notes += [f"{count:,} not explained: {why}" for why, count in refused.items()]
-    document: dict[str, Any] = {"bounds": dict(bounds), "refused": refused, "steps": rows}
-    return Answer(document, [Table(heads, shown, str(folder), most=40)], notes)

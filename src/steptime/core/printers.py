@@ -50,7 +50,7 @@ def text(table: Table, width: int | None = None) -> str:
     below = [f"... and {hidden:,} more; --json has all"] if hidden > 0 else []
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
-        below.append(f"(too narrow for: {names}; --json has all)")
+        below.append(f"hidden columns (terminal width): {names}; --json has all")
     before = prose(table.title.split("\n") if table.title else [], width)
     said = [*before, *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)
@@ -82,6 +82,8 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
             within = f" [{said[1]}-{said[2]}]" if len(said) > 2 else ""
             return f"{said[0]}{within}".replace("%", " %")
         text = interval(column.key if table.units else "", value, *ends)
+        if column.ends and row.get("extrapolates") is True:
+            text = f"~{text}"
         return one_line(text.replace("\n", " "))
 
     rows = ([cell(column, row) for column in kept] for row in table.rows[:most])
@@ -91,7 +93,7 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 def _is_numeric(cells: Sequence[str]) -> bool:
     """Whether a column stands to the right: of dashes, and of short texts that begin as numbers."""
     return bool(cells) and all(
-        c == "-" or (c.removeprefix("-")[:1].isdigit() and len(c) <= WIDEST) for c in cells
+        c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST) for c in cells
     )
 
 

@@ -35,10 +35,10 @@ def tell(what: str, done: int, total: int) -> None:
     _listener.get()(what, done, total)
 
 
-def watched(items: Sequence[Item], what: str) -> Iterator[Item]:
+def watched(items: Sequence[Item], what: str, every: int = EVERY) -> Iterator[Item]:
     """Yield the items, and tell the listener now and then how many are done."""
     for done, item in enumerate(items):
-        if done and done % EVERY == 0:
+        if done and done % every == 0:
             tell(what, done, len(items))
         yield item
 

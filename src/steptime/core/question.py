@@ -8,27 +8,30 @@ keeps in `inquiry`, has what the command line, the schema and the documents are 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from steptime.core.errors import one_of
+from steptime.core.errors import one_of, unknown
 from steptime.core.ranges import amount, whole_number
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Text = str | None
 File = Path | None
 REQUIRED: Any = ...
+_TYPED = str | int | float | Path  # what people type, as Python has it
 
 
 @dataclass(frozen=True)
 class Wording:
     """What people say for a parameter: `names` of its own, what it takes, and what it means.
 
-    `read(text, where)` makes a value of a text; without it the text is taken as it is.
+    `read(text, where)` makes a value of a text; without it the text is taken as it is. Values that
+    are `known` are what a shell offers.
     """
 
     default: Any
@@ -38,6 +41,7 @@ class Wording:
     read: Callable[..., Any] | None = None
     show_default: bool = True
     is_argument: bool = False
+    known: Collection[str] = ()
 
 
 def option(takes: str, meaning: str, default: Any = REQUIRED, **more: Any) -> Any:
@@ -69,7 +73,8 @@ def number(takes: str, meaning: str, default: float | None = None, **bounds: Any
 
 def choice(known: Collection[str], meaning: str, names: str = "") -> Any:
     """Return an option that takes one of the known names, or None where it is left out."""
-    return optional(f"{names} NAME", meaning, parser=lambda text, where: one_of(where, text, known))
+    more: Any = {"parser": lambda text, where: one_of(where, text, known), "known": known}
+    return optional(f"{names} NAME", meaning, **more)
 
 
 def flag(meaning: str, names: str = "") -> Any:
@@ -112,12 +117,18 @@ class Slot:
         several = next((one for one in self.kinds if get_origin(one) is list), None)
         if several is not None and given is not None:
             if isinstance(given, Mapping):
-                given = [f"{name}={one}" for name, one in given.items()]
-            items = [given] if isinstance(given, str | Path) else given
-            return [get_args(several)[0](one) for one in items]
+                texts = {k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()}
+                given = [f"{name}={one}" for name, one in texts.items()]
+            every = [given] if isinstance(given, str | Path) else given
+            if not isinstance(every, list | tuple):  # a DataFrame
+                return given
+            items = [":".join(map(str, one)) if isinstance(one, tuple) else one for one in every]
+            is_typed = all(isinstance(one, _TYPED) for one in items)
+            return [get_args(several)[0](one) for one in items] if is_typed else given
         if isinstance(given, list | tuple | range) and str in self.kinds:
-            given = ",".join(map(str, given))
-        if isinstance(given, bool) or not isinstance(given, str | int | float | Path):
+            is_typed = all(isinstance(one, _TYPED) for one in given)
+            given = ",".join(map(str, given)) if is_typed else given
+        if isinstance(given, bool) or not isinstance(given, _TYPED):
             return given
         if self.option.read is not None:
             return self.option.read(str(given), where=self.name)
@@ -156,20 +167,15 @@ class Inquiry:
 
     @property
     def signature(self) -> inspect.Signature:
-        """What Python sees: plain types and defaults; those of groups by name."""
-        inside = {one.name for kind in self.groups.values() for one in fields(kind)}
+        """What Python sees: plain types and defaults, in the order of the function."""
         made = [
             inspect.Parameter(
                 one.name,
-                inspect.Parameter.KEYWORD_ONLY
-                if one.name in inside
-                else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=inspect.Parameter.empty if one.default is REQUIRED else one.default,
                 annotation=one.kind,
             )
-            for one in sorted(
-                self.parameters, key=lambda one: (one.name in inside, one.default is not REQUIRED)
-            )
+            for one in sorted(self.parameters, key=lambda one: one.default is not REQUIRED)
         ]
         result = inspect.signature(self.function).return_annotation
         return inspect.Signature(made, return_annotation=result)
@@ -185,10 +191,13 @@ class Inquiry:
         }
 
 
-def question(long: str = "") -> Callable[[Function], Function]:
+def question(
+    long: str = "", old: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Function], Function]:
     """Return a decorator: the function takes plain values, and is known to the command line.
 
-    `long` says what the command does where that takes its time. Parameters have a `Wording` as
+    `long` says what the command does where that takes its time, `old` what parameters were called
+    that Python still takes, with a warning, until 0.18. Parameters have a `Wording` as
     default or in `Annotated`; one that is a dataclass of such fields is a group of options that
     belong together.
     """
@@ -201,6 +210,13 @@ def question(long: str = "") -> Callable[[Function], Function]:
 
         @wraps(function)
         def ask(*values: Any, **given: Any) -> Any:
+            given = {("option_" if name == "options" else name): it for name, it in given.items()}
+            for name in old.keys() & given.keys():
+                text = f"{function.__name__}: {name} is called {old[name]} now"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                given[old[name]] = given.pop(name)
+            for name in given.keys() - inquiry.signature.parameters.keys():
+                raise unknown("parameter", name, inquiry.signature.parameters, function.__name__)
             bound = inquiry.signature.bind(*values, **given).arguments
             told = {
                 one.name: one.value(bound[one.name]) if one.name in bound else one.default

@@ -79,7 +79,8 @@ class Table:
 class Result:
     """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
 
-    It has `tables()`, and lines for people in `sentences`, `says` or `notes`.
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; a `document` of it
+    is printed in place of its fields.
     """
 
     def to_dict(self) -> Any:
@@ -111,6 +112,17 @@ class Answer(Result):
     text: str = ""
     code: int = 0
 
+    def __getitem__(self, key: Any) -> Any:
+        """Return what the document has under a key, or at a place."""
+        return self.document[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.document)
+
+    def keys(self) -> Any:
+        """Return the keys of the document, so that `dict(answer)` is it."""
+        return self.document.keys()
+
 
 def columns(*said: str) -> tuple[Column, ...]:
     """Return columns as `key=heading` says them; a `?` in front makes a column spare.
@@ -127,6 +139,9 @@ def columns(*said: str) -> tuple[Column, ...]:
         keys = tuple(ends.split(",")) if ends else ()
         found.append(Column(key, heading if equals else key, text.startswith("?"), form, keys))
     return tuple(found)
+
+
+EXTRAPOLATED = "~ extrapolated: nothing was measured on a device of this kind"
 
 
 def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
@@ -171,4 +186,5 @@ def answer_of(result: Any) -> Answer:
     said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()))
     notes = [f"note: {line}" for line in getattr(result, "notes", ())]
     says = [*getattr(result, "says", ()), *notes]
-    return Answer(asdict(result), result.tables(), says, text=said)
+    document = getattr(result, "document", None)
+    return Answer(document or asdict(result), result.tables(), says, text=said)

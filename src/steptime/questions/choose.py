@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from steptime.core.errors import InputError
+from steptime.core.progress import watched
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill
 from steptime.prediction.assumed import assumed_of
@@ -57,7 +58,8 @@ def choices(
         return memory_of(model.graph(micro), model.stack, **how)
 
     return [
-        _choice(model.on(one), whole, held, steps, training, known.get(one.name)) for one in devices
+        _choice(model.on(one), whole, held, steps, training, known.get(one.name))
+        for one in watched(list(devices), "devices", 10)
     ]
 
 

@@ -109,8 +109,9 @@ class Fitting(Result):
 def fit(
     model: options.Model,
     device: options.Device,
-    step: StepOptions,
     batch: options.Batch = None,
+    *,
+    step: StepOptions,
 ) -> Fitting:
     """Say whether a network fits a device, and with which batch."""
     asked = step.on(model, batch, device)

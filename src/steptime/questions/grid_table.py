@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
@@ -65,7 +65,7 @@ def axes(
     )
     _checked([":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device")
     if max(found.workers) > 1 and found.link is None:
-        raise InputError("several replicas exchange gradients: name a link with --link")
+        raise InputError("several replicas all-reduce gradients: name a link with --link")
     if found.cells > MOST_CELLS:
         raise InputError(
             f"a grid of {found.cells} cells; at most {MOST_CELLS}: a range has steps, 8..4096 +8"
@@ -73,8 +73,13 @@ def axes(
     return found
 
 
-def split_models(text: str) -> list[str]:
-    """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two."""
+def split_models(text: Any) -> list[Any]:
+    """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two.
+
+    What is no text is one network, or a list of them.
+    """
+    if not isinstance(text, str):
+        return [*text] if isinstance(text, list | tuple) else [text]
     found: list[str] = []
     for piece in text.split(","):
         if "=" in piece and ":" not in piece and found and ":" in found[-1]:
@@ -84,8 +89,13 @@ def split_models(text: str) -> list[str]:
     return _checked([piece.strip() for piece in found], "MODEL")
 
 
-def names(text: str, where: str) -> list[str]:
-    """Return the names of a list; raises `InputError` for an empty one and for one given twice."""
+def names(text: Any, where: str) -> list[Any]:
+    """Return the names of a list; raises `InputError` for an empty one and for one given twice.
+
+    What is no text is one thing, or a list of them, such as of devices.
+    """
+    if not isinstance(text, str):
+        return [*text] if isinstance(text, list | tuple) else [text]
     return _checked([piece.strip() for piece in text.split(",")], where)
 
 
@@ -211,7 +221,7 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
     replicas = f"{'?' * (len({row['workers'] for row in rows}) < 2)}workers=replicas"
     heads = columns(
         "model", "device", *dtypes, "batch", replicas, "step_s[low_s,high_s]=step",
-        "?comm_s=exchange", "samples_per_s=examples/s", f"memory={memory}",
+        "?comm_s=communication", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     more = number - len(rows)
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
@@ -223,5 +233,5 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
 
 def _memory(cell: GridCell) -> str:
     why = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
-    why = why or ("too much" if cell.status == "oom" else "")
+    why = why or ("out of memory" if cell.status == "oom" else "")
     return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")

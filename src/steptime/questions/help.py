@@ -106,7 +106,7 @@ def _candidates(asked: Setup) -> Iterator[tuple[str, Setup]]:
     if asked.feed.period_s:
         yield "input that never makes it wait", replace(asked, feed=Input())
     if asked.fixed_s:
-        yield "an exchange that takes half as long", replace(asked, fixed_s=asked.fixed_s / 2)
+        yield "communication that takes half as long", replace(asked, fixed_s=asked.fixed_s / 2)
     if asked.link is not None and asked.replicas > 1:
         yield "twice the rate of the link", replace(asked, link=asked.link.faster(2))
         count = asked.replicas

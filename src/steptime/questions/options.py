@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,7 @@ MODEL = (
     "ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or code (model.py:NAME)"
 )
 Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
-BATCH = "Examples a step. Default: 64, transformers 1, a file's own"
+BATCH = "Batch size. Default: 64, transformers 1, a file's own"
 Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
 Batches = Annotated[Text, option("--batch N", f"{BATCH}; with --grid several.")]
 AllowUnknown = Annotated[
@@ -101,7 +102,9 @@ Tf32 = Annotated[
         parser=lambda text, where: one_of(where, text, ("auto", "on", "off")),
     ),
 ]
-ChannelsLast = Annotated[bool, option("--channels-last", "Images lie with their channels last.")]
+ChannelsLast = Annotated[
+    bool | None, option("--channels-last", "Images lie with their channels last.")
+]
 Host = Annotated[
     str | None,
     option("NAME", "The host that issues kernels: fast, slow, or a device calibrated on it."),
@@ -114,7 +117,10 @@ Folder = Annotated[Path, argument("DIR", "Folder of records.")]
 In = Annotated[Path, option("--in DIR", "Folder of records.")]
 Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
 Backend = Annotated[str, option("NAME", "torch, jax, onnxruntime, or one that a package adds.")]
-Place = Annotated[str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].")]
+PLACES = ("cpu", "cuda", "mps", "tpu")
+Place = Annotated[
+    str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].", known=PLACES)
+]
 Threads = Annotated[
     int | None, option("K", "CPU threads. Default: all cores.", parser=whole_number)
 ]
@@ -143,9 +149,10 @@ def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, 
     Raises `InputError` for one that is said twice.
     """
     found = pairs(texts, "option")
-    for name, value in given_of(named_).items():
-        refuse({f"--option {name}": name in found}, f"{{}} says what {named(name)} says")
-        found[name] = "yes" if value is True else str(value)
+    for name, value in named_.items():
+        if value is not None:
+            refuse({f"--option {name}": name in found}, f"{{}} says what {named(name)} says")
+            found[name] = ("no", "yes")[value] if isinstance(value, bool) else value
     return found
 
 
@@ -261,9 +268,11 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
     return backend, compiled
 
 
-def price_of(text: str) -> Any:
-    """Return the price that a `FILE.py:NAME` typed as a method defines, None for another text."""
-    return run_file(text, "--method") if is_code(text) else None
+def price_of(text: Any) -> Any:
+    """Return the price that a method is, or that a `FILE.py:NAME` defines; None for a name."""
+    if isinstance(text, str):
+        return run_file(text, "--method") if is_code(text) else None
+    return text if isfunction(text) else None
 
 
 def unmodelled(names: Sequence[str]) -> list[str]:

@@ -18,8 +18,8 @@ OF_TRAINING = (
 class StepOptions:
     """The options that say which step of a network it is, and how it is predicted."""
 
-    phase: options.Phase = "train"
     dtype: options.Dtype = "float32"
+    phase: options.Phase = "train"
     optimizer: options.Optimizer = "sgd"
     method: options.Method = DEFAULT
     option_: options.Settings = None

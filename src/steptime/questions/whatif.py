@@ -63,34 +63,34 @@ class WhatIf(Result):
     rows: Sequence[Row]
     classes: Sequence[Row]
     ops: Sequence[Row]
+    method: str = ""
+    dtype: str = ""
+    networks: int = 0
+    notes: Sequence[str] = ()
 
     def tables(self) -> list[Table]:
         """Return the classes of ops, the ops and the networks as tables."""
         title = f"{self.device} with {', '.join(self.changes.values())}"
         return [
             Table(
-                columns("bound=bound by", "batch", "?traffic", "ops", "time_share=time",
+                columns("bound=bottleneck", "batch", "?traffic", "ops", "time_share=time",
                         "speedup=speed-up", "?least_speedup=least", "?most_speedup=most"),
                 self.classes, f"{title}: ops by what binds them",
             ),
             Table(
-                columns("kind=op", "unit", "bound=bound by", "ops", "time_share=time",
+                columns("kind=op", "unit", "bound=bottleneck", "ops", "time_share=time",
                         "speedup=speed-up"),
                 self.ops, "by kind of op, at the same batch", most=12,
             ),
             Table(
-                columns("model", "batch", "bound=bound by", "step_s=step", "changed_step_s=changed",
+                columns("model", "batch", "bound=bottleneck", "step_s=step",
+                        "changed_step_s=changed",
                         "speedup=speed-up", "?grown_batch=larger batch",
                         "?grown_speedup=speed-up with it", "?largest_batch=largest batch",
                         "?changed_largest_batch=changed", "?status"),
                 self.rows, "by network", most=40,
             ),
         ]  # fmt: skip
-
-    def _repr_html_(self) -> str:
-        from steptime.core.printers import html
-
-        return "".join(map(html, self.tables()))
 
 
 def cases(

@@ -32,7 +32,7 @@ _OF = {
     "memory": "memory traffic",
     "host": "calls and launches of the host",
     "input": "waiting for input",
-    "communication": "waiting for communication",
+    "communication": "exposed communication",
     UNEXPLAINED: "not explained by the model",
 }
 
@@ -77,7 +77,7 @@ class Diagnosis(Result):
         rows += [("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
         told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
-        ops = columns(*told, "bound=bound by", "ceiling_fraction=of its ceiling", "?alike")
+        ops = columns(*told, "bound=bottleneck", "ceiling_fraction=of its ceiling", "?alike")
         more = columns("change", "step_s=step", "speedup=examples/s")
         changes = [Table(more, self.help, "what would help, by the model")] if self.help else []
         first = facts(title, self.origin, rows)
@@ -316,7 +316,7 @@ def _of_evidence(made: Diagnosis) -> list[str]:
     if told["infeed"]:
         said.append(f"{percent(told['infeed'])} of the step was measured as waiting for input.")
     if told["exchange_s"]:
-        said.append(f"The exchange was measured at {seconds(told['exchange_s'])} a step.")
+        said.append(f"Communication was measured at {seconds(told['exchange_s'])} a step.")
     disturbed = (told["samples_disturbed"] or 0) / (told["samples_n"] or 1)
     if disturbed > DISTURBED:
         said.append(f"Other work disturbed {percent(disturbed)} of the samples.")

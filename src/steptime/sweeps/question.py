@@ -36,7 +36,7 @@ HERE = "local"
 Found = TypeVar("Found")
 
 
-@question()
+@question(long="reading the experiment")
 def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,

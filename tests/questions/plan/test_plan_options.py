@@ -348,7 +348,7 @@ def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory() 
     best = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **fixed)["best"]
     fewest = best["plan"]["recompute_layers"]
     assert best["plan"]["recompute"] == "full"
-    own = {**fixed, "data": 1, "sequence": True, "recompute": "full"}
+    own = {**fixed, "data": 1, "sequence_parallel": True, "recompute": "full"}
     held = [
         steptime.plan("llama3_8b", "h100-sxm5", **how, **own, recompute_layers=n)["memory"]
         for n in (fewest - 1, fewest)

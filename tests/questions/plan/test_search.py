@@ -159,7 +159,9 @@ def test_405b_is_not_slower_searched_than_by_hand() -> None:
     model = "llama3_1_405b"
     where: dict[str, Any] = {"inside": "nvlink-4", "link": "infiniband-ndr", "length": 8192}
     split: dict[str, Any] = {"tensor": 8, "context": 2, "pipeline": 16, "virtual": 8, "data": 64}
-    by_hand = steptime.plan(model, "h100-sxm5", 2048, **where, **split, zero=1, sequence=True)
+    by_hand = steptime.plan(
+        model, "h100-sxm5", 2048, **where, **split, zero=1, sequence_parallel=True
+    )
     told = steptime.plan(model, "h100-sxm5", 2048, 16384, **where)
     assert by_hand["fits"]
     assert told["best"]["step_s"] <= by_hand["step_s"]

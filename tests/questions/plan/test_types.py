@@ -83,5 +83,5 @@ def test_weights_of_autocast_are_in_32_bit_with_a_copy_in_16() -> None:
 def test_not_fitting_stands_in_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "llama3_70b", "--device", "h100", "--inside", "nvlink-4"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("DOES NOT FIT, ")
+    assert first.startswith("out of memory by ")
     assert "nearest that fits: --tensor 2" in first

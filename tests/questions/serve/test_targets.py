@@ -81,10 +81,10 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others() -> None:
     """A step that reads 2,048 tokens of prompts takes longer than a token may."""
     ways = ways_of(ttft=1.0, tpot=0.025)
     assert ways["apart"]["devices"] < ways["together"]["devices"]
-    assert ways["together"]["bounded_by"] == "each token"
+    assert ways["together"]["bounded_by"] == "TPOT"
     phases = Service("llama3_70b", Site("h100-sxm5", 8, "nvlink-4"), tensor=4).phases()
     assert phases.mixed(8, 1100, 2, 1024).seconds > 0.025 > phases.decode(8, 1100).seconds
-    assert "with a replica less each token is late" in ways["told"]["answer"]
+    assert "with a replica less TPOT is late" in ways["told"]["answer"]
 
 
 def test_together_wins_where_prompts_are_short() -> None:
@@ -98,13 +98,13 @@ def test_what_holds_nothing_is_said_first(capsys: pytest.CaptureFixture[str]) ->
     words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --max-devices 4"
     assert run([*words.split(), "--count", "100", "--output", "32"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("t4: DOES NOT FIT on at most 4 devices")
+    assert first.startswith("t4: out of memory on at most 4 devices")
     assert second.startswith("llama3_70b, 1 requests/s: ")
     assert any(line.startswith("one answer of the first: steptime serve") for line in rest)
     told = steptime.serve("llama3_8b", "h100", rate=1, ttft=0.001, output=32, max_devices=2)
     assert told["best"] is None
     assert told["answer"] == "no server holds the targets"
-    assert "first token in" in told["missing"][0]
+    assert "TTFT of" in told["missing"][0]
 
 
 def test_a_device_without_a_price_stays_in_the_list(tmp_path: Path) -> None:

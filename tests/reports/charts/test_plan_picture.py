@@ -40,7 +40,7 @@ def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
     parts = 3 if schedule == "zero-bubble" else 2
     numbered = [row for row in rows if row["word"].isdigit()]
     assert len(numbered) == 4 * virtual * 8 * parts
-    assert {"forward", "backward", "exchange of gradients", "update"} <= {r["kind"] for r in rows}
+    assert {"forward", "backward", "all-reduce of gradients", "update"} <= {r["kind"] for r in rows}
 
 
 @pytest.mark.parametrize(("devices", "batch"), [(4, 2048), (16, 1024)])

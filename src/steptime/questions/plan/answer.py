@@ -300,8 +300,8 @@ def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], A
 WORDS = {  # of the parts of a step
     "compute_s": "computing",
     "recompute_s": "computing again",
-    "exposed_s": "waiting for exchanges",
-    "host_s": "waiting for the host",
+    "exposed_s": "exposed communication",
+    "host_s": "CPU-bound (kernel launches)",
     "bubble_s": "pipeline bubble",
     "update_s": "update",
     "rest_s": "outside of the layers",

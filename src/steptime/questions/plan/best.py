@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, log, sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds
 from steptime.core.workload import Plan
-from steptime.hardware.device import Device
 from steptime.hardware.prices import NO_PRICE, Offer
 from steptime.questions.plan.answer import (
     answered,
@@ -23,7 +21,7 @@ from steptime.questions.plan.answer import (
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
 from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner, Shape
-from steptime.questions.plan.request import Further, Request, sites, split_of
+from steptime.questions.plan.request import Request, split_of
 from steptime.questions.plan.search import (
     MEMORY,
     Cap,
@@ -299,51 +297,3 @@ def _alike(
             if (row["device"], row["devices"]) == (name, group.devices):
                 row["alike"] = row["step_s"] <= most
     return number
-
-
-def plan(
-    model: str | Path,
-    device: str | Path | Device | Sequence[str | Path | Device],
-    batch: int | None = None,
-    devices: int | Sequence[int] | None = None,
-    *,
-    per_node: int | None = None,
-    inside: str | Sequence[str] | None = None,
-    link: str | Sequence[str] | None = None,
-    links_per_node: int | None = None,
-    levels: Sequence[tuple[int, str] | tuple[int, str, int]] = (),
-    host_link: str | None = None,
-    micro_batch: int | None = None,
-    length: int | None = None,
-    order: str | None = None,
-    dtype: str | None = None,
-    optimizer: str | None = None,
-    gradients: int | None = None,
-    stack: str | None = None,
-    tokens: float | None = None,
-    budget_per_hour: float | None = None,
-    days: float | None = None,
-    watts: float | None = None,
-    prices: str | Path | None = None,
-    **split: Any,
-) -> dict[str, Any]:
-    """Return what a training step of a network takes that is split over many devices.
-
-    `split` are fields of `Plan`: `tensor=8, pipeline=4, data=16, zero=1`. With a number of
-    `devices` it is the best of all splits of `batch` examples, of what `split` leaves open, on one
-    or several types of `device`, under limits. `levels` such as `(4, "infiniband-ndr")` lie between
-    nodes and `link`, as `--level` says. The answer is the JSON of `steptime plan`. Raises
-    `InputError` for what is not known or cannot be.
-    """
-    split_of(split)
-    several = [device] if isinstance(device, str | Path | Device) else list(device)
-    between = [Further(*level) for level in levels]
-    site, *others = sites(several, per_node, inside, link, links_per_node, between, host_link)
-    counts = [devices] if isinstance(devices, int) else devices or ()
-    request = Request(
-        str(model), site, batch, micro_batch, length, split, tuple(counts), order, dtype,
-        gradients, stack, tokens=tokens, others=tuple(others), optimizer=optimizer,
-        limits={"budget_per_hour": budget_per_hour, "days": days, "watts": watts},
-        prices=None if prices is None else Path(prices), trusted=True,
-    )  # fmt: skip
-    return answer(request)

@@ -10,7 +10,7 @@ from steptime.prediction.timeline import Event, document, event, names
 from steptime.questions.plan.pipeline import Event as Part
 from steptime.questions.plan.step import PlanTime
 
-BUBBLE, EXCHANGE, UPDATE = "bubble", "exchange of gradients", "update"
+BUBBLE, EXCHANGE, UPDATE = "bubble", "all-reduce of gradients", "update"
 
 
 def write_trace(result: PlanTime, label: str, path: Path) -> None:

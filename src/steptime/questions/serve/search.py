@@ -29,7 +29,7 @@ STAYS = 8  # times that a request may take, in which requests come
 FAR = 1.5  # times the fewest devices: what is expected to take more is not run
 PLAN = "tensor pipeline data expert replicas"
 DOES_NOT_FIT = "does not fit"
-WORDS = {"ttft_s": "first token", "tpot_s": "each token"}
+WORDS = {"ttft_s": "TTFT", "tpot_s": "TPOT"}
 P90 = f"p{100 * ATTAINED:.0f}"
 
 

@@ -4,22 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
-from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import unknown
 from steptime.core.table import picked
 from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
-from steptime.hardware.device import Device
 from steptime.questions.plan.answer import cost_of, fitted_notes
-from steptime.questions.plan.request import sites
-from steptime.questions.serve.answer import Service, answered
+from steptime.questions.serve.answer import Service
 from steptime.questions.serve.load import Demand, summary
 from steptime.questions.serve.queueing import Load
 from steptime.questions.serve.search import (
     DOES_NOT_FIT,
-    MOST_DEVICES,
     P90,
     PLAN,
     WORDS,
@@ -31,7 +26,6 @@ from steptime.questions.serve.search import (
 SPLIT = "replicas tensor pipeline data expert"  # of servers that read prompts
 TARGETS = ("ttft_target", "tpot_target")
 GOALS = ("ttft", "tpot", "max_devices")  # of a search
-NOT_SAID = ("model", "site", "demand", "trusted")  # by options
 USERS = tuple(4**k for k in range(5))  # at once, of a point of the front
 FRONT = 1000  # requests of a point
 MOST_KINDS = 8  # of a device, on the front
@@ -184,11 +178,11 @@ def _missing(search: ServerSearch, rows: Sequence[Mapping[str, Any]]) -> list[st
             first, each = map(seconds, search.alone[name])
             found.append(
                 f"{name}: no server of {most} holds the targets; "
-                f"a request alone has its first token in {first} at best, and each token in {each}"
+                f"a request alone has its TTFT of {first} at best, and a TPOT of {each}"
             )
         else:
             rest = [said for said in refused if said != DOES_NOT_FIT]
-            fits = "" if DOES_NOT_FIT not in refused else f"DOES NOT FIT on {most}; "
+            fits = "" if DOES_NOT_FIT not in refused else f"out of memory on {most}; "
             found.append(f"{name}: {fits}{'; '.join(rest[:1])}".removesuffix("; "))
     return found
 
@@ -232,40 +226,3 @@ def sentence(told: Mapping[str, Any]) -> str:
 def targets_of(goals: Mapping[str, Any]) -> dict[str, Any]:
     """Return the targets of a search as a demand names them."""
     return {f"{name}_target": goals[name] for name in GOALS[:2] if goals.get(name) is not None}
-
-
-def serve(
-    model: str | Path,
-    device: str | Path | Device | Sequence[str],
-    batch: int = 1,
-    input: int = 1024,  # noqa: A002  # the option's name
-    output: int = 128,
-    *,
-    per_node: int | None = None,
-    inside: str | None = None,
-    link: str | None = None,
-    links_per_node: int | None = None,
-    **how: Any,
-) -> dict[str, Any]:
-    """Return what serving a language model takes: the JSON of `steptime serve`.
-
-    `batch` prompts of `input` tokens come at once, `output` tokens are made of each. `how` are
-    options of the command by name: `tensor=8, dtype="float8", kv="float8", stack="vllm-2025"`,
-    or under load `rate=8, ttft_target=0.2`. With targets `ttft` or `tpot` servers are searched that
-    hold them, on each device of a list or of a text with commas, of at most `max_devices`. Raises
-    `InputError` for what is not known or cannot be.
-    """
-    named = device.split(",") if isinstance(device, str) else device
-    every = named if isinstance(named, Sequence) else [named]
-    places = sites(every, per_node, inside, link, links_per_node)
-    known = [name for name in vars(Service("", places[0])) if name not in NOT_SAID]
-    goals = {name: how.pop(name) for name in GOALS if name in how}
-    under = {name: how.pop(name) for name in vars(Demand()) if name in how}
-    for name in how:
-        if name not in known:
-            raise unknown("option", name, [*known, *vars(Demand()), *GOALS], "serve")
-    how["demand"] = Demand.of(under | targets_of(goals))
-    service = Service(str(model), places[0], batch, input, output, trusted=True, **how)
-    if goals or len(places) > 1:
-        return searched(ServerSearch(service, places, goals.get("max_devices") or MOST_DEVICES))
-    return answered(service)

@@ -1,4 +1,4 @@
-"""The front of servers: tokens a second of a device over those of a user."""
+"""The front of servers: tokens/s of a device over tokens/s of a user."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ def front(told: Mapping[str, Any]) -> style.Spec:
         {
             "device": row["device"], "user": row[users], "per device": row[devices],
             "servers": split_of(row), "users": row["concurrency"],
-            "first token": seconds(row["ttft_s"]),
+            "TTFT": seconds(row["ttft_s"]),
         }
         for row in sorted(told["front"], key=lambda one: one[users])
     ]  # fmt: skip
@@ -26,7 +26,7 @@ def front(told: Mapping[str, Any]) -> style.Spec:
         ),
     }
     by = style.told_by("device", rows, "device", orient="bottom")
-    tip = style.tooltip(("device", "servers", "users", "user", "per device", "first token"))
+    tip = style.tooltip(("device", "servers", "users", "user", "per device", "TTFT"))
     layers = [
         style.layer("line", {**place, "color": by["color"]}, interpolate="step-before"),
         style.layer("point", {**place, **by, "tooltip": tip}, filled=True, size=60),

@@ -1,16 +1,17 @@
-"""The command `predict`: one step on one device, or a grid of them."""
+"""One step on one device, on several stacks, of a folder of records, or a grid of steps."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, flag, number, optional, question, whole
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Answer, Table, answer_of, columns
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.software import stack_named
@@ -18,19 +19,20 @@ from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import grid_table, options
-from steptime.questions.from_python import document_of, title, totals
 from steptime.questions.step_options import StepOptions
+from steptime.questions.step_time import StepTime, step_time, title
 
 
 @question()
 def predict(
     whole: bool,
-    step: StepOptions,
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
     device: Text = optional("NAME", f"{options.DEVICE}; with --grid or --in several."),
     batch: options.Batches = None,
+    *,
+    step: StepOptions,
     tf32: options.Tf32 = None,
-    channels_last: options.ChannelsLast = False,
+    channels_last: options.ChannelsLast = None,
     host: options.Host = None,
     stack: Text = optional(
         "NAME,...", "What runs it (steptime list stacks); several side by side."
@@ -54,7 +56,7 @@ def predict(
         "Predict every step in a folder of records and keep the predictions there; by default on "
         "the device that each is from.",
     ),
-) -> Answer:
+) -> StepTime | Answer:
     """Predict how long one step takes on a device."""
     given = options.software(step.option_, tf32=tf32, channels_last=channels_last, host=host)
     stacks = [] if stack is None else grid_table.names(stack, "--stack")
@@ -68,7 +70,7 @@ def predict(
             "{} takes one --stack",
         )  # fmt: skip
     price = options.price_of(step.method)
-    chosen = cost_model(step.method) if price is None else priced_by(step.method, price)
+    chosen = cost_model(step.method) if price is None else priced_by(str(step.method), price)
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
@@ -110,43 +112,30 @@ def predict(
         write_whole(trace, json.dumps(timeline(trace_events(asked[0]))))
         note(str(trace))
     if len(stacks) > 1:
-        return _side_by_side([document_of(one) for one in asked], stacks)
-    document = document_of(asked[0], steps or 0, kwh_price, kwh_co2)
-    tables = [totals(document, asked[0].device if sources else None)]
-    if by_op:
-        heads = columns(
-            "name=op", "?kind", *(f"{part}_s={part}" for part in PASSES), "?parameters",
-            "flop=forward FLOP",
-        )  # fmt: skip
-        tables.append(Table(heads, document["ops"]))
-    return Answer(document, tables, _notes(document))
+        return _side_by_side([step_time(one) for one in asked], stacks)
+    made = step_time(asked[0], steps or 0, kwh_price, kwh_co2, sources=sources)
+    return replace(made, by_op=by_op)
 
 
-def _side_by_side(every: list[dict[str, Any]], stacks: list[str]) -> Answer:
-    rows = [{"stack": name, **document} for name, document in zip(stacks, every, strict=True)]
+def _side_by_side(every: list[StepTime], stacks: list[str]) -> Answer:
+    rows = [{"stack": name, **one.document} for name, one in zip(stacks, every, strict=True)]
     heads = columns(
         "stack", "step_s[low_s,high_s]=step", *(f"{part}_s={part}" for part in PASSES),
         "peak_memory_bytes=peak memory",
     )  # fmt: skip
-    said = {row["stack"]: _notes(row) for row in rows}
+    said = [answer_of(one).notes for one in every]
     notes = [
-        one if all(one in others for others in said.values()) else f"{stack}: {one}"
-        for stack, own in said.items()
-        for one in own
+        one if all(one in others for others in said) else f"{stack}: {one}"
+        for stack, lines in zip(stacks, said, strict=True)
+        for one in lines
     ]
-    return Answer({"stacks": rows}, [Table(heads, rows, title(every[0]))], [*dict.fromkeys(notes)])
+    tables = [Table(heads, rows, title(rows[0]))]
+    return Answer({"stacks": rows}, tables, [*dict.fromkeys(notes)])
 
 
 def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
     found = catalog.stack(stack_named(name))
     return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
-
-
-def _notes(document: dict[str, Any]) -> list[str]:
-    said = {"note": document["note"]}
-    doubted = ", ".join(document["device_unverified"])
-    said["not verified"] = f"{doubted} of {document['device']}" if doubted else ""
-    return [f"{what}: {' '.join(text.split())}" for what, text in said.items() if text]
 
 
 def _of_folder(
@@ -159,7 +148,7 @@ def _of_folder(
 ) -> Answer:
     from steptime.questions.predict_folder import predict_folder
 
-    names = (name.strip() for name in device.split(",")) if device is not None else ()
+    names = () if device is None else grid_table.names(device, "--device")
     devices = tuple(map(catalog.device, names)) or None
     method.under(given)
     joined = None if link is None else catalog.link(link)

@@ -1,4 +1,4 @@
-"""The command `count`: what one step of a network costs, of no device."""
+"""What one step of a network costs, on no device: FLOP, bytes, parameters, memory."""
 
 from typing import Any
 

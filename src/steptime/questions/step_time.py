@@ -1,30 +1,21 @@
-"""What Python asks with values where a command has texts: one step, and changed hardware."""
+"""How long one step takes, as a result: its numbers, its document and what people read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from steptime.build import make_tuning
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
-from steptime.core.table import Table, columns, facts, frame, picked
-from steptime.core.units import interval, rate, seconds, shown
-from steptime.hardware import catalog
+from steptime.core.table import EXTRAPOLATED, Result, Table, columns, facts, frame, picked
+from steptime.core.units import interval, rate, seconds, shown, size
 from steptime.hardware.device import Device
-from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.method import Method
 from steptime.prediction.power import run_energy, step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.step_model import StepModel
-from steptime.questions.options import memory_shown, workload_of
-
-if TYPE_CHECKING:
-    from steptime.core.workload import Workload
-    from steptime.questions.whatif import WhatIf
+from steptime.questions.options import memory_shown
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,7 @@ class OpTime:
 
 
 @dataclass(frozen=True)
-class StepTime:
+class StepTime(Result):
     """How long a step takes: `step_s` seconds, between `low` and `high` (80 %), op by op in `ops`.
 
     A bound is None where the method has none. `assumed` are what decides the time beside network
@@ -68,81 +59,42 @@ class StepTime:
     ops: tuple[OpTime, ...] = field(repr=False)
     assumed: Mapping[str, str]
     of: StepModel = field(repr=False, compare=False)
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+    table: Table = field(repr=False, compare=False)
+    says: tuple[str, ...] = ()
+    by_op: bool = False
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each op; needs pandas."""
         return frame(map(asdict, self.ops))
 
     def tables(self) -> list[Table]:
-        """Return the step, and its slowest ops."""
-        slowest = sorted(self.ops, key=lambda op: -op.step_s)[:_SHOWN]
-        ops = Table(columns("name=op", "kind", "step_s=step"), [asdict(op) for op in slowest])
-        return [totals(self.to_dict()), ops]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as `predict --json` prints them."""
-        return document_of(self.of)
+        """Return the step, and every op where that is wanted."""
+        return [self.table, *([_by_op(self.document["ops"])] if self.by_op else [])]
 
     def _repr_html_(self) -> str:
-        return "".join(map(html, self.tables()))
+        slowest = sorted(self.document["ops"], key=lambda op: -op["step_s"])[:_SHOWN]
+        return "".join(map(html, (self.table, _by_op(slowest))))
 
 
 _SHOWN = 10  # ops in a notebook
 
 
-def predict(
-    model: str | Path | Workload,
-    device: str | Path | Device,
-    batch: int | None = None,
-    dtype: str = "float32",
-    phase: str = "train",
-    optimizer: str = "sgd",
-    method: str | Method = DEFAULT,
-    options: Mapping[str, object] | None = None,
-    tf32: Literal["auto", "on", "off"] = "auto",
-    channels_last: bool | None = None,
-    host: str | None = None,
-    lora: str | None = None,
-    weights: str | None = None,
-    train: str | None = None,
-    recompute: str | None = None,
-    packed: int | None = None,
-    padded: int | None = None,
-    offload: str | None = None,
-    host_link: str | None = None,
-    update_early: bool = False,
-) -> StepTime:
-    """Return how long a step of a network takes on a device.
+def _by_op(ops: Sequence[Mapping[str, Any]]) -> Table:
+    heads = columns(
+        "name=op", "step_s=step", "?kind", *(f"{part}_s={part}" for part in PASSES), "?parameters",
+        "flop=forward FLOP",
+    )  # fmt: skip
+    return Table(heads, ops)
 
-    `model` is what the command line takes (`resnet50`, `fc:layers=4`, a file), `batch` its own
-    default if None; `options` are those of the method. Products of float32 run as `tf32` or not,
-    images lie `channels_last` or not, or both as the stack does it; the `host` that issues kernels
-    is "fast", "slow", or that of a calibrated device. `lora`, `weights` and `train` say what of it
-    is fine-tuned, `recompute` what is computed again, `offload` what
-    the host has over a `host_link`, `packed` and `padded` what sequences are made
-    of, as on the command line. Raises `InputError` for what is not known.
-    """
-    said = (
-        lora,
-        weights,
-        train,
-        recompute,
-        packed,
-        padded,
-        optimizer,
-        offload,
-        host_link,
-        update_early,
-    )
-    tuning = make_tuning(*said)
-    workload = workload_of(model, batch, dtype, phase, optimizer, tuning=tuning)
-    given = dict(options or {})
-    given |= {} if tf32 == "auto" else {"tf32": tf32}
-    given |= {} if channels_last is None else {"channels_last": "yes" if channels_last else "no"}
-    given |= {} if host is None else {"host": host}
-    asked = StepModel(workload, device, method=method, options=given)
-    made = asked.predict()
-    times = made.times
+
+def step_time(
+    asked: StepModel, steps: int = 0, *per_kwh: float | None, sources: bool = False
+) -> StepTime:
+    """Return how long a step takes, with the energy of a run of so many steps."""
+    workload, made = asked.workload, asked.predict()
+    times, document = made.times, document_of(asked, steps, *per_kwh)
+    doubted = ", ".join(document["device_unverified"])
     ops = []
     for row in times.rows:
         told = row.told
@@ -157,10 +109,13 @@ def predict(
         high=times.high_s,
         **picked(times, "step_s forward_s backward_s update_s extrapolates"),
         **picked(made, "peak_memory_bytes fits"),
-        notes=made.remarks,
+        notes=tuple(" ".join(text.split()) for text in made.remarks),
         ops=tuple(ops),
-        assumed=assumed_of(asked),
+        assumed=document["assumed"],
         of=asked,
+        document=document,
+        table=totals(document, asked.device if sources else None),
+        says=(f"not verified: {doubted} of {document['device']}",) if doubted else (),
     )
 
 
@@ -238,8 +193,10 @@ def totals(document: dict[str, Any], device: Device | None = None) -> Table:
     if device is not None:
         told = (" ".join(text.split()) for text in (device.source, device.note) if text)
         rows += [("device data", text) for text in told]
-    fits = "" if document["status"] == "ok" else " - DOES NOT FIT"
-    return facts(title(document) + fits, "one step", rows)
+    over = document["needed_bytes"] - (document["usable_bytes"] or 0)
+    fits = "" if document["status"] == "ok" else f" - out of memory by {size(over)}"
+    below = [EXTRAPOLATED] if document["extrapolates"] else []
+    return replace(facts(title(document) + fits, "one step", rows), below=below)
 
 
 def title(document: dict[str, Any]) -> str:
@@ -264,7 +221,8 @@ def _speed(document: dict[str, Any]) -> str | None:
 
 def _step(document: dict[str, Any]) -> str:
     """Return the seconds of a step with their interval, or of what they are the bound."""
-    return interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
+    mark = "~" if document["extrapolates"] else ""
+    return mark + interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
 
 
 def _energy(document: dict[str, Any]) -> str:
@@ -290,26 +248,3 @@ def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, Any]]:
         if found[key] is not None:
             rows.append((f"  {name}", most + shown(key, found[key])))
     return rows
-
-
-def whatif(
-    device: str | Path | Device,
-    changes: Mapping[str, str | float],
-    models: Iterable[str | Path | Workload],
-    batch: int | None = None,
-    dtype: str | None = None,
-) -> WhatIf:
-    """Return what changes of a device (`{"peak": "x2", "memory_GB": 32}`) do to networks.
-
-    Without a `dtype` it is float32, or what a device without its peak is fastest in. Raises
-    `InputError` for what is not known.
-    """
-    from steptime.questions.changes import read_changes
-    from steptime.questions.networks import dtype_for
-    from steptime.questions.whatif import cases, what_if
-
-    found = catalog.device(device)
-    kind = dtype_for(found, dtype)
-    asked = [workload_of(model, batch, kind, "train", "sgd") for model in models]
-    read = read_changes(f"{key}={value}" for key, value in changes.items())
-    return what_if(cases(asked, found, DEFAULT), [axis[0] for axis in read])

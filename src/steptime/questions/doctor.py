@@ -1,11 +1,11 @@
-"""The command `doctor`: what this machine is, and what is missing."""
+"""What this machine is, and what it lacks."""
 
 from steptime.core.question import question
 from steptime.core.table import Answer, facts
 from steptime.measure.doctor import doctor_table, examine
 
 
-@question()
+@question(long="looking for what is installed")
 def doctor() -> Answer:
     """Show what this machine is, what it lacks, and how to get it."""
     report = examine()

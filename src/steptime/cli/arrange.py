@@ -1,0 +1,103 @@
+"""`--sort` and `--top`: the rows of an answer in another order, and the first of them."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from math import isnan
+from typing import Any
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.table import Answer, Row, Table
+
+ROWS = ("rows", "ops", "pairs", "steps", "cuts", "stacks", "cells", "bounds")  # of a document
+_NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")
+
+Arrange = Callable[[Iterable[Row], str], Sequence[Row]]
+
+
+def arranged(answer: Answer, sort: str | None, top: int | None, as_json: bool) -> Answer:
+    """Return an answer with its rows sorted by a column, and the first `top` of them alone.
+
+    A column is called by its key or its heading; with a `-` before it the largest comes first, and
+    what is unknown comes last. Raises `InputError` for a column that no rows have.
+    """
+    name = (sort or "").removeprefix("-")
+
+    def arrange(rows: Iterable[Row], key: str) -> Sequence[Row]:
+        return [*islice(_sorted(rows, key, (sort or "").startswith("-")), top)]
+
+    if as_json:
+        return replace(answer, document=_document(answer.document, name, arrange))
+    tables = [*answer.tables]
+    keys = [_keys(one) for one in tables]
+    _check(name, keys)
+    return replace(
+        answer,
+        tables=[
+            one
+            if not names
+            else replace(one, rows=arrange(one.rows, _key(names, name)), most=top or one.most)
+            for one, names in zip(tables, keys, strict=True)
+        ],
+    )
+
+
+def _keys(table: Table) -> dict[str, str]:
+    """Return the keys of the rows by what they are called; none of the facts of one thing."""
+    columns = (*table.columns, *table.full)
+    first = next(iter(table.rows), None)
+    if first is None or (columns[0].key == "name" and not columns[0].heading):
+        return {}
+    names = {key: key for key in (*first, *(one.key for one in columns))}
+    return {one.heading.lower(): one.key for one in columns if one.heading} | names
+
+
+def _check(name: str, keys: Sequence[Mapping[str, str]]) -> None:
+    every = [name for names in keys for name in names]
+    if not every:
+        raise InputError("--sort, --top: this answer has no rows")
+    if name and not any(_key(names, name) for names in keys):
+        raise unknown("column", name, dict.fromkeys(every), "--sort")
+
+
+def _key(names: Mapping[str, str], name: str) -> str:
+    return names.get(name) or names.get(name.lower()) or names.get(name.replace("-", "_"), "")
+
+
+def _document(document: Any, name: str, arrange: Arrange) -> Any:
+    """Return a document, its rows or those that it holds arranged."""
+    held = document if isinstance(document, Mapping) else {"rows": document}
+    every = {key: [*held[key]] for key in ROWS if _is_rows(held.get(key))}
+    keys = {key: dict.fromkeys(rows[0]) if rows else {} for key, rows in every.items()}
+    names = {key: {one: one for one in some} for key, some in keys.items()}
+    _check(name, [*names.values()])
+    told = {key: arrange(rows, _key(names[key], name)) for key, rows in every.items()}
+    return {**held, **told} if isinstance(document, Mapping) else told["rows"]
+
+
+def _is_rows(value: Any) -> bool:
+    if isinstance(value, Iterator):
+        return True
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_list and all(isinstance(one, Mapping) for one in islice(value, 1))
+
+
+def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
+    if not key:
+        return rows
+    known: list[Row] = []
+    rest: list[Row] = []
+    for row in rows:
+        (rest if row.get(key) is None else known).append(row)
+    return [*sorted(known, key=lambda row: _order(row[key]), reverse=falling), *rest]
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Return where a value stands: numbers, and texts that begin with one, before other texts."""
+    if isinstance(value, int | float):
+        return isnan(value), value, ""
+    text = str(value)
+    begin = _NUMBER.match(text)
+    number = float(begin[0].replace(",", "")) if begin else 0.0
+    return begin is None, number, text.lower()

@@ -1,0 +1,82 @@
+"""`--sort` and `--top` of whatever answers with rows, in each form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+import synthetic
+from steptime.cli.main import run
+from steptime.records.store import open_writer
+
+LINES = [  # and a column by its key
+    ("list devices", "memory_bytes"),
+    ("list links", "bytes_per_s"),
+    ("predict fc --device t4,v100 --grid --batch 8,64", "step_s"),
+    ("predict fc --device t4 --by-op", "step_s"),
+    ("scale fc --device t4 --link aws", "samples_per_s"),
+    ("fit fc --device t4", "step_s"),
+    ("analyse errors {folder}", "median_error_share"),
+    ("query 'SELECT * FROM records' --in {folder}", "step_s"),
+    ("compare {folder}", "ratio"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("records")
+    with open_writer(place) as writer:
+        writer.append_all(synthetic.sweep())
+    return str(place)
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(words) == 0, words
+    return capsys.readouterr().out
+
+
+def rows_of(text: str) -> list[dict[str, object]]:
+    document = json.loads(text)
+    if isinstance(document, list):
+        return document
+    return next(document[key] for key in ("rows", "ops", "pairs", "cells") if document.get(key))
+
+
+@pytest.mark.parametrize(("line", "key"), LINES)
+def test_rows_are_sorted_and_cut(
+    line: str, key: str, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(folder=folder) for word in line.replace("'", "").split()]
+    if "query" in line:
+        words = ["query", "SELECT * FROM records", "--in", folder]
+    every = rows_of(printed([*words, "--json"], capsys))
+    known = sorted((row[key] for row in every if row[key] is not None), reverse=True)
+    top = rows_of(printed([*words, "--json", "--sort", f"-{key}", "--top", "2"], capsys))
+    assert [row[key] for row in top] == known[:2]
+    rising = rows_of(printed([*words, "--json", "--sort", key], capsys))
+    assert [row[key] for row in rising][: len(known)] == known[::-1]
+    assert len(rising) == len(every)
+    plain = printed([*words, "--format", "csv", "--sort", f"-{key}", "--top", "2"], capsys)
+    told = next(
+        rows
+        for part in plain.split("\n\n")
+        if (rows := list(csv.DictReader(io.StringIO(part)))) and key in rows[0]
+    )
+    assert [float(row[key]) for row in told] == pytest.approx(known[:2])
+    assert printed([*words, "--top", "1"], capsys)
+
+
+def test_a_column_may_be_called_by_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    by_key = printed(["list", "devices", "--sort", "-memory_bytes", "--top", "5"], capsys)
+    assert printed(["list", "devices", "--sort", "-Memory", "--top", "5"], capsys) == by_key
+
+
+def test_what_is_unknown_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("latency_s", "-latency_s"):
+        rows = rows_of(printed(["list", "links", "--json", "--sort", name], capsys))
+        unknown = [row["latency_s"] is None for row in rows]
+        assert any(unknown)
+        assert unknown == sorted(unknown)
