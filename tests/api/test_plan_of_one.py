@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.core.errors import InputError
 from steptime.prediction.step_model import StepModel
 
@@ -59,8 +60,8 @@ def test_a_plan_of_one_device_is_what_predict_says(name: str, stack: str | None)
         hold(NETWORKS[name], "h100-sxm5", dtype, stack)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["llama", "experts", "cnn"])
+@every("device", DEVICES)
+@every("name", ["llama", "experts", "cnn"])
 def test_it_is_so_on_any_device(name: str, device: str) -> None:
     for dtype in DTYPES:
         hold(NETWORKS[name], device, dtype, "megatron-2025" if name == "llama" else None)

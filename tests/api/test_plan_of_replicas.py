@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.hardware import catalog
 from steptime.prediction.collectives import Fabric
@@ -64,8 +65,8 @@ def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> No
     assert exposed == pytest.approx(row.exposed_comm_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("stack", STACKS)
-@pytest.mark.parametrize("name", [*WORDS, "cnn", "fc"])
+@every("stack", STACKS)
+@every("name", [*WORDS, "cnn", "fc"])
 def test_replicas_take_what_scale_says(name: str, stack: str) -> None:
     network = {**WORDS, **OTHERS}[name]
     for device, dtype in (("a100", "bfloat16-mixed"), ("h100", "float32")):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 
 NET = [
@@ -254,7 +255,7 @@ def test_averages_are_what_other_layers_cost(capsys: pytest.CaptureFixture[str])
     assert eyeriss["latency_s_per_mac"] * macs == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("process", "said"), [("1nm", True), ("7nm", False), ("250nm", True)])
+@every(("process", "said"), [("1nm", True), ("7nm", False), ("250nm", True)])
 def test_a_process_beyond_all_figures_is_said(
     process: str, said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from huggingface_configs import CONFIGS
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
@@ -84,14 +85,14 @@ def test_every_type_has_its_parameters() -> None:
     assert DEFAULTS.keys() == types().keys()
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@every("name", DEFAULTS)
 def test_an_empty_configuration_is_that_of_its_class(name: str, tmp_path: Path) -> None:
     graph = network(written(tmp_path, {"model_type": name}))
     assert graph.parameters == DEFAULTS[name]
     assert any("no architectures; taken as ..." in remark for remark in graph.remarks)
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "parameters"),
     [  # one field of a small configuration changed, counted by transformers 5.23
         ({"model_type": "gemma3", "tie_word_embeddings": False}, 3_327_440_128),
@@ -106,13 +107,13 @@ def test_a_field_counts_where_its_class_reads_it(
     assert graph.parameters == parameters
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@every("name", CONFIGS)
 def test_parameters_of_published_models(name: str, tmp_path: Path) -> None:
     table, parameters = CONFIGS[name]
     assert network(written(tmp_path, table)).parameters == parameters
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "settings", "flop"),
     [  # FLOP of products that torch 2.13 counts in transformers 5.23
         ("gpt2", "length=1024", 291_648_307_200),
@@ -136,7 +137,7 @@ def test_flop_of_an_image(tmp_path: Path) -> None:
     assert products(graph) == 35_127_656_448
 
 
-@pytest.mark.parametrize(
+@every(
     ("zoo", "table", "length"),
     [
         ("gpt2", {"model_type": "gpt2"}, 1024),
@@ -144,7 +145,7 @@ def test_flop_of_an_image(tmp_path: Path) -> None:
         ("llama_7b", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, 2048),
     ],
 )
-@pytest.mark.parametrize("phase", ["train", "infer"])
+@every("phase", ["train", "infer"])
 def test_the_family_and_the_configuration_say_one_network(
     zoo: str, table: dict[str, Any], length: int, phase: str, tmp_path: Path
 ) -> None:
@@ -185,7 +186,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "message"),
     [
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'?"),
@@ -254,7 +255,7 @@ VALUES: tuple[object, ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every("seed", range(10))
 def test_mutations_are_a_network_or_one_line(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)  # noqa: S311  # not for secrets
     small = {"num_hidden_layers": 1, "n_layer": 1, "num_layers": 1, "encoder_layers": 1}

@@ -13,20 +13,19 @@ import re
 import pytest
 
 import golden
+from every import every
 
 END = re.compile(r"\bbounds\b|(\b|_)low(\b|_)").search
 WRITTEN = json.loads(golden.COMMITTED.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("line", WRITTEN)
+@every("line", WRITTEN)
 def test_a_command_gives_what_was_written_down(line: str) -> None:
     now = golden.captured([tuple(line.split())])
     assert not list(golden.differences({line: WRITTEN[line]}, now))
 
 
-@pytest.mark.parametrize(
-    "line", [line for line in WRITTEN if any(map(END, WRITTEN[line]["values"]))]
-)
+@every("line", [line for line in WRITTEN if any(map(END, WRITTEN[line]["values"]))])
 def test_every_interval_holds_its_value(line: str) -> None:
     code, text = golden.printed(tuple(line.split()))
     assert code == 0

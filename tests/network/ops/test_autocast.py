@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
@@ -125,7 +126,7 @@ GENERAL = {
 }
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@every("name", GENERAL)
 def test_every_general_kind_has_the_type_that_torch_gives_it(name: str) -> None:
     graph = GENERAL[name]
     assert types_seen(graph, "bfloat16-mixed", "cuda")["op"] == graph.tensors["op"].dtype

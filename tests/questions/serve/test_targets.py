@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
@@ -43,7 +44,7 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
     return fewest
 
 
-@pytest.mark.parametrize(("ttft", "tpot"), [(0.2, 0.02), (0.06, 0.011), (0.5, 0.1)])
+@every(("ttft", "tpot"), [(0.2, 0.02), (0.06, 0.011), (0.5, 0.1)])
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: float) -> None:
     told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=5)
     fewest: dict[str, int] = {}
@@ -174,7 +175,7 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so() -> None:
     assert not any("bound by the host" in note for note in graphs["notes"])
 
 
-@pytest.mark.parametrize(
+@every(
     ("how", "said"),
     [
         ({"ttft": 0.5}, "requests come by one of"),

@@ -10,6 +10,7 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
+from every import every
 from steptime.calibration.mapped import read_mapping
 from steptime.core.errors import InputError
 from steptime.records.readers import READERS, read_path
@@ -243,7 +244,7 @@ def test_a_table_by_a_mapping(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "after", "message"),
     [
         ('name = "mine"', "", "name: Field required"),
@@ -268,7 +269,7 @@ def test_faults_of_a_mapping(before: str, after: str, message: str, tmp_path: Pa
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "after", "said"),
     [
         ('strategy = "allreduce"', 'staging = "moon"', "options: unknown staging 'moon'; known: "),

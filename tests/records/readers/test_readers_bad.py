@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from psc_log_text import psc_log
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -64,7 +65,7 @@ def _tar(members: dict[str, bytes]) -> bytes:
 LOG = psc_log().encode()
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "content", "said"),
     [
         ("a.bin", bytes(range(256)) * 40, "no known format: binary data"),
@@ -104,7 +105,7 @@ def test_what_is_no_result_is_one_line_and_exit_code_2(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["absent", "fifo", "folder"])
+@every("name", ["absent", "fifo", "folder"])
 def test_what_is_no_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
@@ -242,7 +243,7 @@ def _mutated(text: str, seed: int) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.parametrize("name", GOOD)
+@every("name", GOOD)
 def test_changed_files_give_records_or_reasons(name: str, tmp_path: Path) -> None:
     for seed in range(150):
         path = tmp_path / name
