@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 Test = Callable[..., None]
-OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)  # no `Exception`s
+OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)  # they are no `Exception`
 
 
 def every(
     names: str | tuple[str, ...], rows: Iterable[Any], ids: Callable[[Any], object] = str
 ) -> Callable[[Test], Test]:
-    """Return what makes one test of a check: it fails with each row that fails, and its name.
+    """Return what makes one test of a check: it fails with all rows that fail, and their names.
 
-    The words are those of `pytest.mark.parametrize`; rows share what the test's fixtures are, and
-    none may be skipped. A row costs nothing but its check, where a test costs pytest milliseconds.
+    The words are those of `pytest.mark.parametrize`. Each row has a folder, patches and output of
+    its own, and none may be skipped; it costs its check, where a test costs pytest milliseconds.
     """
-    table, words = list(rows), _words(names)
+    table, words = list(rows), [one.strip() for one in _words(names)]
 
     def made(check: Test) -> Test:
         @functools.wraps(check)
         def test(**fixtures: Any) -> None:
             faults = []
-            for row in table:
+            for number, row in enumerate(table):
                 cells, label = _cells(row, len(words), ids)
                 try:
-                    check(**dict(zip(words, cells, strict=True)), **fixtures)
+                    with _alone(fixtures, number) as given:
+                        check(**dict(zip(words, cells, strict=True)), **given)
                 except (Exception, *OUTCOMES) as fault:  # noqa: BLE001  # each is raised below
                     fault.add_note(f"row: {label}")
                     faults.append(_plain(fault))
@@ -46,8 +48,8 @@ def every(
     return made
 
 
-def _words(names: str | tuple[str, ...]) -> list[str]:
-    return [one.strip() for one in names.split(",")] if isinstance(names, str) else [*names]
+def _words(names: str | tuple[str, ...]) -> Iterable[str]:
+    return names.split(",") if isinstance(names, str) else names
 
 
 def _cells(row: Any, count: int, ids: Callable[[Any], object]) -> tuple[tuple[Any, ...], str]:
@@ -57,6 +59,22 @@ def _cells(row: Any, count: int, ids: Callable[[Any], object]) -> tuple[tuple[An
         return tuple(row.values), str(row.id or row.values)
     cells = (row,) if count == 1 else tuple(row)
     return cells, "-".join(str(ids(cell)) for cell in cells)
+
+
+@contextmanager
+def _alone(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    """Give the fixtures for one row, which leaves nothing to the next."""
+    given = dict(fixtures)
+    if "tmp_path" in given:
+        given["tmp_path"] = fixtures["tmp_path"] / f"row{number}"
+        given["tmp_path"].mkdir()
+    try:
+        yield given
+    finally:
+        if "monkeypatch" in given:
+            given["monkeypatch"].undo()
+        if "capsys" in given:
+            given["capsys"].readouterr()
 
 
 def _plain(fault: BaseException) -> Exception:

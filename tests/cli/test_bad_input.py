@@ -12,6 +12,7 @@ import pytest
 import idx_folder
 import mistakes
 import synthetic
+from every import every
 from mistakes import LONG
 from steptime.cli.main import COMMANDS, run, tree
 from steptime.measure.launch import Worker
@@ -462,18 +463,26 @@ def _only_start(worker: Worker, request: Mapping[str, Any], limit_s: float) -> d
     return ASK(worker, request, limit_s)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"), [pytest.param(*case, id=repr(case[0])[1:60]) for case in _lines()]
-)
+def _by_command() -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line, message in _lines():
+        found.setdefault(_split(line)[0][:60], []).append((line, message))
+    return found
+
+
+@pytest.mark.parametrize("command", _by_command())
 def test_a_mistake_is_one_line_and_exit_code_2(
-    line: str,
-    message: str,
+    command: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr("steptime.measure.launch.Worker.ask", _only_start)
+    every(("line", "message"), _by_command()[command])(_is_one_line)(capsys=capsys)
+
+
+def _is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(_split(line))
     out, err = capsys.readouterr()
     assert (code, out) == (2, ""), err

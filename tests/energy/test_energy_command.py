@@ -125,7 +125,7 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(
     assert _answer(capsys) == in_folder
 
 
-@pytest.mark.parametrize(
+@every(
     ("config", "message"),
     [
         ('{"net": "VGG17", "layers": ["FC6"]}', "unknown net 'VGG17'; did you mean 'VGG16'?"),

@@ -469,7 +469,7 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.Mon
         mnist.installed()
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "error", "message"),
     [
         (lambda t: t[:-200], BadDataError, r"numbers, expected 3 rows of 785 from 0 to 255"),

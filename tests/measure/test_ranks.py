@@ -119,7 +119,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("variables", "changes", "message"), WRONG)
+@every(("variables", "changes", "message"), WRONG)
 def test_half_set_and_wrong_variables_are_one_line(
     variables: dict[str, str],
     changes: dict[str, str | None],
@@ -189,7 +189,7 @@ def test_ranks_that_share_something_are_refused() -> None:
         check_apart([rank_of(0, "a", [0, 1]), rank_of(1, "a", [1])])
 
 
-@pytest.mark.parametrize(
+@every(
     ("device", "rank", "visible", "own"),
     [
         ("cuda:1", Rank(), "", "cuda:1"),

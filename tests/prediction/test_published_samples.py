@@ -73,7 +73,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", rows_of("fodlam_sums"), ids=lambda row: "-".join(row.values())[:20])
+@every("row", rows_of("fodlam_sums"), ids=lambda row: "-".join(row.values())[:20])
 def test_sums_are_those_of_the_original_fodlam(
     row: Row, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,7 @@ def test_files(tmp_path: Path) -> None:
     assert workload(str(toml)).batch_per_replica == 64
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "content", "message"),
     [
         ("a.toml", "layers = 3", "give one of 'family' and 'model'"),
