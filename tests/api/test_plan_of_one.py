@@ -28,6 +28,10 @@ PLAIN = ("torch-eager", "torch-compile", "jax")
 SHARDED = ("fsdp-2022", "fsdp-2025", "fsdp-compile-2025", "megatron-2021", "megatron-2025")
 
 
+def slow(number: int) -> Any:
+    return pytest.param(number, marks=pytest.mark.slow)
+
+
 def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4) -> Iterator[Any]:
     """Yield what `predict` and `plan` say: numbers, or why there are none."""
     options = {} if stack is None else {"stack": stack}
@@ -53,11 +57,16 @@ def hold(model: str, device: str, dtype: str, stack: str | None, batch: int = 4)
     assert second == pytest.approx(first, rel=1e-9), (device, dtype)
 
 
-@pytest.mark.parametrize("stack", [None, *PLAIN, *SHARDED], ids=str)
+STACKS = (None, *PLAIN, *SHARDED)
+
+
+@pytest.mark.parametrize("third", [0, slow(1), slow(2)])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_plan_of_one_device_is_what_predict_says(name: str, stack: str | None) -> None:
-    for dtype in DTYPES:
-        hold(NETWORKS[name], "h100-sxm5", dtype, stack)
+def test_a_plan_of_one_device_is_what_predict_says(name: str, third: int) -> None:
+    """Each network with each stack; the quick third has every type with every of both."""
+    at = [*NETWORKS].index(name)
+    for number, stack in enumerate(STACKS):
+        hold(NETWORKS[name], "h100-sxm5", DTYPES[(at + number + third) % 3], stack)
 
 
 @every("device", DEVICES)

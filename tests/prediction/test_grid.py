@@ -28,7 +28,7 @@ from steptime.questions.grid_table import MOST_CELLS, split_models
 
 NETWORKS = (
     "resnet18",
-    "densenet_cifar",
+    "squeezenet1_1",
     "fc",
     "rnn:cell=lstm,length=3",
     "transformer:layers=2,width=16,heads=2,length=8,vocabulary=20,max_length=9",
