@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SLOW := slow or slurm or browser
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
-.PHONY: help run test test-slow test-jax test-all check
+.PHONY: help run test test-slow test-jax test-all check docs
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python scripts/check-budget
+
+docs: $(VENV)/dev.stamp ## make the pages of the documents in build/site, to be opened without a server
+	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "open build/site/index.html"
 
 # The package is installed editable: only a change of what it needs installs anything again.
 $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt

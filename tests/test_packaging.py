@@ -42,6 +42,20 @@ def test_every_requirement_has_a_lower_bound_and_a_pin_within_its_bounds():
         assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
 
 
+def test_the_version_of_a_citation_is_the_newest_of_the_changes():
+    said = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert said
+    assert newest
+    assert said[1] == newest[1] == steptime.__version__
+
+
+def test_the_container_installs_extras_that_exist():
+    extras = re.search(r"/source\[([^]]*)\]", (ROOT / "Containerfile").read_text())
+    assert extras
+    assert set(extras[1].split(",")) <= PROJECT["project"]["optional-dependencies"].keys()
+
+
 def test_what_is_always_installed_has_an_upper_bound():
     for text in PROJECT["project"]["dependencies"]:
         assert any(s.operator == "<" for s in Requirement(text).specifier), text

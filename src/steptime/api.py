@@ -66,6 +66,7 @@ QUESTIONS = {
     "split": QuestionRow("", "steptime.cli.split:split"),
     "convert": QuestionRow("", "steptime.cli.convert:convert"),
     "energy": QuestionRow("", "steptime.cli.energy:energy"),
+    "systolic": QuestionRow("", "steptime.cli.systolic:systolic"),
     "data": QuestionRow("", "steptime.cli.data:data"),
 }
 BESIDE = {  # what is no question: what extensions are made of, and what there is by name

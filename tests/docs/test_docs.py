@@ -30,6 +30,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -60,10 +61,11 @@ from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import Axis, Experiment, Sample, check_experiment, read_experiment
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TASKS = [page for page in PAGES if page.parent.name == "tasks"]
 EXACT = (
     "count", "predict", "fit", "choose", "explain", "split", "scale", "energy", "list", "why",
-    "whatif",
+    "whatif", "systolic",
 )  # fmt: skip
 SLOW = ("run", "sweep", "probe", "calibrate", "data")
 QUICK = (
@@ -113,7 +115,7 @@ TWO_WORDS = {row.renamed for row in QUESTIONS.values()}
 
 
 def _of(*names: str) -> list[Any]:
-    chosen = [e for e in STEPTIME if _name(e[1]) in names]
+    chosen = [e for e in STEPTIME if _name(e[1]) in names and "--device local" not in e[1]]
     marks = {True: pytest.mark.slow, False: ()}
     return [
         pytest.param(*e, id=f"{e[0]}: {e[1][:60]}", marks=marks[bool(SEARCHES.search(e[1]))])
@@ -154,13 +156,23 @@ def _fill(folder: Path, platform: str = "v100-sxm2-16gb") -> None:
                 writer.append(_measured(text, batch, 1.5 * predicted, platform))
 
 
+def _fill_cluster(folder: Path) -> None:
+    """Write one network as 64 nodes measured it, node17 a fifth slower."""
+    with store.open_writer(folder) as writer:
+        for number in range(1, 65):
+            step_s = 0.01 * (1.2 if number == 17 else 1 + 0.0002 * (number % 5))
+            record = _measured("resnet50", 64, step_s, "v100-sxm2-16gb")
+            writer.append(replace(record, env={**record.env, "host": f"node{number:02}"}))
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with what the examples may ask for."""
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
-    for other in ("tonight", "predicted", "published"):  # workers share the examples of a page
-        shutil.copytree(folder / "results", folder / other)
+    for other in ("tonight", "predicted", "published", "last-month", "this-month"):
+        shutil.copytree(folder / "results", folder / other)  # workers share a page's examples
+    _fill_cluster(folder / "cluster")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")
@@ -237,10 +249,11 @@ def test_quick_examples_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if page in ("README.md", "tour.md"):  # what people see first
+    if page in ("README.md", "tour.md", *(task.name for task in TASKS)):  # what people see first
         monkeypatch.setattr(command, "terminal_width", lambda: 80)
     _write_files(page, line, place)
-    assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    code = 3 if "--fail-on slow" in line and "cluster" in line else 0
+    assert run(shlex.split(line)[1:]) == code, capsys.readouterr().err
     printed = capsys.readouterr()
     if _name(line) in EXACT:
         if os.environ.get("STEPTIME_RENEW_GOLDEN") and shown:
@@ -532,6 +545,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
     "explore": "explore --models fc,nin -o keys.html",
     "energy": "energy fc",
+    "systolic": "systolic fc",
     "doctor": "doctor",
     "import": "import timings.csv --mapping timings.toml --out keys",
     "results": "results results",
@@ -737,6 +751,29 @@ def test_statuses_and_causes() -> None:
     assert all(f"`{status}`" in _section("docs/measuring.md", "What came out") for status in DONE)
 
 
+@pytest.mark.slow
+@pytest.mark.framework
+def test_the_task_of_measuring_and_calibrating_runs_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    lines = [line for name, line, _ in EXAMPLES if name == "measure-calibrate.md"]
+    assert [_name(line) for line in lines] == ["run", "calibrate", "predict"]
+    for line in lines:
+        words = [sys.executable, "-m", *shlex.split(line), *TINY.get(_name(line), [])]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
+def test_a_task_takes_three_commands_at_most(page: Path) -> None:
+    lines = [line for name, line, _ in EXAMPLES if name == page.name]
+    assert 1 <= len(lines) + len(_blocks(page, "python")) <= 3
+    assert f"tasks/{page.name}" in _text("docs/index.md")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_paths(page: Path) -> None:
     text = page.read_text("utf-8")
@@ -801,6 +838,25 @@ def test_the_floors_of_the_house_are_drawn_from_the_imports() -> None:
     made = runpy.run_path(str(ROOT / "scripts/draw-house"))["page"]()
     assert _text("docs/design.md") == made, "stale: run scripts/draw-house"
     assert "->" in made
+
+
+@pytest.mark.slow
+def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    names = {page.relative_to(ROOT / "docs").with_suffix(".html") for page in PAGES[1:]}
+    made = {
+        page.relative_to(tmp_path): page.read_text("utf-8") for page in tmp_path.rglob("*.html")
+    }
+    assert made.keys() - names == {Path("genindex.html"), Path("search.html")}
+    for name, text in made.items():
+        tags = re.findall(r"<(?:script|img|iframe|link)[^>]*>", text)
+        assert not [tag for tag in tags if "//" in tag], name
+    index = (tmp_path / "searchindex.js").read_text("utf-8")
+    assert "tasks/serve-target" in index
 
 
 def test_pictures_are_small_and_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from every import every
 from steptime.build import build, build_step, make_workload, read_model
+from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, conv2d, matmul, network
 from steptime.energy.systolic_arrays import array, array_from_table, array_names
@@ -294,3 +296,18 @@ def test_files_that_are_no_array(changes: dict[str, object], message: str) -> No
     table = {key: value for key, value in (TABLE | changes).items() if value is not None}
     with pytest.raises(InputError, match=message):
         array_from_table(table, "small.toml")
+
+
+def test_the_command_asks_every_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "map.svg"
+    line = f"systolic fc:layers=1,nodes=4,inputs=5,outputs=3 --batch 6 --rows 2,4 -o {picture}"
+    assert run([*line.split(), "--columns", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["rows"], one["columns"]) for one in found["rows"]] == [(2, 3), (4, 3)]
+    (two, _) = found["rows"]
+    basis = replace(array("tpu-v1"), rows=2, columns=3)
+    layers = [matmul(basis, m=6, k=5, n=4), matmul(basis, m=6, k=4, n=3)]
+    assert two["cycles"] == sum(one.cycles for one in layers)
+    macs = 6 * (5 * 4 + 4 * 3)
+    assert two["utilisation"] == pytest.approx(macs / (two["cycles"] * 6))
+    assert "utilisation" in picture.read_text("utf-8")

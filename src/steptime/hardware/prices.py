@@ -8,8 +8,9 @@ from typing import Any
 
 from steptime.core.checks import NUMBER, TEXT, TEXTS, WHOLE, Check, checked, list_of, positive
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.toml_files import DATA, read_toml, shown
+from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
+from steptime.hardware.fresh import fresh
 
 HOUR_S = 3600.0
 BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
@@ -46,7 +47,7 @@ def offers(path: Path | None = None) -> list[Offer]:
     Raises `InputError` for a file that holds no prices, and for an unknown device.
     """
     paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
-    return [offer for one in paths for offer in offers_of(read_toml(one), shown(one))]
+    return [offer for one in paths for offer in fresh(one, offers_of)]
 
 
 def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:

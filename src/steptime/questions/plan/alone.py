@@ -19,13 +19,14 @@ def as_timed(
     `kinds` are those of the layers in their order; the host is in the step.
     """
     times = model.timeline(batch)
+    passes = times.slower[:2]  # forward and backward
     sums = {name: [0.0, 0.0, 0] for name in pieces}
     for row in times.rows:
         name = piece_of(row.row.name)
         if name not in (FIRST, LAST):
             name = kinds[int(name.removeprefix("block")) - 1]
-        for i, one in enumerate((row.forward, row.backward)):
-            sums[name][i] += one.value * times.slower[i]
+        for i, slower in enumerate(passes):
+            sums[name][i] += (row.forward, row.backward)[i].value * slower
     often = {name: max(1, kinds.count(name)) for name in pieces}
     return {
         name: one._replace(

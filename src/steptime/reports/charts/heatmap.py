@@ -102,7 +102,7 @@ def said_of(name: str) -> str:
 
 
 def _share(name: str) -> bool:
-    return name.endswith(("_fraction", "_share"))
+    return name.endswith(("_fraction", "_share", "utilisation"))
 
 
 def _order(rows: Sequence[style.Row], side: str) -> list[Any]:
