@@ -93,7 +93,7 @@ NUMBERS = itertools.count()
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the devices of the person who runs the tests out of them; no folder is made."""
-    home, before = f"steptime-home-{next(NUMBERS)}", os.environ["STEPTIME_HOME"]
+    home, before = f"home-{next(NUMBERS)}/steptime-home", os.environ["STEPTIME_HOME"]
     os.environ["STEPTIME_HOME"] = str(tmp_path_factory.getbasetemp() / home)
     yield
     os.environ["STEPTIME_HOME"] = before

@@ -1,6 +1,7 @@
 """Servers that hold targets: against all single answers, by hand, as text, JSON and picture."""
 
 import json
+from functools import cache
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -20,6 +21,16 @@ H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
 ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
 
 
+@cache
+def load_of(*split: tuple[str, int]) -> Any:
+    return steptime.serve("llama3_8b", **H100, **ASKED, **dict(split))["load"]
+
+
+@cache
+def searched(ttft: float, tpot: float) -> Any:
+    return steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=5)
+
+
 def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
     """Return the fewest devices that hold, together and apart, by one answer after the other."""
     fewest: dict[str, int] = {}
@@ -37,7 +48,7 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
     for number, split in sorted(splits, key=lambda one: one[0]):
         way = "apart" if "prefill_tensor" in split else "together"
         if way not in fewest:
-            load = steptime.serve("llama3_8b", **H100, **ASKED, **split)["load"]
+            load = load_of(*split.items())
             both = load["ttft_s"]["p90"] <= ttft and load["tpot_s"]["p90"] <= tpot
             if both and not load["grows"]:
                 fewest[way] = number
@@ -46,7 +57,7 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
 
 @every(("ttft", "tpot"), [(0.2, 0.02), (0.06, 0.011), (0.5, 0.1)])
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: float) -> None:
-    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=5)
+    told = searched(ttft, tpot)
     fewest: dict[str, int] = {}
     for row in told["rows"]:
         way = row["arrangement"]
@@ -57,7 +68,7 @@ def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: f
 
 def test_a_row_is_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
     """The command of a row prints its times and its tokens a second."""
-    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=0.2, tpot=0.02, max_devices=5)
+    told = searched(0.2, 0.02)
     ways = {row["arrangement"]: row for row in reversed(told["rows"])}
     assert set(ways) == {"together", "apart"}
     for row in ways.values():
