@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from every import every
-from huggingface_configs import CONFIGS
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -20,6 +19,22 @@ from steptime.formats.huggingface import types
 from steptime.network.count import count
 from steptime.network.ops import OPS
 
+
+def _configs() -> dict[str, tuple[dict[str, Any], int]]:
+    """Return configurations of people's models by their pages, and what transformers 5.23 counts.
+
+    A number of labels stands for as many, as a file has them.
+    """
+    found = {}
+    for line in Path(__file__).with_name("huggingface.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        if labels := row["config"].get("id2label"):
+            row["config"]["id2label"] = {str(n): f"class {n}" for n in range(labels)}
+        found[row["name"]] = (row["config"], row["parameters"])
+    return found
+
+
+CONFIGS = _configs()
 DEFAULTS = {  # parameters of an empty configuration of each type, as transformers 5.23 counts them
     "llama": 6_738_415_616,
     "granite": 6_738_415_616,
