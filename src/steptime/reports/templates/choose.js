@@ -18,7 +18,7 @@ const COLUMNS = [
   ["speed-up", found("speedup", (value) => digits(value))],
   ["hours", found("train_h", hoursText)], ["cost", found("cost", money)],
   ["memory", found("peak_memory_bytes", (value) => prefixed(value, "B"))],
-  ["", (row) => FAILED[row.status] ?? ""],
+  ["note", (row) => FAILED[row.status] ?? ""],
 ];
 
 function draw(name, shown) {

@@ -1,0 +1,72 @@
+"""An accessibility checker, axe-core, finds nothing on any page, light or dark."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from browsing import browse
+from steptime.cli.main import run
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(sys.prefix) / "mnist/axe_playwright_python/axe.min.js"  # where make puts it
+CHECK = """<script>AXE</script><script>
+setTimeout(async () => {
+  const { violations } = await axe.run();
+  const found = violations.map((one) => [one.id, ...one.nodes.map((node) => node.html)]);
+  document.body.append(Object.assign(document.createElement("pre"),
+    { id: "violations", textContent: JSON.stringify(found) }));
+}, 3000);
+</script></body>"""
+PAGES = {
+    "report": "report results -o page.html",
+    "choose": "choose resnet50,gpt2 --devices t4,h100 --batch 8,32 --page page.html",
+    "plan": "plan gpt2 --device h100 --inside nvlink-4 --devices 2 --batch 8 --page page.html",
+    "picture": "analyse roofline results -o page.html",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with predictions of some networks."""
+    made = tmp_path_factory.mktemp("pages")
+    words = "fc:layers=4,nodes=256..1024x2 --grid --device t4 --batch 64,256 --out"
+    assert run(["predict", *words.split(), str(made / "results")]) == 0
+    return made
+
+
+def violations(chromium: str, page: Path, *look: str) -> list[list[str]]:
+    text = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", page.read_text("utf-8"))
+    script = CHECK.replace("AXE", AXE.read_text("utf-8"))
+    checked = page.with_suffix(".checked.html")
+    checked.write_text(text.replace("</body>", script), encoding="utf-8")
+    answer = browse(chromium, checked, "--dump-dom", *look, budget_ms=20_000)
+    match = re.search(r'<pre id="violations">(.+?)</pre>', answer.stdout, re.DOTALL)
+    assert match, answer.stdout[-500:]
+    return json.loads(unescape(match[1]))
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: make puts it into .venv")
+@pytest.mark.parametrize("name", PAGES)
+def test_a_checker_finds_nothing(
+    name: str, chromium: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert run(PAGES[name].split()) == 0
+    for look in ((), ("--blink-settings=preferredColorScheme=0",)):
+        assert violations(chromium, folder / "page.html", *look) == []
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: make puts it into .venv")
+def test_a_checker_finds_a_fault(chromium: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<html lang="en"><title>x</title><body><main><h1>x</h1><img src="data:,"></main></body>'
+    )
+    assert [one[0] for one in violations(chromium, page)] == ["image-alt"]
