@@ -25,7 +25,7 @@ def _figures(name: str, quantity: str) -> dict[str, float]:
     return {one.workload: one.value for one in DESIGNS[name].figures if one.quantity == quantity}
 
 
-@every("design", DESIGNS.values(), ids=DESIGNS)
+@every("design", DESIGNS.values(), ids=lambda one: one.name)
 def test_every_design_has_a_source_and_something_to_show(design: Design) -> None:
     assert len(design.source) > 20
     assert 3 < design.process_nm < 200
