@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from every import every
 from exported import document
 from onnx_bytes import function, model, node, tensor, value, whole
 from paleo_net import image, layer
@@ -247,7 +246,7 @@ def endures(folder: Path, kind: str, first: int, last: int) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")  # of google.protobuf
-@every("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_mutations_are_networks_or_one_line(tmp_path: Path, kind: str) -> None:
     assert endures(tmp_path, kind, 0, 600 if kind == "onnx" else 150) >= 1
 
