@@ -2,6 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 
+# What Python has compiled is kept: tests start the command line hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 SLOW := slow or slurm or browser
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,10 +81,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(need)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected alone: garbage is looked for in what tests make."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
+NUMBERS = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the devices of the person who runs the tests out of them."""
-    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "steptime-home"))
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the devices of the person who runs the tests out of them; no folder is made."""
+    home, before = f"home-{next(NUMBERS)}/steptime-home", os.environ["STEPTIME_HOME"]
+    os.environ["STEPTIME_HOME"] = str(tmp_path_factory.getbasetemp() / home)
+    yield
+    os.environ["STEPTIME_HOME"] = before
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 
 import clusters
 import synthetic
+from every import every
 from steptime.analysis.analyses import analysis
 from steptime.analysis.history import change_points
 from steptime.cli.main import run
@@ -24,8 +25,8 @@ from steptime.records.record import Quantity, Record
 SERIES = 400
 
 
-@pytest.mark.parametrize("runs", [1, 5])
-@pytest.mark.parametrize("folders", [2, 5, 30])
+@every("runs", [1, 5])
+@every("folders", [2, 5, 30])
 def test_constant_series_raise_no_alarm(folders: int, runs: int) -> None:
     rng = np.random.default_rng(7)
     medians = np.median(clusters.noise(rng, SERIES, folders, runs), axis=-1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
+from every import every
 from steptime.analysis.query import export, query
 from steptime.cli import command
 from steptime.core.errors import InputError
@@ -190,7 +191,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("sql", REFUSED)
+@every("sql", REFUSED)
 def test_what_duckdb_refuses_is_one_line(sql: str) -> None:
     with pytest.raises(InputError) as caught:
         query(DATA, sql)

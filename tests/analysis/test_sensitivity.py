@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import synthetic
+from every import every
 from steptime.analysis import regression
 from steptime.analysis.analyses import analysis
 from steptime.cli.main import run
@@ -61,8 +62,8 @@ def by_name(records: list[Record], **settings: Any) -> dict[str, Mapping[str, An
     return {row["hyperparameter"]: row for row in ONE.answer(Data.of(records), **settings).rows}
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-@pytest.mark.parametrize("order", [1, 2])
+@every("scale", ["linear", "log"])
+@every("order", [1, 2])
 def test_weights_are_those_of_least_squares_on_z_scores(scale: str, order: int) -> None:
     rng = np.random.default_rng(1)
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
+from every import every
 from steptime.cli.main import run
 from steptime.core.scratch import remove_stale
 from steptime.records import store
@@ -86,7 +87,7 @@ def test_published_speeds_without_samples_are_drawn(tmp_path: Path) -> None:
 FAILED = "no step here succeeded: 3 failed, most often (2) with oom: killed"
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "code"),
     [
         ("compare {r}", 2), ("speedup {r}", 2), ("sensitivity {r}", 2), ("table {r}", 0),

@@ -7,6 +7,7 @@ import pytest
 
 import steptime
 import synthetic
+from every import every
 from steptime.calibration.cases import misfit
 from steptime.core.errors import InputError
 from steptime.network.ops import OPS
@@ -37,7 +38,7 @@ def test_importing_steptime_loads_nothing():
 ASK = "print(steptime.predict('resnet18', 't4').model)"
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         f"import steptime; {ASK}",
@@ -169,7 +170,7 @@ SQUARE = [8, 8]
 IMAGE = [1, 3, 8, 8]
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "shapes", "attrs", "lacks"),
     [
         ("gemm", [], {}, "lacks a, b"),
@@ -186,14 +187,14 @@ def test_an_op_says_what_it_lacks(kind, shapes, attrs, lacks):
         steptime.predict_op(kind, shapes, "float32", "a100", attrs=attrs)
 
 
-@pytest.mark.parametrize("kind", OPS)
+@every("kind", OPS)
 def test_the_example_of_an_op_lacks_nothing(kind):
     example = OPS[kind].example
     shapes = tuple(one.shape for one in example.specs)
     assert misfit(kind, len(shapes), example.attrs) == ""
 
 
-@pytest.mark.parametrize(
+@every(
     ("call", "message"),
     [
         (lambda: steptime.predict("resnt50", "a100"), "did you mean 'resnet50'"),
@@ -219,7 +220,7 @@ def test_typed_names_are_those_of_the_stub():
     assert steptime.predict is steptime.api.predict
 
 
-@pytest.mark.parametrize(
+@every(
     ("short", "whole"),
     [
         (("ln", [[64, 128]]), ("layer_norm", [[64, 128], [128], [128]])),
@@ -250,7 +251,7 @@ def test_a_kind_that_is_part_of_another_by_now_is_still_known():
     assert found == now
 
 
-@pytest.mark.parametrize(
+@every(
     ("short", "whole"),
     [
         ({"stride": 2, "padding": 1}, {"stride": (2, 2), "padding": (1, 1, 1, 1)}),

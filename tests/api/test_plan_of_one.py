@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.core.errors import InputError
 from steptime.prediction.step_model import StepModel
 
@@ -25,6 +26,10 @@ DEVICES = ("a100-sxm4-80gb", "h100-sxm5", "mi300x", "tpu-v4", "core-i9-9900k")
 DTYPES = ("float32", "bfloat16", "bfloat16-mixed")
 PLAIN = ("torch-eager", "torch-compile", "jax")
 SHARDED = ("fsdp-2022", "fsdp-2025", "fsdp-compile-2025", "megatron-2021", "megatron-2025")
+
+
+def slow(number: int) -> Any:
+    return pytest.param(number, marks=pytest.mark.slow)
 
 
 def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4) -> Iterator[Any]:
@@ -52,15 +57,20 @@ def hold(model: str, device: str, dtype: str, stack: str | None, batch: int = 4)
     assert second == pytest.approx(first, rel=1e-9), (device, dtype)
 
 
-@pytest.mark.parametrize("stack", [None, *PLAIN, *SHARDED], ids=str)
+STACKS = (None, *PLAIN, *SHARDED)
+
+
+@pytest.mark.parametrize("third", [0, slow(1), slow(2)])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_plan_of_one_device_is_what_predict_says(name: str, stack: str | None) -> None:
-    for dtype in DTYPES:
-        hold(NETWORKS[name], "h100-sxm5", dtype, stack)
+def test_a_plan_of_one_device_is_what_predict_says(name: str, third: int) -> None:
+    """Each network with each stack; the quick third has every type with every of both."""
+    at = [*NETWORKS].index(name)
+    for number, stack in enumerate(STACKS):
+        hold(NETWORKS[name], "h100-sxm5", DTYPES[(at + number + third) % 3], stack)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["llama", "experts", "cnn"])
+@every("device", DEVICES)
+@every("name", ["llama", "experts", "cnn"])
 def test_it_is_so_on_any_device(name: str, device: str) -> None:
     for dtype in DTYPES:
         hold(NETWORKS[name], device, dtype, "megatron-2025" if name == "llama" else None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import steptime
+from every import every
 from steptime.api import NAMES, QUESTIONS, schema
 from steptime.cli.command import PRINTED
 from steptime.cli.main import run, tree
@@ -22,7 +23,7 @@ SHOWN = {("import_" if name == "import" else name): name for name in QUESTIONS
          if QUESTIONS[name].panel}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@every("name", SHOWN)
 def test_a_shown_command_is_a_function_with_types(name: str) -> None:
     function = getattr(steptime, name)
     assert callable(function)
@@ -31,7 +32,7 @@ def test_a_shown_command_is_a_function_with_types(name: str) -> None:
         assert one.annotation is not one.empty, one.name
 
 
-@pytest.mark.parametrize("name", [one for one in QUESTIONS if one != "analyse"])
+@every("name", [one for one in QUESTIONS if one != "analyse"])
 def test_command_function_and_schema_take_the_same(name: str) -> None:
     asked = steptime.core.registry.load(QUESTIONS[name].answer).inquiry
     command = {one.name for one in tree().get_command(None, name).params}
@@ -57,7 +58,7 @@ def test_the_stub_has_what_python_finds() -> None:
         assert every == list(told), f"{name}: stale: run scripts/make-api"
 
 
-@pytest.mark.parametrize(
+@every(
     ("line", "given"),
     [
         ("fit resnet18 --device t4 --batch 8", {"device": "t4", "batch": 8}),

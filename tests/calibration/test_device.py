@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from every import every
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen, intervals, moved
@@ -126,7 +127,7 @@ def test_steps_are_of_the_stack_with_most_of_them():
         assert model.remarks().count(line) == notes
 
 
-@pytest.mark.parametrize("points", [0, -1, 2.5])
+@every("points", [0, -1, 2.5])
 def test_a_number_of_points_that_is_none_is_one_line(points):
     with pytest.raises(InputError, match="points: must be"):
         calibrate(V100, streams(), points)
@@ -264,7 +265,7 @@ def test_no_row_is_one_line():
         calibrate(V100, [])
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         {"steps": "abc"},

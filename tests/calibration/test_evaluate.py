@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.api import evaluate as evaluate_rows
 from steptime.api import predict, predict_op
 from steptime.build import make_workload, read_model
@@ -288,7 +289,7 @@ ASKED = [
 STEP = {"model": "cnn:blocks=1,filters=16,image=64", "batch": 2, "dtype": "float32"}
 
 
-@pytest.mark.parametrize("cell", ["yes", "TRUE", "on", True])
+@every("cell", ["yes", "TRUE", "on", True])
 def test_a_cell_says_yes_in_several_spellings(cell):
     row = {**STEP, "device": "a100", "condition": "step", "seconds": 1.0}
     assert plain_case({**row, "channels_last": cell}).asked == {"channels_last": "yes"}
@@ -297,8 +298,8 @@ def test_a_cell_says_yes_in_several_spellings(cell):
         plain_case({**row, "channels_last": "nhwc"})
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
-@pytest.mark.parametrize("model", [STEP["model"], "resnet18", "bert_base"])
+@every("asked", ASKED, ids=str)
+@every("model", [STEP["model"], "resnet18", "bert_base"])
 def test_rows_ask_as_predict_does(asked, model):
     """A table's `tf32`, `host` and `channels_last` mean what they mean in `predict`."""
     step = {**STEP, "model": model}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from every import every
 from steptime.api import predict_op
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels, step_kernels
@@ -206,8 +207,8 @@ def test_a_device_file_holds_products_for_those_that_run_alone(tmp_path):
             device_of_file(tmp_path, {"products": bad})
 
 
-@pytest.mark.parametrize(("condition", "waits"), [("call", "yes"), ("step", "no")])
-@pytest.mark.parametrize("batch", [1, 8, 64])
+@every(("condition", "waits"), [("call", "yes"), ("step", "no")])
+@every("batch", [1, 8, 64])
 def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batch):
     """Passes that wait for the host one by one are not its whole time or theirs."""
     work = make_workload(read_model("cnn:block=bottleneck,blocks=1,filters=16"), batch)
@@ -220,9 +221,9 @@ def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batc
 KNOWN = ([], [[1e-3, 4e-3, 0.6]], [[3e-3, 2e-2, -0.5], [1e-3, 5e-4, 0.7]])
 
 
-@pytest.mark.parametrize(("condition", "waits"), [("call", "yes"), ("step", "no")])
-@pytest.mark.parametrize("known", KNOWN, ids=len)
-@pytest.mark.parametrize("name", ["v100", "core-i9-9900k"])
+@every(("condition", "waits"), [("call", "yes"), ("step", "no")])
+@every("known", KNOWN, ids=len)
+@every("name", ["v100", "core-i9-9900k"])
 def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, known, name):
     """What constants leave over moves with the step as it is; a CPU's base is its host's, too."""
     device = catalog.device(name)

@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from every import every
 from steptime.calibration.cases import conditions, op_kernels
 from steptime.calibration.evaluate import score
 from steptime.calibration.mapped import cases_of, plain_case
@@ -88,7 +89,7 @@ def test_a_row_that_was_not_measured_is_no_case(tmp_path):
         list(cases_of([{"m": 8, "time (ms)": 10**400, "card": "V100"}], said))
 
 
-@pytest.mark.parametrize("column", ["time (ms)", "time_ms", "k"])
+@every("column", ["time (ms)", "time_ms", "k"])
 def test_columns_that_formulas_cannot_tell_apart_are_refused(tmp_path, column):
     table = tmp_path / "ops.csv"
     table.write_text(TABLE.replace("other", column))

@@ -12,6 +12,7 @@ import pytest
 import idx_folder
 import mistakes
 import synthetic
+from every import every
 from mistakes import LONG
 from steptime.cli.command import PRINTED
 from steptime.cli.main import COMMANDS, run, tree
@@ -166,256 +167,10 @@ NOT_EXPERIMENTS = {
     "no-name": ('[[networks]]\nfamily = "fc"\n', "name: "),
 }
 
-MODEL = [  # what follows a command that takes a model, and what the line says
-    ("", "Missing argument 'MODEL'"),
-    ("fcc", "unknown model 'fcc'; did you mean 'fc'?"),
-    ("Resnet5", "unknown model 'Resnet5'; did you mean 'resnet50'?"),
-    (LONG, f"unknown model '{LONG[:60]}...'"),
-    ("''", "model '': a name such as fc or resnet50 is missing"),
-    ("fc:", "nothing after ':'"),
-    ("fc:layers", "'layers' is not of the form name=value"),
-    ("fc:layer=4", "unknown hyperparameter 'layer'; did you mean 'layers'?"),
-    (f"fc:layers={LONG}", f"layers: must be a whole number, not '{LONG[:60]}...'"),
-    (f"fc:{LONG}=1", f"unknown hyperparameter '{LONG[:60]}...'"),
-    ("fc:layers=0", "layers: must be at least 1, not 0"),
-    ("fc:layers=-4", "layers: must be at least 1, not -4"),
-    ("fc:nodes=9007199254740993", "is larger than 2^53"),
-    (f"fc:nodes={'9' * 500}", f"nodes: '{'9' * 60}...' is larger than 2^53"),
-    ("fc:nodes=9007199254740992", "more than 2^53"),
-    ("fc:layers=9007199254740992", "ops are more than 1000000"),
-    ("fc:layers=4,layers=4", "'layers' is given twice"),
-    ("cnn:block=residul", "unknown block 'residul'; did you mean 'residual'?"),
-    ("cnn:blocks=3-4", "blocks: "),
-    ("rnn:cell=lstn", "unknown cell 'lstn'; did you mean 'lstm'?"),
-    ("transformer:bias=perhaps", "bias: must be yes or no, not 'perhaps'"),
-    ("transformer:dropout=1", "dropout: must be at least 0 and below 1, not '1'"),
-    ("transformer:width=10,heads=3", "heads"),
-    ("fc --batch 0", "batch: must be at least 1, not 0"),
-    ("fc --batch=-1", "batch: must be at least 1, not -1"),
-    ("fc --batch many", "batch: must be a whole number, not 'many'"),
-    (f"fc --batch {LONG}", f"batch: must be a whole number, not '{LONG[:60]}...'"),
-    ("fc --batch 9007199254740993", "is larger than 2^53"),
-    ("fc --phase trian", "unknown phase 'trian'; did you mean 'train'?"),
-    ("fc --dtype float23", "unknown dtype 'float23'; did you mean 'float32'?"),
-    ("fc --dtype bfloat16-mixd", "did you mean 'bfloat16-mixed'?"),
-    ("fc --optimizer adan", "unknown optimizer 'adan'; did you mean 'adam'?"),
-    (f"fc --optimizer {LONG}", f"unknown optimizer '{LONG[:60]}...'"),
-    ("fc --bacth 4", "no such option '--bacth'; did you mean '--batch'?"),
-    (f"fc --{LONG}", "no such option '--" + LONG[:58] + "...'"),
-    ("fc resnet50", "resnet50"),
-    ("layer_4-node_32-input_2000-output_200-bs_64 --batch 65", "batch 65 contradicts 64"),
-    ("layer_0-node_32-input_2000-output_200", "layers: must be at least 1, not 0"),
-    ("layer_4-node_32-input_2000", "unknown model 'layer_4-node_32-input_2000'"),
-    ("absent.toml", "model 'absent.toml': no such file"),
-    ("./absent", "model './absent': no such file"),
-    ("folder.toml", "model 'folder.toml': cannot be read: Is a directory"),
-    ("junk.toml", "model 'junk.toml': is no TOML"),
-    ("junk.json", "model 'junk.json': not a text file in UTF-8"),
-    ("empty.toml", "empty.toml: give one of 'family' and 'model'"),
-    ("empty.json", "model 'empty.json': is no JSON"),
-    ("deep.toml", "model 'deep.toml': is no TOML"),
-    ("deep.json", "model 'deep.json': is no JSON"),
-    ("both.toml", "both.toml: give one of 'family' and 'model'"),
-    ("both.json", "both.json: give one of 'family' and 'model'"),
-    ("twice.toml", "twice.toml: 'layers' is given twice"),
-    ("batch.toml --batch 9", "batch 9 contradicts 8 of the model"),
-    ("key.toml", "key.toml: unknown hyperparameter 'layer'; did you mean 'layers'?"),
-    ("list.json", "list.json: must be a table with 'family' or 'model'"),
-    (f"{LONG}.toml", "cannot be read: File name too long"),
-]
-
-IN = [  # what follows `--in` of a command that reads a folder
-    ("absent", "absent: no such folder of records"),
-    ("file", "file: is a file, not a folder of records"),
-    ("empty", "empty: holds no records"),
-    ("broken", "broken/a.jsonl: 2 lines are no records, left out: line 1: is no record"),
-    ("binary", "binary: no line of its *.jsonl files is a record"),
-    ("later", "later/a.jsonl, line 1: has schema 999, this steptime knows up to 1"),
-    ("endless", "endless/a.jsonl, line 1: has schema 999, this steptime knows up to 1"),
-    (LONG, "File name too long"),
-    ("'a\nb'", "a?b: no such folder of records"),
-]
-
-READERS = {  # command: (before the folder, after it)
-    "query": ("--in", "'FROM records'"),
-    "export": ("--in", "-o t.csv"),
-    "compare": ("", ""),
-    "report": ("", "-o r.html"),
-    "table": ("", ""),
-    "plot": ("--in", "memory -o p.svg"),
-}
-
-_DATASET = "run fc --input dataset --data idx"
-OTHERS = [
-    ("lst", "no such command 'lst'; did you mean 'list'?"),
-    ("frobnicate", "no such command 'frobnicate'; "),
-    (LONG, f"no such command '{LONG[:60]}...'"),
-    ("--versio", "no such option '--versio'; did you mean '--version'?"),
-    ("list model", "unknown topic 'model'; did you mean 'models'?"),
-    (f"list {LONG}", f"unknown topic '{LONG[:60]}...'"),
-    ("list --jsn", "did you mean '--json'?"),
-    ("doctor --jsn", "did you mean '--json'?"),
-    ("doctor now", "now"),
-    ("count fc --batch", "--batch"),
-    ("probe --backend torhc", "unknown backend 'torhc'; did you mean 'torch'?"),
-    ("probe --backend null --device cuda", "'cuda' is not available to null; there is: cpu"),
-    ("probe --threads 0", "--threads: must be at least 1, not 0"),
-    ("probe --budget 0", "--budget"),
-    ("probe --budget lots", "--budget"),
-    ("probe --processes 2", "--processes needs --collectives"),
-    ("probe --collectives --processes 1", "--processes: must be at least 2, not 1"),
-    ("probe --collectives --backend null", "--collectives: null runs on one device"),
-    (
-        "probe --backend jax",
-        "probe: jax merges ops that are alike and leaves out what nobody reads",
-    ),
-    ("calibrate --backend onnxruntime", "probe with --backend torch"),
-    ("run fc --replicas 0", "--replicas: must be at least 1, not 0"),
-    ("run fc --replicas two", "--replicas: must be a whole number, not 'two'"),
-    ("run fc --replicas 999999999 --threads 1", "999999999 processes x 1 threads need"),
-    ("run fc --replicas 2 --strategy alreduce", "unknown strategy 'alreduce'; did you mean"),
-    ("run fc --strategy sharded", "--strategy goes with --replicas"),
-    ("run fc --no-overlap", "--no-overlap goes with --replicas"),
-    ("probe --budget nan", "--budget"),
-    ("run fc --backend mxnet", "unknown backend 'mxnet'; known: torch, "),
-    (f"run fc --backend {LONG}", f"unknown backend '{LONG[:60]}...'"),
-    ("run fc --backend null --device cuda:0", "'cuda:0' is not available to null; there is: cpu"),
-    (f"run fc --backend null --device {LONG}", f"'{LONG[:60]}...' is not available to null"),
-    ("run fc --threads two", "--threads: must be a whole number, not 'two'"),
-    ("run fc --threads 0", "--threads: must be at least 1, not 0"),
-    ("run fc --backend null --threads 1000000", "threads: 1000000 is not in 1.."),
-    ("run fc --budget 0", "--budget: must be "),
-    ("run fc --budget=-1", "--budget: must be "),
-    ("run fc --budget nan", "--budget"),
-    ("run fc --budget inf", "--budget"),
-    (f"run fc --budget {LONG}", "--budget"),
-    ("run fc --limit 0", "--limit: must be "),
-    ("run fc --limit nan", "--limit"),
-    ("run fc --runs 0", "--runs: must be "),
-    ("run fc --runs 2.5", "--runs"),
-    ("run fc --runs 9999999999", "--runs"),
-    ("run fc --input hots", "unknown input 'hots'; did you mean 'host'?"),
-    (f"run fc --input {LONG}", f"unknown input '{LONG[:60]}...'"),
-    ("run fc --input dataset", "--input dataset needs --data DIR"),
-    ("run fc --data idx", "--data needs --input dataset"),
-    ("run fc --input host --train-steps 100", "--train-steps needs --input dataset"),
-    ("run fc --loaders 0", "--loaders needs --input dataset"),
-    ("run fc --input dataset --data absent", "data 'absent': no such folder"),
-    ("run fc --input dataset --data file", "data 'file': is no folder"),
-    ("run fc --input dataset --data empty", "data 'empty': holds no data set of a known format"),
-    (f"run fc --input dataset --data {LONG}", "File name too long"),
-    ("run fc --input dataset --data half", "half: has no t10k-labels-idx1-ubyte, gzipped or not"),
-    (f"{_DATASET} --staging locl", "unknown staging 'locl'; did you mean 'local'?"),
-    (f"{_DATASET} --stage-to empty", "--stage-to needs --staging local"),
-    (f"{_DATASET} --staging local --stage-to absent", "'absent', where copies would go: no such f"),
-    (f"{_DATASET} --loaders=-1", "--loaders: must be at least 0, not -1"),
-    (f"{_DATASET} --loaders two", "--loaders: must be a whole number, not 'two'"),
-    (f"{_DATASET} --loaders 100001", "--loaders: 100001 is more than 100000"),
-    (f"{_DATASET} --prefetch 3", "--prefetch needs --loaders"),
-    (f"{_DATASET} --loaders 1 --prefetch 0", "--prefetch: must be at least 1, not 0"),
-    (f"{_DATASET} --train-steps 9", "--train-steps: must be at least 10, not 9"),
-    (f"{_DATASET} --train-steps many", "--train-steps: must be a whole number, not 'many'"),
-    (f"{_DATASET} --train-steps 10000001", "--train-steps: 10000001 is more than 10000000"),
-    (f"{_DATASET} --train-steps 99 --phase infer", "--train-steps needs --phase train, not infer"),
-    ("data", "Missing argument 'NAME'"),
-    ("data mnist", "Missing option '--out'"),
-    ("data minst --out o", "unknown data set 'minst'; did you mean 'mnist'?"),
-    (f"data {LONG} --out o", f"unknown data set '{LONG[:60]}...'"),
-    ("data mnist --out o --from absent", "absent/mnist_train.csv: no such file; 'pip install"),
-    ("data mnist --out o --from csv", "csv/mnist_train.csv: 0 numbers, expected 60000 rows"),
-    ("data mnist --out file --from csv", "--out 'file': is no folder"),
-    ("run fc --backend null --out file", "file: is a file, not a folder for records"),
-    ("run fc --backend null --out file/x", "file/x: is a file, not a folder for records"),
-    ("sweep", "Missing argument 'FILE.toml'"),
-    ("sweep good.toml", "Missing option '--out'"),
-    ("sweep absent.toml --out o", "experiment file 'absent.toml': no such file"),
-    ("sweep folder.toml --out o", "'folder.toml': cannot be read: Is a directory"),
-    ("sweep junk.toml --out o", "'junk.toml': is no TOML"),
-    ("sweep junk.json --out o", "'junk.json': is no JSON"),
-    ("sweep empty.toml --out o", "empty.toml: name: "),
-    ("sweep deep.toml --out o", "'deep.toml': is no TOML"),
-    ("sweep list.json --out o", "list.json: an experiment is a table"),
-    ("sweep good.toml --out file", "file: is a file, not a folder for records"),
-    (
-        "sweep good.toml --out broken",
-        "broken/a.jsonl: 2 lines are no records, left out: line 1: is no record",
-    ),
-    ("sweep good.toml --out o --retry ook", "--retry: unknown status 'ook'"),
-    ("sweep good.toml --out o --retry oom,timeot", "unknown status 'timeot'; did you mean 'timeou"),
-    ("sweep good.toml --out o --rounds 0", "--rounds: must be "),
-    ("sweep good.toml --out o --rounds 9999999999", "--rounds"),
-    ("sweep good.toml --out o --runs -3", "--runs: must be "),
-    ("sweep good.toml --out o --runs 9999999999", "--runs"),
-    ("sweep good.toml --out o --forse", "did you mean '--force'?"),
-    ("sweep good.toml --out o --launcher slrm", "unknown launcher 'slrm'; did you mean 'slurm'?"),
-    ("sweep good.toml --out o --dry-run", "--dry-run goes with --launcher slurm"),
-    ("sweep good.toml --out o --shard 3", "--shard is I/N, such as 1/4, not '3'"),
-    ("sweep good.toml --out o --shard 0/4", "--shard: must be at least 1, not 0"),
-    ("sweep good.toml --out o --shard 5/4", "--shard: there is no part 5 of 4"),
-    ("sweep good.toml --out o --shard 1/x", "--shard: must be a whole number, not 'x'"),
-    ("sweep good.toml --out o --shard 2/99999", "cells make no 99999 parts"),
-    ("sweep good.toml --out o --launcher slurm --rounds 0", "--rounds: must be "),
-    *((f"{command}", "Missing argument 'DIR'") for command in ("status", "collect", "cancel")),
-    *((f"{command} absent", "absent: no such folder") for command in ("status", "collect")),
-    ("cancel absent", "absent: no such folder"),
-    ("status file", "file: no such folder"),
-    ("status records", "records: nothing was submitted from here (sweep --launcher slurm)"),
-    ("collect records --jsn", "did you mean '--json'?"),
-    ("quickstart --backend pytorch", "unknown backend 'pytorch'; did you mean 'torch'?"),
-    ("quickstart --budget 0", "--budget: must be "),
-    ("quickstart --budget inf", "--budget"),
-    ("quickstart --out file --backend null", "file: is a file, not a folder of records"),
-    ("quickstart --out file/deeper --backend null", "file/deeper: is a file, not a folder"),
-    ("compare", "Missing argument 'DIR"),
-    ("compare records records records", "compare takes one folder, two folders"),
-    ("compare records records --platforms a,b", "compare takes one folder, two folders"),
-    ("compare records absent", "absent: no such folder of records"),
-    ("compare records --quantity step", "unknown quantity 'step'; did you mean 'step_s'?"),
-    (f"compare records --quantity {LONG}", f"unknown quantity '{LONG[:60]}...'"),
-    ("compare records --platforms t4", "--platforms is two names, A,B, not 't4'"),
-    ("compare records --platforms t4,v100,a100", "--platforms is two names"),
-    ("compare records --platforms t4,t5", "unknown platform 't4'"),
-    (f"compare records --platforms {synthetic.PLATFORM},cpu-amd", "did you mean 'cpu-amd-epyc"),
-    ("query 'FROM recrds' --in records", "Did you mean"),
-    ("query 'SELEC 1' --in records", "the query: "),
-    ("query 'SELECT modl FROM records' --in records", "model"),
-    (f"query 'SELECT {LONG} FROM records' --in records", "the query: "),  # noqa: S608  # a refused one
-    (f"query '{LONG}' --in records", "the query: "),
-    ("query --in records", "Missing argument 'SQL'"),
-    ("query 'FROM records'", "Missing option '--in'"),
-    ("query 'FROM records' --in records -o t.cvs", "unknown export format '.cvs'; did you mean"),
-    ("analyse rofline records", "no such command 'rofline'; did you mean 'roofline'?"),
-    ("run --demo fc", "MODEL goes without --demo"),
-    ("export --in records", "Missing option '-o'"),
-    ("export --in records -o t.cvs", "unknown export format '.cvs'; did you mean '.csv'?"),
-    ("export --in records -o t", "unknown export format 't'"),
-    ("export --in records -o none/t.csv", "is in a folder that does not exist"),
-    ("export --in records -o records/t.jsonl", "rows of a table cannot lie among the records"),
-    ("export --in records -o t.csv --sql 'FROM recrds'", "the query: "),
-    ("export --in records -o folder.csv", "is a folder"),
-    ("report", "Missing argument 'DIR'"),
-    ("report records -o r.pdf", "'.pdf'"),
-    ("report records -o none/r.html", "is in a folder that does not exist"),
-    ("plot", "Missing argument 'KIND'"),
-    ("plot rooflin --in records -o p.svg", "unknown plot 'rooflin'; did you mean 'roofline'?"),
-    (f"plot {LONG} --in records -o p.svg", f"unknown plot '{LONG[:60]}...'"),
-    ("plot memory --in records -o p.gif", "unknown picture format '.gif'"),
-    ("plot memory --in records -o p.sgv", "did you mean '.svg'?"),
-    ("plot memory --in records -o none/p.svg", "is in a folder that does not exist"),
-    ("plot memory --in records -o p.svg --model fd", "unknown model 'fd'; known: fc:"),
-    (f"plot memory --in records -o p.svg --model {LONG}", f"unknown model '{LONG[:60]}...'"),
-]
-
 
 def _lines() -> list[tuple[str, str]]:
-    lines = [*OTHERS, *mistakes.LINES]
-    for command, more in (("count", ""), ("predict", " --device t4"), ("run", " --backend null")):
-        lines += [(f"{command} {model}{more}", message) for model, message in MODEL]
-    for command, (before, after) in READERS.items():
-        lines += [(f"{command} {before} {folder} {after}", message) for folder, message in IN]
-    for name, (_, _, message) in EXPERIMENTS.items():
-        lines.append((f"sweep e-{name}.toml --out o", message))
-    for name, (_, message) in NOT_EXPERIMENTS.items():
+    lines = [*mistakes.lines()]
+    for name, (*_, message) in (*EXPERIMENTS.items(), *NOT_EXPERIMENTS.items()):
         lines.append((f"sweep e-{name}.toml --out o", message))
     return lines
 
@@ -463,18 +218,26 @@ def _only_start(worker: Worker, request: Mapping[str, Any], limit_s: float) -> d
     return ASK(worker, request, limit_s)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"), [pytest.param(*case, id=repr(case[0])[1:60]) for case in _lines()]
-)
+def _by_command() -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line, message in _lines():
+        found.setdefault(_split(line)[0][:60], []).append((line, message))
+    return found
+
+
+@pytest.mark.parametrize("command", _by_command())
 def test_a_mistake_is_one_line_and_exit_code_2(
-    line: str,
-    message: str,
+    command: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr("steptime.measure.launch.Worker.ask", _only_start)
+    every(("line", "message"), _by_command()[command])(_is_one_line)(capsys=capsys)
+
+
+def _is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(_split(line))
     out, err = capsys.readouterr()
     assert (code, out) == (2, ""), err

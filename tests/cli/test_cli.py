@@ -13,6 +13,7 @@ import pytest
 
 import steptime
 import synthetic
+from every import every
 from steptime.cli.main import run
 from steptime.records import store
 
@@ -113,7 +114,7 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) 
     assert math.isclose(found["step_s"], sum(found[part] for part in parts))
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "loaded"),
     [
         (["predict", "fc", "--device", "t4"], ["numpy"]),  # the arithmetic of prices

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 
+from every import every
 from places import ROOT
 from steptime.analysis.analyses import ANALYSES, PLOTS
 from steptime.api import PANELS, QUESTIONS
@@ -55,7 +56,7 @@ def _section(text: str, name: str) -> tuple[int, int]:
 TYPED = [name for name in COMMANDS if name != "analyse"]  # which has those of its kinds
 
 
-@pytest.mark.parametrize("name", TYPED)
+@every("name", TYPED)
 def test_the_options_of_a_command_are_documented(name: str) -> None:
     text = PAGE.read_text("utf-8")
     if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
@@ -127,7 +128,7 @@ def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> N
     assert first.startswith("steptime ")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@every("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes(shell: str) -> None:
     module = [sys.executable, "-m", "steptime"]
 
@@ -192,7 +193,7 @@ def test_a_shell_completes_values(
     assert line.startswith("analyse") or len(told) == len(offered)  # which says what kinds are
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@every("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_for_the_shell_that_is_named(shell: str, tmp_path: Path) -> None:
     module = [sys.executable, "-m", "steptime"]
     env = os.environ | {"HOME": str(tmp_path)}
@@ -244,7 +245,7 @@ def test_the_list_of_commands_is_not_cut(
     assert [line for line in commands if "..." in line] == []
 
 
-@pytest.mark.parametrize(
+@every(
     ("new", "old"),
     [
         ("analyse roofline", "roofline"),

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import synthetic
+from every import every
 from steptime.cli.command import command_of
 from steptime.cli.main import run
 from steptime.cli.run import PEAKS
@@ -114,7 +115,7 @@ def test_show_has_every_number_and_its_source(capsys: pytest.CaptureFixture[str]
     assert re.search(r"^ *hyperparameters +none$", said(capsys, "show", "alexnet"), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "line"),
     [
         ("count llama_7b --dtype float16", r"peak memory +[\d.]+ GB \(optimizer sgd\)"),

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.cli.main import tree
 
 LINES = Path(__file__).with_name("old_command_lines.txt").read_text("utf-8").splitlines()
 
 
-@pytest.mark.parametrize("line", LINES)
+@every("line", LINES)
 def test_an_old_command_line_is_understood(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import split_alexnet
+from every import every
 from steptime.cli.main import run
 from steptime.prediction.collectives import COLLECTIVES
 
@@ -176,7 +177,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "message"),
     [
         (NET, "2 replicas need a link: --link LINK"),

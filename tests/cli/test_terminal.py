@@ -12,6 +12,7 @@ import pytest
 import typer
 
 import synthetic
+from every import every
 from steptime.cli import command as command_module
 from steptime.cli.command import command_of
 from steptime.cli.main import COMMANDS, run
@@ -90,7 +91,7 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(
     assert capsys.readouterr().err == "steptime: interrupted\n"
 
 
-@pytest.mark.parametrize(
+@every(
     "line",
     [
         "predict resnet18 --device a100 --stack torch-eager,torch-compile",

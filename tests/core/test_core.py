@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, nearest, shorten, unknown
 from steptime.core.graph import TensorSpec
@@ -31,7 +32,7 @@ from steptime.records.record import (
 )
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "values"),
     [
         ("1..3", [1, 2, 3]),
@@ -49,7 +50,7 @@ def test_ranges(text: str, values: list[int]) -> None:
     assert expand_range(text, "here") == values
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "message"),
     [
         ("1..", "'1..' is not a range of whole numbers such as 4..128 x2"),
@@ -91,7 +92,7 @@ def test_other_values_are_no_ranges() -> None:
     assert LARGEST == 9_007_199_254_740_992
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "unit", "text"),
     [
         (0, "FLOP", "0 FLOP"),

@@ -1,10 +1,11 @@
 import pytest
 
+from every import every
 from steptime.core.errors import InputError
 from steptime.core.formula import filled, formula, named, valued
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "value"),
     [
         ("2 * (m + 1) // 4", 3),
@@ -21,7 +22,7 @@ def test_formulas_compute(text, value):
     assert formula(text)({"m": 5, "op": "bmm", "dims": "8 512 64"}) == value
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         "m.real", "__import__('os')", "m[0]", "2 ** m", "lambda: m", "f'{m}'", "(m", "m := 1",
@@ -62,7 +63,7 @@ def test_columns_and_cells():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "why"),
     [
         ("'%2000000000d' % 1", "'%2000000000d' is no number"),

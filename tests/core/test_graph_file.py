@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.dtypes import precision
@@ -105,7 +106,7 @@ def test_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         }
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "says"),
     [
         (["--batch", "6"], "a graph of batch 5, phase train and float32; it cannot be made into"),
@@ -143,7 +144,7 @@ def changed(*path: Any, to: Any) -> Table:
 FIRST = small()["ops"][0]
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "says"),
     [
         (changed("steptime_graph", to=2), "version '2' of a graph; this one reads 1"),

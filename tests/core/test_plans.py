@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import TensorSpec, check, frozen
@@ -86,7 +87,7 @@ def test_groups_of_a_plan() -> None:
     assert found["pipeline"] == range(0, 48, 24)
 
 
-@pytest.mark.parametrize(
+@every(
     ("wrong", "says"),
     [
         ({"data": 0}, "plan: data must be at least 1, not 0"),
@@ -121,7 +122,7 @@ def test_shapes_and_bytes_of_exchanges_by_hand() -> None:
     assert exchanged_of("linear", spec) is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "shape", "attrs", "says"),
     [
         ("all_gather", (2, 5), {"ranks": 4, "lengths": (9,)}, "9 is not shared by 4 as"),

@@ -10,10 +10,10 @@ import xml.etree.ElementTree as ET
 from types import MappingProxyType
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from steptime.core.printers import (
     PRINTERS,
     comma_separated,
@@ -42,7 +42,7 @@ DEVICES = Table(
 )
 
 
-@pytest.mark.parametrize(
+@every(
     ("key", "value", "said"),
     [
         ("step_s", 0.0604, "60.4 ms"),
@@ -151,7 +151,7 @@ def test_every_printer_prints_any_rows(rows: list[dict[str, object]], width: int
     assert text(table, width)
 
 
-@pytest.mark.parametrize(
+@every(
     "document",
     [
         None,

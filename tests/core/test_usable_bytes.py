@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from every import every
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, device_from_table
 
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "least", "most"),
     [  # as frameworks report it, in GiB
         ("a100-sxm4-80gb", 79.09, 79.25),

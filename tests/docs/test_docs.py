@@ -74,7 +74,9 @@ QUICK = (
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
-SEARCHES = re.compile(r" plan .*--device \S+,\S+ .*--devices \d+,")  # of many: 20 seconds each
+SEARCHES = re.compile(  # of many plans or servers: 20 seconds each
+    r" plan .*--device \S+,\S+ .*--devices \d+,| serve .*--device \S+,\S+ .*--rate"
+)
 
 Example = tuple[str, str, str]  # page, command line, output shown
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.core.errors import InputError
 from steptime.energy.accelerator import chips_at, diagnosis, estimate
 from steptime.energy.accelerators import MeasuredNetwork, accelerator_names, accelerators
@@ -205,7 +206,7 @@ def test_networks_from_each_other() -> None:
     assert 2 < vgg / alexnet < 2.3  # what docs/energy.md says: off by a factor of two
 
 
-@pytest.mark.parametrize(
+@every(
     ("scaling", "time", "energy"),
     [
         ("dennard", 65 / 45, (65 / 45) ** 3),
@@ -224,7 +225,7 @@ def test_the_example_of_stillmaker_and_baas() -> None:
     assert found.energy == pytest.approx(0.1755, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "time", "energy"),
     [
         ("45nm@1.0V", "65nm@1.1V", 1.53, 1.95),
@@ -250,7 +251,7 @@ def test_polynomials_by_hand() -> None:
     assert len(INVERTERS) == 18
 
 
-@pytest.mark.parametrize(
+@every(
     ("process", "message"),
     [
         ("33nm@1.0V", "unknown process of stillmaker-baas '33nm@1.0V'"),
@@ -265,7 +266,7 @@ def test_what_stillmaker_and_baas_do_not_know(process: str, message: str) -> Non
         factors("stillmaker-baas", Process(45), read_process(process))
 
 
-@pytest.mark.parametrize("text", ["", "nm", "0nm", "65 um", "65nm@", "65nm@0V", "-45nm", "65nm-xp"])
+@every("text", ["", "nm", "0nm", "65 um", "65nm@", "65nm@0V", "-45nm", "65nm-xp"])
 def test_what_is_no_process(text: str) -> None:
     with pytest.raises(InputError, match="is not of the form"):
         read_process(text)

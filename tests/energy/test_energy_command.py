@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 
 NET = [
@@ -124,7 +125,7 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(
     assert _answer(capsys) == in_folder
 
 
-@pytest.mark.parametrize(
+@every(
     ("config", "message"),
     [
         ('{"net": "VGG17", "layers": ["FC6"]}', "unknown net 'VGG17'; known: AlexNet, VGG16, "),
@@ -257,7 +258,7 @@ def test_averages_are_what_other_layers_cost(capsys: pytest.CaptureFixture[str])
     assert eyeriss["latency_s_per_mac"] * macs == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("process", "said"), [("1nm", True), ("7nm", False), ("250nm", True)])
+@every(("process", "said"), [("1nm", True), ("7nm", False), ("250nm", True)])
 def test_a_process_beyond_all_figures_is_said(
     process: str, said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

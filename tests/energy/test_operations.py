@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from places import ROOT
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
@@ -73,7 +74,7 @@ def test_the_dtype_is_that_of_floating_point_tensors_only() -> None:
     assert narrow == pytest.approx((2 * 32 + 32) * 162.5 * PJ, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@every(
     ("dtype", "pair_pj"),
     [("int8", 0.23), ("int32", 3.2), ("float16", 1.5), ("bfloat16", 1.5), ("float32", 4.6)],
 )
@@ -107,8 +108,8 @@ def test_more_reuse_and_a_larger_buffer_never_move_more() -> None:
     assert drams == sorted(drams, reverse=True)
 
 
-@pytest.mark.parametrize("model", ["mobilenet_v2", "bert_base", "rnn"])
-@pytest.mark.parametrize("name", hierarchy_names())
+@every("model", ["mobilenet_v2", "bert_base", "rnn"])
+@every("name", hierarchy_names())
 def test_every_op_of_a_training_step_has_an_energy(model: str, name: str) -> None:
     graph = build_step(make_workload(read_model(model), 1, phase="train"))
     rows = op_energy(graph, "bfloat16", hierarchy(name))

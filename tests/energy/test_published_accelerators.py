@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 from steptime.energy.accelerator import chips_at, diagnosis
 from steptime.energy.accelerators import Design, accelerators, designs
@@ -24,7 +25,7 @@ def _figures(name: str, quantity: str) -> dict[str, float]:
     return {one.workload: one.value for one in DESIGNS[name].figures if one.quantity == quantity}
 
 
-@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
+@every("design", DESIGNS.values(), ids=lambda one: one.name)
 def test_every_design_has_a_source_and_something_to_show(design: Design) -> None:
     assert len(design.source) > 20
     assert 3 < design.process_nm < 200
@@ -69,7 +70,7 @@ def test_dense_weights_in_batches_favour_the_gpu() -> None:
     assert gpu["latency_ratio"] < 1  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("platform", ["core-i7-5930k", "geforce-titan-x", "tegra-k1", "eie"])
+@every("platform", ["core-i7-5930k", "geforce-titan-x", "tegra-k1", "eie"])
 def test_matrix_times_vector_is_the_second_layer_of_alexnet(platform: str) -> None:
     """Table V says 162, 4115, 173 and 81,967 frames a second; FC7 is the second row of table IV."""
     fc7_s = {
@@ -81,7 +82,7 @@ def test_matrix_times_vector_is_the_second_layer_of_alexnet(platform: str) -> No
     assert 1 / fc7_s[platform] == pytest.approx(stated, rel=0.003)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "per_joule", "per_mm2"),
     [
         ("core-i7-5930k", 2.22, 0.46),

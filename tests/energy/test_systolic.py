@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -88,7 +89,7 @@ def test_input_stationary_is_weight_stationary_turned(
 
 # DRAM by hand: 2 x 3 PEs, elements of 1 byte, sums of 4. A [8, 4] is 32 bytes, B [4, 6] 24,
 # C [8, 6] 48; k has 2 tiles, n has 2, so the sums of a row of a piece are 3 * 4 = 12 bytes.
-@pytest.mark.parametrize(
+@every(
     ("buffer_bytes", "memory_bytes_per_s", "passes", "dram_bytes"),
     [
         (8 * (12 + 4) + 24, 1.0, 1, 32 + 24 + 48),  # all of it fits
@@ -116,7 +117,7 @@ def test_sums_of_a_single_tile_need_no_buffer() -> None:
 
 # A [8, 4] B [4, 6] again, output stationary: m has 4 tiles, n has 2; a panel of A is 2*4 = 8 bytes,
 # one of B 4*3 = 12.
-@pytest.mark.parametrize(
+@every(
     ("buffer_bytes", "dram_bytes"),
     [
         (7, 2 * 32 + 4 * 24 + 48),  # no panel fits: A for each tile of n, B for each of m
@@ -154,7 +155,7 @@ def test_time_is_the_longer_of_array_and_memory() -> None:
     assert matmul(ROOMY, 4, 5, 6, "output", times=3).utilisation == run.utilisation
 
 
-@pytest.mark.parametrize("dataflow", DATAFLOWS)
+@every("dataflow", DATAFLOWS)
 def test_a_convolution_is_a_product(dataflow: Dataflow) -> None:
     """x [2, 4, 5, 5] by w [6, 4, 3, 3]: 2*3*3 positions, 3*3*4 products each, 6 filters."""
     made = conv2d(ROOMY, (2, 4, 5, 5), (6, 4, 3, 3), dataflow)
@@ -173,7 +174,7 @@ def test_depthwise_wastes_the_array() -> None:
     assert depthwise.utilisation < 9 / (256 * 256)  # 9 rows of one column
 
 
-@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "bert_base"])
+@every("model", ["resnet18", "mobilenet_v2", "bert_base"])
 def test_networks_are_covered_or_named(model: str) -> None:
     graph = build(make_workload(read_model(model), batch=2, phase="infer"))
     found = network(array("tpu-v3"), graph)
@@ -206,7 +207,7 @@ def test_a_training_graph_is_refused() -> None:
         network(array("tpu-v1"), graph)
 
 
-@pytest.mark.parametrize("name", ["tpu-v1", "tpu-v2", "tpu-v3"])
+@every("name", ["tpu-v1", "tpu-v2", "tpu-v3"])
 def test_shipped_arrays_agree_with_their_devices(name: str) -> None:
     made, chip = array(name), catalog.device(name)
     peak = max(chip.peak_flop_per_s.values())
@@ -224,7 +225,7 @@ def test_tpu_v1_on_the_published_mlp() -> None:
     assert run.time_s > run.cycles / 700e6  # bound by memory, as published
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "message"),
     [
         ({"rows": 0}, "'rows' must be a whole number from 1, not '0'"),
@@ -281,7 +282,7 @@ def test_an_array_of_a_file(tmp_path: Path) -> None:
         array("tpu-v9")
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "message"),
     [
         ({"row": 4}, r"small.toml: unknown key 'row'; did you mean 'rows'\?"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from prototxt import DATA, HEAD, PRODUCT, fault, kinds, layer, network, one, phased, shape
 from reference.backend import execute, initial_values
 from steptime.build import build, build_step, make_workload, read_model
@@ -21,7 +22,7 @@ IMAGES = layer("Data", "data_param { batch_size: 5 }", "", "data label", "images
 # inputs
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     [
         'input: "data" input_dim: 2 input_dim: 3 input_dim: 8 input_dim: 10\n',
@@ -53,7 +54,7 @@ def test_an_input_is_given_four_ways(text: str) -> None:
     assert read(Source("net.prototxt", text.encode()), False).batch == 2
 
 
-@pytest.mark.parametrize("kind", ["Data", "ImageData", "HDF5Data", "WindowData"])
+@every("kind", ["Data", "ImageData", "HDF5Data", "WindowData"])
 def test_images_have_the_size_of_their_crop(kind: str) -> None:
     key = {"Data": "data", "ImageData": "image_data", "HDF5Data": "hdf5_data"}.get(
         kind, "window_data"
@@ -105,7 +106,7 @@ def test_each_phase_has_its_layers() -> None:
     assert infer.inputs == ("data",)
 
 
-@pytest.mark.parametrize(
+@every(
     ("state", "rule", "there"),
     [
         ("", "include { stage: 'deploy' }", False),

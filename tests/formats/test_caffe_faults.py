@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from prototxt import DATA, HEAD, PRODUCT, fault, kinds, layer, network
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "message"),
     [
         ("", "no layers in phase TRAIN"),

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from every import every
 from prototxt import DATA, fault, flop, kinds, layer, network, one, shape
 
 # convolutions
@@ -22,7 +23,7 @@ def test_convolution_has_a_bias_unless_told_not_to() -> None:
     assert bare.parameters == 5 * 3 * 3 * 3
 
 
-@pytest.mark.parametrize(
+@every(
     ("more", "out"),
     [
         ("kernel_size: 3 stride: 2 pad: 1", (4, 5)),  # (8+2-3)//2 + 1, (10+2-3)//2 + 1: down
@@ -70,7 +71,7 @@ def test_deconvolution_up_samples_by_groups() -> None:
 # pooling
 
 
-@pytest.mark.parametrize(
+@every(
     ("more", "kind", "out"),
     [
         ("kernel_size: 3 stride: 2", "max_pool2d", (4, 5)),  # ceil(5/2) + 1, ceil(7/2) + 1
@@ -100,7 +101,7 @@ def test_global_pooling_reads_the_whole_map() -> None:
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize(
+@every(
     "more",
     [
         "kernel_size: 3 stride: 2",
@@ -241,7 +242,7 @@ def test_local_response_norm_keeps_its_numbers() -> None:
 # elementwise
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "more", "op", "parameters"),
     [
         ("ReLU", "", "relu", 0),
@@ -274,7 +275,7 @@ def test_power_is_a_product_a_sum_and_a_square() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("more", "ops"),
     [
         ("", ["add", "add"]),
@@ -327,7 +328,7 @@ def test_concat_and_slice() -> None:
     assert shape(network(even), "z") == (2, 3, 8, 10)
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "more", "out"),
     [
         ("Flatten", "", (2, 240)),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from huggingface_configs import CONFIGS
+from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -20,6 +20,22 @@ from steptime.formats.huggingface import types
 from steptime.network.count import count
 from steptime.network.ops import OPS
 
+
+def _configs() -> dict[str, tuple[dict[str, Any], int]]:
+    """Return configurations of people's models by their pages, and what transformers 5.23 counts.
+
+    A number of labels stands for as many, as a file has them.
+    """
+    found = {}
+    for line in Path(__file__).with_name("huggingface.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        if labels := row["config"].get("id2label"):
+            row["config"]["id2label"] = {str(n): f"class {n}" for n in range(labels)}
+        found[row["name"]] = (row["config"], row["parameters"])
+    return found
+
+
+CONFIGS = _configs()
 DEFAULTS = {  # parameters of an empty configuration of each type, as transformers 5.23 counts them
     "llama": 6_738_415_616,
     "granite": 6_738_415_616,
@@ -90,14 +106,14 @@ def test_every_type_has_its_parameters() -> None:
     assert DEFAULTS.keys() == types().keys()
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@every("name", DEFAULTS)
 def test_an_empty_configuration_is_that_of_its_class(name: str, tmp_path: Path) -> None:
     graph = network(written(tmp_path, {"model_type": name}))
     assert graph.parameters == DEFAULTS[name]
     assert any("no architectures; taken as ..." in remark for remark in graph.remarks)
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "parameters"),
     [  # one field of a small configuration changed, counted by transformers 5.23
         ({"model_type": "gemma3", "tie_word_embeddings": False}, 3_327_440_128),
@@ -112,13 +128,13 @@ def test_a_field_counts_where_its_class_reads_it(
     assert graph.parameters == parameters
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@every("name", CONFIGS)
 def test_parameters_of_published_models(name: str, tmp_path: Path) -> None:
     table, parameters = CONFIGS[name]
     assert network(written(tmp_path, table)).parameters == parameters
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "settings", "flop"),
     [  # FLOP of products that torch 2.13 counts in transformers 5.23
         ("gpt2", "length=1024", 291_648_307_200),
@@ -142,7 +158,7 @@ def test_flop_of_an_image(tmp_path: Path) -> None:
     assert products(graph) == 35_127_656_448
 
 
-@pytest.mark.parametrize(
+@every(
     ("zoo", "table", "length"),
     [
         ("gpt2", {"model_type": "gpt2"}, 1024),
@@ -150,7 +166,7 @@ def test_flop_of_an_image(tmp_path: Path) -> None:
         ("llama_7b", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, 2048),
     ],
 )
-@pytest.mark.parametrize("phase", ["train", "infer"])
+@every("phase", ["train", "infer"])
 def test_the_family_and_the_configuration_say_one_network(
     zoo: str, table: dict[str, Any], length: int, phase: str, tmp_path: Path
 ) -> None:
@@ -191,7 +207,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every(
     ("table", "message"),
     [
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'?"),
@@ -260,7 +276,7 @@ VALUES: tuple[object, ...] = (
 )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every("seed", range(10))
 def test_mutations_are_a_network_or_one_line(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)  # noqa: S311  # not for secrets
     small = {"num_hidden_layers": 1, "n_layer": 1, "num_layers": 1, "encoder_layers": 1}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from measure.test_backend_values import compare_gradients
 from steptime.build import build, make_workload, read_model
 
@@ -112,7 +113,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@every("name", SMALL)
 def test_gradients_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(SMALL[name]))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every import every
 from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
@@ -190,7 +191,7 @@ EQUATIONS: dict[str, tuple[str, Any, str | None, tuple[int, ...], int, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", EQUATIONS)
+@every("case", EQUATIONS)
 def test_linear_layers_by_an_equation(case: str, tmp_path: Path) -> None:
     equation, shape, bias, made, parameters, flop = EQUATIONS[case]
     own = {"equation": equation, "output_shape": shape, "bias_axes": bias}
@@ -271,7 +272,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("case", IMAGES)
+@every("case", IMAGES)
 def test_layers_of_images_have_the_shapes_that_keras_has(case: str, tmp_path: Path) -> None:
     config, shape = IMAGES[case]
     kind = case.partition(" ")[0]
@@ -330,7 +331,7 @@ OPERATIONS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", OPERATIONS)
+@every("case", OPERATIONS)
 def test_functions_are_numpys(case: str, tmp_path: Path) -> None:
     said, wanted = OPERATIONS[case]
     graph = graph_of(functional(given("x", 4, 6), said), tmp_path)
@@ -417,7 +418,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@every("case", REFUSED)
 def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     make, said = REFUSED[case]
     with pytest.raises(InputError, match=r"net\.json") as raised:

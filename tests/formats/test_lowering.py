@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every import every
 from measure.test_backend_values import GRADIENTS, compare_gradients, each
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, check
@@ -258,7 +259,7 @@ def executed(b: Builder, y: str, values: dict[str, Any]) -> Any:
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize(
+@every(
     ("kernel", "stride", "padding", "dilation", "groups"),
     [
         ((3, 3, 2), (2, 1, 2), (1, 1, 0, 1, 1, 0), (1, 2, 1), 1),
@@ -345,8 +346,8 @@ def test_values_and_gradients_are_those_of_the_reference(name: str, backend: str
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("training", [True, False])
+@every("name", NETWORKS)
+@every("training", [True, False])
 def test_the_torch_backend_runs_a_step(name: str, training: bool) -> None:
     from steptime.core.workload import Workload
     from steptime.measure.backends.torch import backend
@@ -437,7 +438,7 @@ def test_torch_counts_the_same_products_of_the_same_modules() -> None:
             assert graph_of(name).parameters == weights, name
 
 
-@pytest.mark.parametrize(("steps", "learnt"), [(3, False), (499, False), (600, True)])
+@every(("steps", "learnt"), [(3, False), (499, False), (600, True)])
 def test_what_is_made_in_many_steps_may_be_learnt(steps: int, learnt: bool) -> None:
     b = Builder("deep", precision("float32"), training=False)
     x = b.input("mask", (BATCH, 4))

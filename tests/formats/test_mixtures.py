@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from every import every
 from steptime.core.dtypes import precision
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
@@ -48,8 +47,8 @@ def written_out(b: Builder, function: str, gated: bool, biased: bool) -> str:
     return el.reduce(b, "sum", y, (1,), "sum")
 
 
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(
+@every("biased", [False, True])
+@every(
     ("function", "gated", "activation"),
     [("silu", True, "swiglu"), ("gelu", True, "geglu"), ("relu", False, "relu")],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from onnx_bytes import INT64, function, message, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
@@ -56,7 +57,7 @@ DOUBLING = [
 ] + [function("f30", "a", "c", [node("Relu", "a", "c")])]
 
 
-@pytest.mark.parametrize(
+@every(
     ("content", "said"),
     [
         (b"", "cannot mmap an empty file"),
@@ -127,7 +128,7 @@ def test_a_doubling_file_is_small() -> None:
     assert len(content) < 3_000  # for 2^30 ops
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo", "absent", "plain"])
+@every("kind", ["link", "fifo", "absent", "plain"])
 def test_external_data_is_never_opened(tmp_path: Path, kind: str) -> None:
     """Beside the file it may be absent, or never answer; a link out of the folder is refused."""
     folder = tmp_path / "inside"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.network.count import count
@@ -100,7 +101,7 @@ def written(path: Path, nodes: list[Any]) -> str:
     return str(path / "net.onnx")
 
 
-@pytest.mark.parametrize("what", CASES)
+@every("what", CASES)
 def test_it_is_lowered_to_the_shape_that_it_makes(what: str, tmp_path: Path) -> None:
     nodes, flop, parameters = CASES[what]
     path = written(tmp_path, nodes)

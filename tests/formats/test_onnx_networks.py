@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from onnx_bytes import message, model, node, tensor, value, whole
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
@@ -53,7 +54,7 @@ def of_products(found: Count) -> int:
     return sum(op.flop for op in found.ops if OPS[op.kind].work)
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@every("name", LIGHT)
 def test_published_networks_are_exact(name: str) -> None:
     one, eight = (counted(light(name), batch) for batch in (1, 8))
     assert (of_products(one), one.parameters) == LIGHT[name]
@@ -213,7 +214,7 @@ DECODER = (
 )
 
 
-@pytest.mark.parametrize(
+@every(
     "name", ["squeezenet1_1", "mobilenet_v2", "bert_base", DECODER, "rnn:cell=lstm", "rnn:cell=gru"]
 )
 def test_a_family_comes_back_from_its_onnx_file(tmp_path: Path, name: str) -> None:
@@ -235,7 +236,7 @@ GELU = {
 }
 
 
-@pytest.mark.parametrize("pieces", GELU)
+@every("pieces", GELU)
 def test_gelu_in_pieces_is_gelu(tmp_path: Path, pieces: str) -> None:
     nodes = [
         node(op, " ".join(names[:-1]), names[-1])
@@ -337,7 +338,7 @@ def test_the_weights_are_no_part_of_what_a_file_says(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] != read_model(str(path)).sha256
 
 
-@pytest.mark.parametrize("second", ["N", "batch_size", "unk__1", "?", ""])
+@every("second", ["N", "batch_size", "unk__1", "?", ""])
 def test_open_batches_of_several_names_are_one(tmp_path: Path, second: str) -> None:
     inputs = [value("x", "batch", 4), value("y", second, 4)]
     graph = built(tmp_path, model([node("Add", "x y", "z")], inputs=inputs), 6)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from onnx_bytes import INT64, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.core.graph import TensorSpec
@@ -133,7 +134,7 @@ CASES: dict[str, tuple[bytes, list[bytes], list[bytes], int, int, tuple[int, ...
 }
 
 
-@pytest.mark.parametrize("what", CASES)
+@every("what", CASES)
 def test_an_operator(tmp_path: Path, what: str) -> None:
     made, weights, inputs, flop, parameters, shape = CASES[what]
     path = tmp_path / "net.onnx"
@@ -248,7 +249,7 @@ OF_EIGHT_BITS = {
 }
 
 
-@pytest.mark.parametrize("name", OF_EIGHT_BITS)
+@every("name", OF_EIGHT_BITS)
 def test_a_product_reads_its_weight_of_eight_bits(name: str, tmp_path: Path) -> None:
     nodes, given, parameters, traffic_bytes = OF_EIGHT_BITS[name]
     path = tmp_path / "net.onnx"

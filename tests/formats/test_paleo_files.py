@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from paleo_net import (
     Table,
     block,
@@ -27,7 +28,7 @@ from steptime.measure.contract import Options
 # --- windows: VALID ceil((h - k + 1) / s), SAME ceil(h / s), explicit floor((h + 2p - k) / s) + 1
 
 
-@pytest.mark.parametrize(
+@every(
     ("padding", "size", "kernel", "stride", "out", "pads"),
     [
         ("VALID", 11, 3, 2, 5, (0, 0)),  # ceil(9 / 2)
@@ -40,7 +41,7 @@ from steptime.measure.contract import Options
         ([2, 2], 7, 3, 1, 9, (2, 2)),
     ],
 )
-@pytest.mark.parametrize("kind", ["Convolution", "Pooling", "AvgPool"])
+@every("kind", ["Convolution", "Pooling", "AvgPool"])
 def test_windows(
     tmp_path: Path,
     kind: str,
@@ -78,7 +79,7 @@ def test_a_window_of_unequal_sides(tmp_path: Path) -> None:
 # --- what goes with a product
 
 
-@pytest.mark.parametrize(
+@every(
     ("keys", "kinds", "trained"),
     [
         ({}, ["conv2d", "bias"], 54 + 2),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from paleo_net import Table, block, by_name, conv, graph_of, image, layer, message, pool, split
 from steptime.core.errors import InputError
 from steptime.formats import Source
@@ -232,13 +233,13 @@ BAD: dict[str, tuple[Table, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@every("case", BAD)
 def test_bad_networks(tmp_path: Path, case: str) -> None:
     layers, expected = BAD[case]
     assert expected in message(tmp_path, layers)
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "expected"),
     [
         ('{"layers": [1]}', "a table of 'layers'"),

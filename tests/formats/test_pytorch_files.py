@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from exported import BATCH, changed, document, node, of, tensor, write
 from steptime.build import build, build_step, count_step, make_workload, read_model
 from steptime.core.errors import InputError
@@ -109,7 +110,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@every("fault", FAULTS)
 def test_a_wrong_file_is_one_line(fault: str, tmp_path: Path) -> None:
     content, said = FAULTS[fault]
     path = str(write(tmp_path / "net.pt2", content))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.graph import Graph
 
@@ -161,7 +162,7 @@ def graph_of(file: str, batch: int) -> Graph:
     return build(make_workload(read_model(file), batch, phase="infer"))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@every("name", NETWORKS)
 def test_parameters_are_those_that_pytorch_counts(name: str, tmp_path: Path) -> None:
     make, given = NETWORKS[name]
     net, x = make().eval(), given()

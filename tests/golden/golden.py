@@ -145,12 +145,13 @@ def intervals(value: Any, path: str = "") -> Iterator[tuple[str, list[float]]]:
 
 def captured(chosen: Iterable[Case]) -> dict[str, Any]:
     """What each case gives, by its command line."""
-    found: dict[str, Any] = {}
-    for case in chosen:
-        code, text = printed(case)
-        values = dict(flat(json.loads(text))) if code == 0 else {"message": text.strip()}
-        found[" ".join(case)] = {"code": code, "values": values}
-    return found
+    return {" ".join(case): kept(*printed(case)) for case in chosen}
+
+
+def kept(code: int, text: str) -> dict[str, Any]:
+    """What is written down of an exit code and a document."""
+    values = dict(flat(json.loads(text))) if code == 0 else {"message": text.strip()}
+    return {"code": code, "values": values}
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from places import ROOT
 from steptime.core.errors import InputError
 from steptime.core.toml_files import DATA
@@ -37,7 +38,7 @@ PROBED = {
 }
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@every("device", DEVICES, ids=lambda device: device.name)
 def test_shipped_devices_are_sane(device):
     assert device.name in (device.name.lower(), device.name.upper())  # Paleo's own: capitals
     assert device.source
@@ -54,7 +55,7 @@ def test_shipped_devices_are_sane(device):
         assert device.idle_w < device.peak_w
 
 
-@pytest.mark.parametrize("link", LINKS, ids=lambda link: link.name)
+@every("link", LINKS, ids=lambda link: link.name)
 def test_shipped_links_are_sane(link):
     assert link.source
     assert 1e8 < link.bytes_per_s < 2e12
@@ -115,7 +116,7 @@ def test_a_link_states_between_what_its_latency_lies(tmp_path):
             catalog.link(path)
 
 
-@pytest.mark.parametrize(
+@every(
     ("short", "name"),
     [
         ("V100", "v100-sxm2-16gb"),
@@ -137,7 +138,7 @@ def test_every_short_name_stands_for_a_shipped_device():
         assert catalog.device(short).name == name
 
 
-@pytest.mark.parametrize(
+@every(
     ("word", "name"),
     [
         ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),  # what drivers report
@@ -215,7 +216,7 @@ def test_every_word_of_a_shipped_device_means_that_device():
             assert catalog.device(word.replace("-", " ")) == device, word
 
 
-@pytest.mark.parametrize(
+@every(
     ("word", "says"),
     [
         (
@@ -352,7 +353,7 @@ def test_a_user_device_is_found_by_name_and_as_local():
     assert sorted(p.name for p in path.parent.iterdir()) == ["local", "my-cpu.toml", "other.toml"]
 
 
-@pytest.mark.parametrize("name", ["t4", "V100", "local", "../x", "", "a b", "x" * 101])
+@every("name", ["t4", "V100", "local", "../x", "", "a b", "x" * 101])
 def test_a_user_device_takes_no_name_of_others(name):
     with pytest.raises(InputError) as error:
         catalog.write_user_device(PROBED | {"name": name}, name)
@@ -379,7 +380,7 @@ def test_the_users_folder(monkeypatch, tmp_path):
     assert catalog.user_folder("devices") == tmp_path / ".local/share/steptime/devices"
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "says"),
     [
         ("a100-sxm4-80k", "did you mean 'a100-sxm4-80gb'?"),
@@ -415,7 +416,7 @@ peak_TFLOP_per_s = {float32 = 1}
 """
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "says"),
     [
         ('source = "me"', "", "'source' is missing"),
@@ -543,7 +544,7 @@ def test_every_file_of_the_data_is_read():
     assert files == {*(device.name.lower() for device in DEVICES), "aliases"}
 
 
-@pytest.mark.parametrize("number", ["6000", "5000", "4000"])
+@every("number", ["6000", "5000", "4000"])
 def test_a_number_that_later_cards_took_over_is_asked_back(number: str) -> None:
     with pytest.raises(InputError) as caught:
         catalog.device(f"RTX {number}")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from every import every
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 
@@ -61,7 +62,7 @@ def lanes(device: Device) -> int:
     return of_chip[0] if of_chip else LANES.get(str(device.architecture), 128)
 
 
-@pytest.mark.parametrize("device", TIMED, ids=lambda device: device.name)
+@every("device", TIMED, ids=lambda device: device.name)
 def test_float32_is_lanes_times_clock(device):
     if "float32" in device.unverified:
         return
@@ -69,7 +70,7 @@ def test_float32_is_lanes_times_clock(device):
     assert device.vector_peak("float32") == pytest.approx(of_lanes, rel=0.02)
 
 
-@pytest.mark.parametrize("device", TIMED, ids=lambda device: device.name)
+@every("device", TIMED, ids=lambda device: device.name)
 def test_matrix_peaks_are_rates_times_clock(device):
     peaks = device.peak_flop_per_s
     if device.architecture not in FLOP_PER_CLOCK or "float16" not in peaks:
@@ -98,7 +99,7 @@ def test_cards_for_games_run_at_half_the_rate_with_sums_in_float32():
     assert mi210.vector_peak("float32") == pytest.approx(104 * 64 * 2 * 1.7e9, rel=1e-3)
 
 
-@pytest.mark.parametrize("device", GPUS, ids=lambda device: device.name)
+@every("device", GPUS, ids=lambda device: device.name)
 def test_a_gpu_has_what_a_price_asks_for(device):
     assert device.maker
     assert device.architecture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from places import ROOT
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
@@ -112,7 +113,7 @@ def test_a_circle_of_two_is_found(own: Path) -> None:
         catalog.stack("a")
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "row", "said"),
     [
         ("serving.graphs", {"value": "yes"}, "'serving.graphs.value' must be a number, true or"),
@@ -183,7 +184,7 @@ MEANT = {  # what files of 0.14 say beside those of today, whose values told not
 VOLUMES = ("conv3d", "conv_transpose3d")  # kinds that there were not
 
 
-@pytest.mark.parametrize("path", sorted(OLD.glob("*.toml")), ids=lambda path: path.stem)
+@every("path", sorted(OLD.glob("*.toml")), ids=lambda path: path.stem)
 def test_a_file_of_before_means_what_it_did(path: Path) -> None:
     """Copies of files of 0.14, which say 1 and 1e-9 for yes and no, and each constant anew."""
     old, new = catalog.stack(str(path)), catalog.stack(path.stem)

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import idx_folder
+from every import every
 from places import TESTS
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
@@ -106,8 +107,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("fault", FAULTS)
+@every("packed", [False, True])
+@every("fault", FAULTS)
 def test_a_fault_is_one_line_with_the_file(fault: str, packed: bool, tmp_path: Path) -> None:
     name, change, message = FAULTS[fault]
     folder = idx_folder.write(tmp_path)
@@ -125,7 +126,7 @@ def test_a_fault_is_one_line_with_the_file(fault: str, packed: bool, tmp_path: P
         assert text.startswith(f"{folder / name}: ")
 
 
-@pytest.mark.parametrize("keep", [1, 10, -9, -1])
+@every("keep", [1, 10, -9, -1])
 def test_a_gzip_file_that_is_cut(keep: int, tmp_path: Path) -> None:
     folder = idx_folder.write(tmp_path, gz=True)
     path = folder / f"{IMAGES}.gz"
@@ -281,7 +282,7 @@ def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.framework
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(
+@every(
     ("number", "kind", "told"),
     [
         (signal.SIGKILL, KilledError, "exit code -9$"),
@@ -365,7 +366,7 @@ def test_loaders_stay_off_the_cpus_of_the_steps(monkeypatch: pytest.MonkeyPatch)
     assert loader.spare_cpus() == []
 
 
-@pytest.mark.parametrize(
+@every(
     ("model", "shape", "classes", "input_shape"),
     [
         ("deep_mnist", (1, 28, 28), 10, (2, 1, 28, 28)),
@@ -374,7 +375,7 @@ def test_loaders_stay_off_the_cpus_of_the_steps(monkeypatch: pytest.MonkeyPatch)
         ("cnn:block=residual,blocks=1,filters=4,image=32,classes=10", (3, 32, 32), 10, None),
     ],
 )
-@pytest.mark.parametrize("phase", ["train", "infer"])
+@every("phase", ["train", "infer"])
 def test_what_fits(
     model: str, shape: tuple[int, ...], classes: int, input_shape: Any, phase: str
 ) -> None:
@@ -385,7 +386,7 @@ def test_what_fits(
     assert found.labels == ("labels" if phase == "train" else "")
 
 
-@pytest.mark.parametrize(
+@every(
     ("model", "shape", "classes", "message"),
     [
         (
@@ -468,7 +469,7 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.Mon
         mnist.installed()
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "error", "message"),
     [
         (lambda t: t[:-200], BadDataError, r"numbers, expected 3 rows of 785 from 0 to 255"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import idx_folder
+from every import every
 from reference import backend as numpy_backend
 from steptime.analysis.measurement import measurement
 from steptime.build import build, make_workload, read_model
@@ -292,8 +293,8 @@ def test_each_sample_has_the_time_that_it_waited() -> None:
     assert plain.input_s == ()
 
 
-@pytest.mark.parametrize("total", [10, 11, 37, 500, 5000, 12_345])
-@pytest.mark.parametrize("step_s", [1e-5, 0.004, 0.02])
+@every("total", [10, 11, 37, 500, 5000, 12_345])
+@every("step_s", [1e-5, 0.004, 0.02])
 def test_a_training_runs_its_steps_and_no_others(total: int, step_s: float) -> None:
     fake = Fake(step_s, step_s / 2)
     samples = take_training(fake.step, lambda: None, total, **fake.how())
@@ -378,7 +379,7 @@ def test_the_infeed_share_is_derived_when_read() -> None:
     assert measurement(_record([0.01]), 1.0, {})["infeed"] is None
 
 
-@pytest.mark.parametrize(("accuracy", "told"), [(0.1135, True), (0.125, True), (0.135, False)])
+@every(("accuracy", "told"), [(0.1135, True), (0.125, True), (0.135, False)])
 def test_a_network_that_learned_nothing_is_told(accuracy: float, told: bool) -> None:
     """Guessing 10,000 images of which 11.35 % are alike: sigma 0.32 %, five of them 1.6 %."""
     record = _record([0.01], training={"guess": 0.1135, "test_images": 10_000})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -36,14 +37,14 @@ def test_the_formula_by_hand() -> None:
     assert ring_s(4000, 4, 20e-6, 1e9) == pytest.approx(6 * 21e-6)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 8])
-@pytest.mark.parametrize("size", [1024, 65536, 2**26])
+@every("processes", [2, 3, 8])
+@every("size", [1024, 65536, 2**26])
 def test_the_formula_is_that_of_scale(processes: int, size: int) -> None:
     theirs = COLLECTIVES["ring"](size, processes, Fabric(LINK))
     assert ring_s(size, processes, 20e-6, 1e9) == pytest.approx(theirs, rel=1e-12)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 8])
+@every("processes", [2, 3, 8])
 def test_a_fit_gives_back_the_link(processes: int) -> None:
     times = [ring_s(size, processes, 20e-6, 1e9) for size in SIZES_BYTES]
     found = fit(SIZES_BYTES, times, processes)
@@ -140,7 +141,7 @@ START_S = 4e-5  # of an exchange under torch-eager, beside its messages
 WEIGHTS = 4 * (51 * 100 + 101 * 100 + 101 * 10)  # bytes of the gradients, and of the weights
 
 
-@pytest.mark.parametrize(
+@every(
     ("strategy", "overlap", "messages", "added"),
     [
         ("independent", True, (0, 0), 0),
@@ -333,7 +334,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.bytes_per_s == document["GB_per_s"] * 1e9
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "message"),
     [
         ("--processes 2", "--processes needs --collectives"),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import machine_tree
+from every import every
 from steptime.core.errors import InputError
 from steptime.measure import cpus, doctor, machine
 from steptime.measure.procfs import number_list
@@ -183,7 +184,7 @@ def test_a_hidden_model_is_told_apart_by_its_numbers(tmp_path: Path) -> None:
     assert machine.cpu_model(root) == "Intel(R) Xeon(R) Processor f6m143s8"
 
 
-@pytest.mark.parametrize(
+@every(
     ("product", "slug"),
     [
         ("AMD EPYC 9R14", "amd-epyc-9r14"),

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from every import every
 from reference import backend as numpy_backend
 from steptime.analysis.measurement import measurement
 from steptime.build import make_workload, read_model
@@ -144,7 +145,7 @@ def test_nvml_gives_its_counter_or_else_its_power() -> None:
         gpu(Nvml(counter=False, power=False), 0, {})
 
 
-@pytest.mark.parametrize(
+@every(
     ("number", "environ", "watts"),
     [
         (1, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 101),
@@ -156,7 +157,7 @@ def test_the_gpu_is_that_of_cuda(number: int, environ: dict[str, str], watts: fl
     assert gpu(Nvml(4, counter=False), number, environ).read() == watts
 
 
-@pytest.mark.parametrize(
+@every(
     ("number", "environ"),
     [
         (0, {}),

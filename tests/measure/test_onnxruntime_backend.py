@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every import every
 from reference.backend import execute
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
@@ -40,7 +41,7 @@ def prepared(work: Workload, options: Options | None = None) -> Prepared:
     return backend.prepare(build(work), work, options or Options(threads=1))
 
 
-@pytest.mark.parametrize(
+@every(
     "network",
     [
         "fc:layers=2,nodes=8,inputs=6,outputs=5,batch=4",
@@ -83,7 +84,7 @@ def test_input_can_come_from_the_host() -> None:
     assert made.waited() > 0
 
 
-@pytest.mark.parametrize(
+@every(
     ("how", "options", "said"),
     [
         ({"phase": "train"}, {}, "onnxruntime runs inference alone: --phase infer"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import NOTHING, Interval
@@ -154,7 +155,7 @@ def test_predict_says_the_energy_of_a_run(
     assert "energy         unknown" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "message"),
     [
         ("--steps 0", "--steps: must be at least 1, not 0"),

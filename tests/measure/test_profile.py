@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.measure.contract import Options
@@ -88,7 +89,7 @@ def test_without_a_device_the_time_is_the_hosts() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "said"),
     [
         ("{}", "holds no list of trace events"),

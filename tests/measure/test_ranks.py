@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.measure import cpus, ranks
@@ -83,7 +84,7 @@ def test_processes_of_our_own_come_before_those_of_srun() -> None:
     assert not here(second).is_zero
 
 
-@pytest.mark.parametrize(
+@every(
     ("nodes", "first"),
     [
         ("node1", "node1"),
@@ -98,7 +99,7 @@ def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
 
 
-@pytest.mark.parametrize("nodes", [",a", "[", "a b"])
+@every("nodes", [",a", "[", "a b"])
 def test_what_is_no_list_of_nodes(nodes: str) -> None:
     with pytest.raises(InputError, match="is no list of nodes"):
         first_host(nodes)
@@ -118,7 +119,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("variables", "changes", "message"), WRONG)
+@every(("variables", "changes", "message"), WRONG)
 def test_half_set_and_wrong_variables_are_one_line(
     variables: dict[str, str],
     changes: dict[str, str | None],
@@ -188,7 +189,7 @@ def test_ranks_that_share_something_are_refused() -> None:
         check_apart([rank_of(0, "a", [0, 1]), rank_of(1, "a", [1])])
 
 
-@pytest.mark.parametrize(
+@every(
     ("device", "rank", "visible", "own"),
     [
         ("cuda:1", Rank(), "", "cuda:1"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.measure.disturbance import AbsentError, Watch, changes
 from steptime.measure.timing import agree, median_half_width, take_samples
 
@@ -189,7 +190,7 @@ def test_an_absent_counter_is_none_with_its_reason():
     assert seen == {"throttles": None, "disturbed": False}
 
 
-@pytest.mark.parametrize(
+@every(
     ("counter", "quiet", "disturbed"),
     [
         ("throttles", 0, 1),

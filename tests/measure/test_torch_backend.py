@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import build
 from steptime.cli.main import run
 from steptime.core.dtypes import precision
@@ -62,8 +63,8 @@ def has_kernels(network: str, dtype: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
-@pytest.mark.parametrize("network", TINY)
+@every("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
+@every("network", TINY)
 def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
     from steptime.measure.backends.torch import backend as torch_backend
 
@@ -99,8 +100,8 @@ def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("dtype", ["float64", "float16", "float16-mixed", "bfloat16"])
+@every("optimizer", OPTIMIZERS)
+@every("dtype", ["float64", "float16", "float16-mixed", "bfloat16"])
 def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
     import torch
 

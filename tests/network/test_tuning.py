@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from every import every
 from steptime.build import build, build_step, make_tuning, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
@@ -54,7 +55,7 @@ def test_the_adapters_of_llama_2_are_as_many_as_published() -> None:
         assert build(_workload(name, 1, rank=8, on="q+v")).parameters == trained
 
 
-@pytest.mark.parametrize(
+@every(
     ("on", "products"),
     [("attention", 4), ("linear", 7), ("q+v", 2), ("down", 1)],
 )
@@ -135,7 +136,7 @@ def test_a_workload_says_it_and_comes_back() -> None:
     assert workload.key != _workload().key
 
 
-@pytest.mark.parametrize(
+@every(
     ("how", "says"),
     [
         ({"rank": -1}, "r is at least 1"),
@@ -158,7 +159,7 @@ def test_nothing_to_train_is_said(how: dict[str, object], says: str) -> None:
         build(_workload(DECODER, 2, **how))
 
 
-@pytest.mark.parametrize(
+@every(
     ("lora", "wanted"),
     [
         ("16", Tuning(rank=16)),
@@ -171,7 +172,7 @@ def test_lora_as_text(lora: str, wanted: Tuning) -> None:
     assert make_tuning(lora) == wanted
 
 
-@pytest.mark.parametrize(
+@every(
     ("lora", "says"),
     [
         ("r=0", "--lora r: must be at least 1, not 0"),

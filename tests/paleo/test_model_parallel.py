@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import split_alexnet
+from every import every
 from steptime.core.errors import InputError
 from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import Layer
@@ -121,7 +122,7 @@ def shown(items: Nested) -> str:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("parents", "expected"),
     [
         ({"a": "", "b": "a", "c": "b"}, "a b c"),
@@ -258,10 +259,8 @@ def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path: Path) -> None:
     assert hybrid(StepModel(path, "K20", "pcie2"), 1).step_s < 1
 
 
-@pytest.mark.parametrize("method", ["analytic", "roofline", "paleo"])
-@pytest.mark.parametrize(
-    "net", ["alexnet_v2", "resnet18", "squeezenet1_1", "transformer:layers=1,length=8"]
-)
+@every("method", ["analytic", "roofline", "paleo"])
+@every("net", ["alexnet_v2", "resnet18", "squeezenet1_1", "transformer:layers=1,length=8"])
 def test_one_device_has_nothing_to_split(method: str, net: str) -> None:
     """Hybrid on one device is the step; Paleo adds the three cycles of an empty update."""
     model = StepModel(net, "T4", method=method)

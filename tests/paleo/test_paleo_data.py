@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.hardware import catalog
 
 # Paleo (Qi, Sparks, Talwalkar, ICLR 2017), tables of TalwalkarLab/paleo@984bbf5:
@@ -31,7 +32,7 @@ LINKS = [  # name, Gbit/s
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "mhz", "gflop_per_s", "gb_per_s"), DEVICES)
+@every(("name", "kind", "mhz", "gflop_per_s", "gb_per_s"), DEVICES)
 def test_devices_of_paleo_have_its_figures(
     name: str, kind: str, mhz: float, gflop_per_s: float, gb_per_s: float
 ) -> None:
@@ -46,7 +47,7 @@ def test_devices_of_paleo_have_its_figures(
         assert "Paleo" in device.source
 
 
-@pytest.mark.parametrize(("name", "gbit_per_s"), LINKS)
+@every(("name", "gbit_per_s"), LINKS)
 def test_links_of_paleo_have_its_figures(name: str, gbit_per_s: float) -> None:
     link = catalog.link(name.upper())
     assert link.name == name
@@ -93,7 +94,7 @@ FORKS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "gflop_per_s", "gb_per_s", "tolerance"), FORKS)
+@every(("name", "gflop_per_s", "gb_per_s", "tolerance"), FORKS)
 def test_devices_of_the_forks_are_datasheets(
     name: str, gflop_per_s: float, gb_per_s: float, tolerance: float
 ) -> None:

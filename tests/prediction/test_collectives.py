@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.hardware import catalog
@@ -25,7 +26,7 @@ QUICK = Link("quick", 10.0, 4.0, "made up")  # 10 + b / 4
 FABRIC = Fabric(SLOW)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "workers", "messages"),
     [
         ("one-to-all", 2, [64] * 2),
@@ -64,7 +65,7 @@ def test_a_double_tree_by_hand() -> None:
 NODES = Fabric(SLOW, inside=QUICK, per_node=4)  # links of 4 bytes a second inside, of 1 between
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "seconds"),
     [  # 12 devices on 3 nodes of 4, 240 bytes
         ("one-to-all", 2 * (3 * (10 + 60) + 8 * (1000 + 240))),
@@ -83,7 +84,7 @@ def test_what_stays_in_a_node_pays_no_latency_between_nodes(name: str, seconds: 
         assert alone == pytest.approx(COLLECTIVES[name](240, 4, Fabric(QUICK)), rel=1e-14)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@every("name", COLLECTIVES)
 def test_several_links_of_a_node_help_every_scheme(name: str) -> None:
     free = replace(NODES, between=replace(SLOW, latency_s=None))
     one, four = (
@@ -149,7 +150,7 @@ def test_other_exchanges_by_hand() -> None:
     assert EXCHANGES["all_gather"](240, 12, NODES) == 9 * 10 + 2 * 1000 + 11 * 20
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
+@every("name", EXCHANGES)
 def test_one_device_has_nothing_to_exchange(name: str) -> None:
     assert EXCHANGES[name](64, 1, replace(NODES, memory_bytes_per_s=8.0)) == 0
 
@@ -163,7 +164,7 @@ def test_scattering_and_gathering_are_the_halves_of_a_ring(
     assert sum(halves) == pytest.approx(COLLECTIVES["ring"](size, devices, fabric), rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@every(
     ("servers", "messages"),
     [
         (1, [64] * 12),  # 6 workers push to the server, then pull
@@ -280,7 +281,7 @@ def server_rounds(n: int, servers: int) -> Iterator[list[Message]]:
     yield [(n + k, w, [k], False) for w in range(n) for k in range(servers)]
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 9, 12, 16])
+@every("n", [2, 3, 4, 5, 6, 7, 8, 9, 12, 16])
 def test_messages_played_one_by_one_take_the_closed_form(n: int) -> None:
     plays = {
         "one-to-all": (one_to_all_rounds(n), 1),
@@ -295,7 +296,7 @@ def test_messages_played_one_by_one_take_the_closed_form(n: int) -> None:
         assert COLLECTIVES[name](5040.0, n, FABRIC) == pytest.approx(played, rel=1e-13), name
 
 
-@pytest.mark.parametrize(("n", "servers"), [(2, 1), (5, 1), (5, 3), (4, 4), (3, 5)])
+@every(("n", "servers"), [(2, 1), (5, 1), (5, 3), (4, 4), (3, 5)])
 def test_servers_played_one_by_one_take_the_closed_form(n: int, servers: int) -> None:
     timed = ((messages, FABRIC.message_s) for messages in server_rounds(n, servers))
     played = play(timed, n, servers, 5040.0, idle=servers)
@@ -340,7 +341,7 @@ def hierarchical_rounds(nodes: int, per_node: int, fabric: Fabric) -> Iterator[R
         yield inside(step, 1, False)
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [(1, 4), (2, 2), (3, 4), (4, 3), (5, 1)])
+@every(("nodes", "per_node"), [(1, 4), (2, 2), (3, 4), (4, 3), (5, 1)])
 def test_hierarchy_played_one_by_one_takes_the_closed_form(nodes: int, per_node: int) -> None:
     fabric = Fabric(SLOW, inside=QUICK, per_node=per_node, links_per_node=per_node)
     n = nodes * per_node
@@ -363,7 +364,7 @@ def test_names_and_order() -> None:
     assert list(PUBLISHED) == list(COLLECTIVES)[:4]
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@every("name", COLLECTIVES)
 def test_one_worker_exchanges_nothing(name: str) -> None:
     assert COLLECTIVES[name](64, 1, replace(FABRIC, servers=3)) == 0
 
@@ -377,7 +378,7 @@ def test_one_worker_of_paleo_mixes_with_itself() -> None:
     }
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED.keys() - {"tree"}))  # ours are the two of NCCL
+@every("name", sorted(PUBLISHED.keys() - {"tree"}))  # ours are the two of NCCL
 def test_paleo_is_ours_without_latency(name: str) -> None:
     free = Fabric(catalog.link("ethernet20"), efficiency=0.72)
     for workers in (2, 3, 7, 8, 128):
@@ -447,7 +448,7 @@ def test_unknown_latencies_have_names() -> None:
     assert Fabric(SLOW).without_latency == ()
 
 
-@pytest.mark.parametrize(
+@every(
     ("wrong", "message"),
     [
         ({"per_node": 0}, "per_node must be at least 1, not '0'"),

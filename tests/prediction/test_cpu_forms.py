@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from every import every
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -134,7 +135,7 @@ def chain(*sizes: int) -> Graph:
     return Graph("chain", tensors, ops, ("x",), (), (names[-1],))
 
 
-@pytest.mark.parametrize(
+@every(
     ("mib", "fresh"),
     [
         ((40, 1), (40, 0)),  # mapped each time

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
@@ -26,7 +27,7 @@ def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> D
     return Device(name, "gpu", {"float32": peak}, 1e9, "made up", memory_bytes=memory, peak_w=100)
 
 
-@pytest.mark.parametrize(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
+@every(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
 def test_the_largest_batch_that_fits(has: float, batch: int) -> None:
     assert largest_batch(lambda n: 10 + 3 * n, has, most=1024) == batch
 
@@ -74,8 +75,8 @@ def test_parts_of_memory_add_up(batch: int) -> None:
     assert all(part >= 0 for part in parts.values())
 
 
-@pytest.mark.parametrize("text", ["rnn", "bert_base", "gpt2", "resnet18", "transformer"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
+@every("text", ["rnn", "bert_base", "gpt2", "resnet18", "transformer"])
+@every("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
 def test_no_part_of_memory_is_larger_than_the_whole(text: str, dtype: str) -> None:
     workload = make_workload(read_model(text), 2, dtype, "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
@@ -248,7 +249,7 @@ def test_a_price_file_of_a_user(tmp_path: Path) -> None:
     assert (one.device, one.price, one.currency) == ("t4", 0.5, "EUR")
 
 
-@pytest.mark.parametrize(
+@every(
     ("old", "new", "says"),
     [
         ("date =", "when =", "unknown key 'when'"),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core import ranges
@@ -27,7 +28,7 @@ from steptime.questions.grid_table import MOST_CELLS, split_models
 
 NETWORKS = (
     "resnet18",
-    "densenet_cifar",
+    "squeezenet1_1",
     "fc",
     "rnn:cell=lstm,length=3",
     "transformer:layers=2,width=16,heads=2,length=8,vocabulary=20,max_length=9",
@@ -76,7 +77,7 @@ def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, 
         check(model, Steps(model, (2, 37)))  # few batches are built as they are
 
 
-@pytest.mark.parametrize(("name", "given"), METHODS)
+@every(("name", "given"), METHODS)
 def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]) -> None:
     models = [
         StepModel(NETWORKS[0], device, method=name, options=given)

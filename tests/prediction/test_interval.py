@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from every import every
 from steptime.hardware import catalog
 from steptime.prediction.calibrated.interval import bounds, known_as
 from steptime.prediction.kernel import Interval
@@ -52,7 +53,7 @@ def test_a_form_without_rows_is_as_wide_as_the_widest_neighbour():
     assert known_as("attention", PARTS) == "all"  # of a CPU
 
 
-@pytest.mark.parametrize(
+@every(
     ("model", "device", "name"),
     [
         ("resnet18", "h100", ""),

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+from every import every
 from steptime.hardware import catalog
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.kernel import Interval, Kernel, Settings
@@ -40,8 +41,8 @@ def test_what_differs_in_new_pages_alone_is_off_alike() -> None:
     assert found.high == pytest.approx(3 + math.hypot(3 * 0.3, 2 * 0.4, 0.4))
 
 
-@pytest.mark.parametrize("network", ["resnet18", "bert_base", "rnn:cell=lstm", "mobilenet_v2"])
-@pytest.mark.parametrize("device", ["K40", "v100-sxm2-16gb", "a100-sxm4-40gb", "tpu-v3"])
+@every("network", ["resnet18", "bert_base", "rnn:cell=lstm", "mobilenet_v2"])
+@every("device", ["K40", "v100-sxm2-16gb", "a100-sxm4-40gb", "tpu-v3"])
 def test_side_by_side_kernels_have_the_times_of_each_alone(network: str, device: str) -> None:
     dtype = "bfloat16" if device == "tpu-v3" else "float32"
     model = StepModel(network, device, dtype=dtype)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.prediction.step_model import StepModel
 
 
-@pytest.mark.parametrize(
+@every(
     ("network", "device", "stack", "said"),
     [
         ("deep_mnist", "epyc-7763", "jax", True),

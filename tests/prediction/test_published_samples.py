@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from every import every
 from places import TESTS
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
@@ -41,7 +42,7 @@ def told(row: Row) -> str:
     return "-".join(list(row.values())[:6])
 
 
-@pytest.mark.parametrize("row", rows_of("paleo_steps"), ids=told)
+@every("row", rows_of("paleo_steps"), ids=told)
 def test_a_step_is_that_of_the_original_paleo(row: Row) -> None:
     options = {"ppp_comp": row["compute_share"], "ppp_comm": row["link_share"]}
     model = StepModel(row["network"], row["device"], row["link"], "paleo", options)
@@ -51,7 +52,7 @@ def test_a_step_is_that_of_the_original_paleo(row: Row) -> None:
     assert [step.comm_s[name] for name in EXCHANGES] == pytest.approx(exchanges(row), rel=1e-9)
 
 
-@pytest.mark.parametrize("row", rows_of("paleo_exchanges"), ids=told)
+@every("row", rows_of("paleo_exchanges"), ids=told)
 def test_an_exchange_is_that_of_the_original_paleo(row: Row) -> None:
     link = catalog.link(row["link"])
     assert isinstance(link, Link)
@@ -72,7 +73,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", rows_of("fodlam_sums"), ids=lambda row: "-".join(row.values())[:20])
+@every("row", rows_of("fodlam_sums"), ids=lambda row: "-".join(row.values())[:20])
 def test_sums_are_those_of_the_original_fodlam(
     row: Row, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +86,7 @@ def test_sums_are_those_of_the_original_fodlam(
     assert found["latency"] == pytest.approx(float(row["latency_s"]), rel=1e-12)
 
 
-@pytest.mark.parametrize("row", rows_of("paradnn_fc"), ids=told)
+@every("row", rows_of("paradnn_fc"), ids=told)
 def test_paradnn_counts_as_we_do_and_no_board_beats_its_peak(row: Row) -> None:
     sizes = ",".join(f"{key}={row[key]}" for key in ("layers", "nodes", "inputs", "outputs"))
     workload = make_workload(read_model(f"fc:{sizes}"), row["batch"], phase="infer")
@@ -112,7 +113,7 @@ def test_no_published_product_beats_the_roofline() -> None:
     assert 0.2 < median(shares) < 0.9  # nor does half of them take ten times as long
 
 
-@pytest.mark.parametrize("row", rows_of("timm_networks"), ids=told)
+@every("row", rows_of("timm_networks"), ids=told)
 def test_timm_counts_as_we_do_and_no_step_beats_the_roofline(row: Row) -> None:
     text = f"{row['network']}:image={row['image']}"
     graph = build(make_workload(read_model(text), 1, phase="infer"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
@@ -50,7 +51,7 @@ def by_ops(work: Workload, cluster: Cluster, graph: Graph, overlap: bool, **opti
     return model.timeline()
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.devices} devices")
+@every("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.devices} devices")
 def test_shards_exchange_as_much_and_update_a_share(cluster: Cluster) -> None:
     """Scattering gradients and gathering weights are the two halves of a ring."""
     n, work = cluster.devices, workload()
@@ -96,7 +97,7 @@ def test_sharded_states_are_a_share_of_the_memory() -> None:
         assert peak_memory_bytes(graph) < peak_memory_bytes(whole) / 1.5
 
 
-@pytest.mark.parametrize("net", [*NETS, "resnet18", "transformer:layers=1,length=16", "gpt2"])
+@every("net", [*NETS, "resnet18", "transformer:layers=1,length=16", "gpt2"])
 def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net: str) -> None:
     work = workload(net, "momentum", 1)
     whole = build_step(work)

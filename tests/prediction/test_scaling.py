@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import split_alexnet
+from every import every
 from steptime.core.errors import InputError
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill
@@ -82,9 +83,7 @@ def test_the_live_demo_within_a_percent(shared: Path) -> None:
                 assert abs(found - rounded) <= 7e-3 * rounded + 5e-4, key
 
 
-@pytest.mark.parametrize(
-    ("workers", "batch", "speedup"), [(32, 256, 15.5), (32, 1024, 25.3), (128, 1024, 51.6)]
-)
+@every(("workers", "batch", "speedup"), [(32, 256, 15.5), (32, 1024, 25.3), (128, 1024, 51.6)])
 def test_firecaffe_network_in_network(workers: int, batch: int, speedup: float) -> None:
     """Speed-ups that Qi, Sparks, Talwalkar (ICLR 2017) give for FireCaffe's cluster of K20X."""
     model = paleo("nin", "K20X", "infiniband", 0.21, 0.56)

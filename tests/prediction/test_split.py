@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.hardware.device import Device, Link
@@ -55,8 +56,8 @@ def test_what_is_read_later_crosses_too() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["analytic", "paleo", "roofline"])
-@pytest.mark.parametrize("text", ["alexnet_v2", "densenet_cifar", "fc", "gpt2:length=8"])
+@every("name", ["analytic", "paleo", "roofline"])
+@every("text", ["alexnet_v2", "densenet_cifar", "fc", "gpt2:length=8"])
 def test_the_ends_are_the_single_predictions(text: str, name: str) -> None:
     made = found(text, name=name)
     assert made[0]["first_s"] == made[-1]["second_s"] == 0

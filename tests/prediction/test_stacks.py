@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
@@ -38,7 +39,7 @@ def builder(training: bool = False) -> Builder:
     return Builder("test", precision("float32"), training)
 
 
-@pytest.mark.parametrize("name", catalog.stack_names())
+@every("name", catalog.stack_names())
 def test_a_stack_speaks_of_kinds_that_there_are(name: str) -> None:
     stack = catalog.stack(name)
     assert stack.name == name
@@ -120,7 +121,7 @@ def test_views_move_nothing_and_the_gradient_of_a_concatenation_is_one() -> None
         assert (found[name].kernels, found[name].traffic_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize(
+@every(
     ("optimizer", "passes", "kernels", "temporaries"),
     [("sgd", 3, 1, 0), ("momentum", 8, 3, 0), ("rmsprop", 13, 5, 1), ("adam", 18, 7, 1)],
 )
@@ -288,7 +289,7 @@ def dispatched(call: Callable[[], object]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rmsprop", "adam"])
+@every("optimizer", ["sgd", "momentum", "rmsprop", "adam"])
 def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) -> None:
     import torch
 
@@ -309,7 +310,7 @@ def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) 
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("kind", ["rotary", "local_response_norm", "prelu", "maximum"])
+@every("kind", ["rotary", "local_response_norm", "prelu", "maximum"])
 def test_passes_of_a_kind_are_those_that_torch_dispatches(kind: str) -> None:
     import torch
 
@@ -404,8 +405,8 @@ def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("groups", [1, 4, 32, 64])
-@pytest.mark.parametrize("filters", [32, 64, 256])
+@every("groups", [1, 4, 32, 64])
+@every("filters", [32, 64, 256])
 def test_a_compiled_network_has_the_layout_that_inductor_decides(groups: int, filters: int) -> None:
     import torch
     from torch._inductor.graph import GraphLowering

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
+from every import every
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.timeline import DEVICE, TRACKS, document, trace_events
 
 
-@pytest.mark.parametrize("method", ["roofline", "analytic", "calibrated", "paleo"])
-@pytest.mark.parametrize("network", ["fc:layers=2,nodes=64", "resnet18"])
+@every("method", ["roofline", "analytic", "calibrated", "paleo"])
+@every("network", ["fc:layers=2,nodes=64", "resnet18"])
 def test_the_timeline_is_as_long_as_the_step(network: str, method: str) -> None:
     model = StepModel(network, "v100", method=method)
     events = document(trace_events(model))["traceEvents"]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import steptime
+from every import every
 from steptime.core.toml_files import DATA, read_toml
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
@@ -162,7 +163,7 @@ CLASSES = {
 NEAR = (4, 6, 4)  # in percent and figures: a fit of constants on other rows moves these a little
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@every("name", CLASSES)
 def test_the_page_says_how_far_off_a_class_is(name: str) -> None:
     made, *of = CLASSES[name]
     facts = list(made(*of))

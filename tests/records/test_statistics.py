@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import synthetic
+from every import every
 from steptime.analysis.verdict import compared, control_false_discovery, verdicts
 from steptime.core.errors import InputError
 from steptime.records import statistics as ours
@@ -119,13 +120,13 @@ def test_correlated_samples_are_worth_fewer():
     assert related.high - related.low > 2 * (mixed.high - mixed.low)
 
 
-@pytest.mark.parametrize("runs", [[], [[]], [[1.0], []]])
+@every("runs", [[], [[]], [[1.0], []]])
 def test_no_samples_are_refused(runs):
     with pytest.raises(InputError, match="without samples"):
         estimate(runs)
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+@every("wrong", [0.0, -1.0, math.nan, math.inf])
 def test_a_time_is_a_positive_number(wrong):
     with pytest.raises(InputError, match="run 1: a step time is a positive number"):
         estimate([[1.0, 1.0], [1.0, wrong]])
@@ -207,7 +208,7 @@ def test_a_comparison_turned_round_is_the_inverse(runs, factor):
 # Student's t
 
 
-@pytest.mark.parametrize(
+@every(
     ("freedom", "t"),
     [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (9, 2.262), (30, 2.042)],
 )

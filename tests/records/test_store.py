@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.core import progress
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
@@ -135,7 +136,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("line", BROKEN)
+@every("line", BROKEN)
 def test_a_line_that_is_no_record_is_named_and_the_others_are_read(
     tmp_path: Path, line: bytes
 ) -> None:
@@ -213,7 +214,7 @@ def test_communication_that_is_hidden_may_be_below_0() -> None:
     assert record_from_json(_changed(quantities=quantities)).quantities["comm_s"].value == -1e-4
 
 
-@pytest.mark.parametrize(("table", "says"), WRONG)
+@every(("table", "says"), WRONG)
 def test_a_record_of_wrong_types_names_the_field_and_what_was_expected(
     table: dict[str, Any], says: str
 ) -> None:

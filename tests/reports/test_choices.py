@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from page_data import data_of
 from steptime.cli.main import run
 
@@ -81,7 +82,7 @@ def test_the_old_name_writes_the_same_page(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "says"),
     [
         ("choose fc --devices t4 --page page.txt", "the page is one .html file"),

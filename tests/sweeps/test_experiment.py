@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.network.families import FAMILIES
@@ -96,7 +97,7 @@ def test_cells_say_which_axes_they_are_of() -> None:
     assert mixed.text == "4 cells of 5: 2 networks + 3 values of layers"  # fc of 4 layers twice
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "said"),
     [
         ({"device": "gpu"}, "e.toml: unknown device 'gpu'; torch has cpu, cuda, mps, or with"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
@@ -100,7 +101,7 @@ def test_a_sweep_that_only_predicts_starts_no_worker(
     assert "--rounds is for measuring" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@every(
     ("measure", "line", "said"),
     [
         ("false", 'predict = "V1000"', "predict: unknown device 'V1000'"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from published_golden import HELD
 
+from every import every
 from places import ROOT
 from steptime import serve
 from validation.__main__ import main
@@ -153,7 +154,7 @@ def test_steps_are_drawn(tmp_path: Path) -> None:
     assert "vTrain" in drawn
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "line"),
     [
         (["absent.csv"], "absent.csv: No such file or directory"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from every import every
 from steptime.calibration.plan_errors import PlanErrors
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
@@ -84,7 +85,7 @@ def test_predictions_come_near(
     assert row["median"] < median
 
 
-@pytest.mark.parametrize(
+@every(
     ("sequence", "recompute", "forward_ms", "backward_ms"),  # Korthikanti et al. 2022, table 4
     [(False, "none", 7.7, 11.9), (False, "full", 7.7, 19.5), (False, "selective", 7.7, 13.2),
      (True, "none", 7.2, 11.8), (True, "selective", 7.2, 13.1)],

@@ -12,6 +12,7 @@ import pytest
 from published_golden import HELD, SLOW, TABLES, WRITTEN, scored
 
 import golden
+from every import every
 
 BEFORE = json.loads(WRITTEN.read_text("utf-8"))
 
@@ -27,7 +28,7 @@ def test_a_table_that_is_here_is_scored_as_written_down(table: Path) -> None:
     check(table)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@every("name", TABLES)
 def test_a_table_of_others_is_scored_as_written_down(name: str, shared: Path) -> None:
     check(shared / "llm" / name)
 

@@ -43,10 +43,11 @@ class _Shelf(Generic[_Item]):
     folder: str
     read: Callable[[Mapping[str, Any], str], _Item]
 
-    def shipped(self) -> dict[str, Path]:
-        """Return the shipped files by name."""
-        paths = sorted((DATA / self.folder).glob("*.toml"))
-        return {path.stem: path for path in paths if path != _ALIASES}
+    @lru_cache  # noqa: B019  # three shelves, which live as long as the program
+    def shipped(self) -> Mapping[str, Path]:
+        """Return the shipped files by name; none comes while a program runs."""
+        folder = DATA / self.folder
+        return {one.stem: one for one in sorted(folder.glob("*.toml")) if one != _ALIASES}
 
     def own(self) -> dict[str, Path]:
         """Return the user's files by name in lower case."""
@@ -58,7 +59,7 @@ class _Shelf(Generic[_Item]):
 
     def files(self) -> dict[str, Path]:
         """Return all files by name, sorted."""
-        return dict(sorted((self.own() | self.shipped()).items()))
+        return dict(sorted({**self.own(), **self.shipped()}.items()))
 
     def path(self, key: str, alias: str | None = None) -> Path | None:
         """Return the file of a name in lower case, or of what it is short for, or None."""
@@ -269,8 +270,7 @@ def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -
 
 
 def _device_path(key: str) -> Path | None:
-    exact = key in _DEVICES.shipped()
-    return _DEVICES.path(key, None if exact else _short_names().get(key))
+    return _DEVICES.path(key, None if key in _DEVICES.shipped() else _short_names().get(key))
 
 
 def _short_names() -> dict[str, str]:

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import DATA, read_toml, shown
+from steptime.core.toml_files import DATA
 from steptime.core.typed import Figure, Text, Texts, typed
 from steptime.hardware import catalog
+from steptime.hardware.fresh import fresh
 
 HOUR_S = 3600.0
 BILLINGS = ("second", "hour")  # how clouds bill; "hour" pays a started hour in full
@@ -68,7 +69,7 @@ def offers(path: Path | None = None) -> list[Offer]:
     Raises `InputError` for a file that holds no prices, and for an unknown device.
     """
     paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
-    return [offer for one in paths for offer in offers_of(read_toml(one), shown(one))]
+    return [offer for one in paths for offer in fresh(one, offers_of)]
 
 
 def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from every import every
 from measure.test_backend_values import CASES
 from reference.backend import execute, initial_values
 from steptime.build import build, make_workload, read_model
@@ -94,7 +95,7 @@ def test_every_kind_of_a_forward_pass_and_every_function_has_a_row() -> None:
     assert set(onnx_general.FUNCTIONS) == set(elementwise.FUNCTIONS)
 
 
-@pytest.mark.parametrize("kind", FORWARD)
+@every("kind", FORWARD)
 def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind: str) -> None:
     assert_runs(example(kind))
 
@@ -121,7 +122,7 @@ def test_kinds_over_volumes_come_back(tmp_path: Path) -> None:
         assert again.parameters == graph.parameters
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@every("name", WHOLE)
 def test_whole_networks_agree(name: str) -> None:
     assert_runs(build(make_workload(read_model(WHOLE[name]), phase="infer")))
 
@@ -136,7 +137,7 @@ NOT_HERE = (
 # of a loss, which inference has not; of float64; onnxruntime wants an odd size; ONNX has none
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(NOT_HERE)])
+@every("case", [case for case in CASES if not case.startswith(NOT_HERE)])
 def test_every_case_of_values_agrees(case: str) -> None:
     b = Builder("small", precision("float32"), training=False)
     last = CASES[case](b)
@@ -159,8 +160,8 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("case", POOLS)
-@pytest.mark.parametrize("kind", ["max_pool2d", "avg_pool2d"])
+@every("case", POOLS)
+@every("kind", ["max_pool2d", "avg_pool2d"])
 def test_windows_that_hang_over_and_uneven_padding(kind: str, case: str) -> None:
     b = Builder("pool", precision("float32"), training=False)
     assert_runs(b.graph(b.op(kind, b.input("x", (2, 4, 7, 8)), name="op", **POOLS[case])))
@@ -228,7 +229,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@every("kind", CONFIGS)
 def test_networks_of_hugging_face_agree(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": kind, **CONFIGS[kind]}))
@@ -239,7 +240,7 @@ def test_networks_of_hugging_face_agree(kind: str, tmp_path: Path) -> None:
 AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
 
 
-@pytest.mark.parametrize("name", AS_FILES)
+@every("name", AS_FILES)
 def test_our_reader_reads_it_back_to_the_same_network(name: str, tmp_path: Path) -> None:
     chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
     path.write_bytes(model_of(build(make_workload(chosen, phase="infer"))))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError
@@ -57,7 +58,7 @@ def test_the_batch_is_given_once_or_twice_alike() -> None:
         workload("layer_4-node_32-input_2000-output_1000-bs_1024", "9")
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "message"),
     [
         ("", "model '': a name such as fc or resnet50 is missing"),
@@ -87,7 +88,7 @@ def test_model_text_that_is_none(text: str, message: str | None) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "message"),
     [
         ((64, "float23"), "unknown dtype 'float23'; did you mean 'float32'?"),
@@ -120,7 +121,7 @@ def test_files(tmp_path: Path) -> None:
     assert workload(str(toml)).batch_per_replica == 64
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "content", "message"),
     [
         ("a.toml", "layers = 3", "give one of 'family' and 'model'"),
@@ -180,7 +181,7 @@ LABELLED = {  # settings that are not defaults
 }
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *ZOO])
+@every("name", [*FAMILIES, *ZOO])
 def test_a_label_gives_the_same_network_again(name: str) -> None:
     for text in (name, *LABELLED.get(name, [])):
         found = workload(text)
@@ -207,7 +208,7 @@ def test_short_names_are_those_of_the_whole() -> None:
         assert workload(short) == workload(name)
 
 
-@pytest.mark.parametrize(
+@every(
     ("said", "name"),
     [
         ("ResNet50", "resnet50"),
@@ -231,7 +232,7 @@ def test_no_two_networks_are_one_in_other_spelling() -> None:
     assert len(set(plain)) == len(plain)
 
 
-@pytest.mark.parametrize(
+@every(
     ("said", "dtype"),
     [("fp32", "float32"), ("FP16", "float16"), ("half", "float16"), ("bf16", "bfloat16"),
      ("amp", "float16-mixed"), ("bf16-mixed", "bfloat16-mixed"), ("Float32", "float32")],
@@ -240,7 +241,7 @@ def test_types_are_taken_as_people_write_them(said: str, dtype: str) -> None:
     assert workload("fc", 8, said) == workload("fc", 8, dtype)
 
 
-@pytest.mark.parametrize("text", ["x.pb", "net.h5", "./net.pt"])
+@every("text", ["x.pb", "net.h5", "./net.pt"])
 def test_a_file_of_another_kind_is_told_what_would_do(text: str) -> None:
     with pytest.raises(InputError) as error:
         workload(text)

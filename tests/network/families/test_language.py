@@ -6,6 +6,7 @@ import csv
 
 import pytest
 
+from every import every
 from places import ROOT
 from steptime.build import build, make_workload, read_model
 from steptime.network.families import language
@@ -17,7 +18,7 @@ def parameters(name: str) -> int:
     return build(make_workload(read_model(name), 1, phase="infer")).parameters
 
 
-@pytest.mark.parametrize("name", language.rows())
+@every("name", language.rows())
 def test_parameters_are_those_of_the_row(name: str) -> None:
     short = name if "stem" in language.rows()[name] else f"{name}:length=8"
     assert parameters(short) == language.rows()[name]["parameters"]
@@ -29,7 +30,7 @@ def test_every_row_of_the_reference_is_a_name_with_its_parameters() -> None:
         assert parameters(row["model"]) == int(row["parameters_by_formula"]), row["model"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("said", "name"),
     [
         ("Llama-3.1-405B", "llama3_1_405b"),

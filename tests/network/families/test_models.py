@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -60,8 +61,8 @@ PUBLISHED = {  # parameters, biases and norms included
 }
 
 
-@pytest.mark.parametrize("text", PUBLISHED)
-@pytest.mark.parametrize("phase", ["train", "infer"])
+@every("text", PUBLISHED)
+@every("phase", ["train", "infer"])
 def test_parameters_are_the_published_ones(text: str, phase: str) -> None:
     assert network(text, phase=phase).parameters == PUBLISHED[text]
 
@@ -74,7 +75,7 @@ def test_every_named_network_has_its_published_count() -> None:
             assert int(stated[1].replace(",", "")) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "count", "published"),
     [  # products of convolutions and of the final linear layers of one image, nothing else
         ("resnet50", 4_089_184_256, 4.09e9),  # stride on the 3x3
@@ -180,7 +181,7 @@ _DEEPSEEK = (
 )
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "parameters", "flop"),
     [  # as transformers 5.23 builds them; FLOP of products as torch counts those
         (
@@ -281,14 +282,14 @@ SWEEPS = {  # Wang, Wei, Brooks 2019
 }
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@every("name", SWEEPS)
 def test_default_sweeps_are_the_published_ranges(name: str) -> None:
     found = family(name)
     sweeps = {key: expanded(p.sweep) for key, p in found.parameters.items() if p.sweep}
     assert {**sweeps, "batch": expanded(found.batch_sweep)} == SWEEPS[name]
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *ZOO])
+@every("name", [*FAMILIES, *ZOO])
 def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
     found = family(name)
     assert found.source
@@ -298,7 +299,7 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
             assert resolve(found, {key: value})[key] == value
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "message"),
     [
         ("fc:layers=0", "fc: layers: must be at least 1, not 0"),
@@ -407,7 +408,7 @@ def test_a_shorter_text_changes_no_parameter() -> None:
         assert network(f"{name}:length=64").parameters == PUBLISHED[name]
 
 
-@pytest.mark.parametrize(
+@every(
     "text", ["BERT-Base", "bert base", "Bert_Base", "bert-base-uncased", "google/bert-base-cased"]
 )
 def test_a_name_is_what_it_is_before_a_part_of_it_is_left_out(text: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_flop_witness import our_flop, witnessed_flop
 from test_models import macs, network
 
+from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
@@ -107,7 +108,7 @@ def differing_layers(path: Path, ours: Graph, rename: Any = str) -> dict[str, ob
     return differing
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "file"),
     [
         ("alexnet_v2", "alex_v2"),
@@ -140,7 +141,7 @@ def test_the_published_inception_has_one_convolution_more_than_paleos_file(share
     assert shapes(ours)[f"{branch}/Conv2d_1a_3x3/conv2d"] == (1, 96, 17, 17)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "count"),
     [  # a pass over one image, by hand: filter x maps
         (
@@ -167,7 +168,7 @@ def test_multiply_adds_by_hand(name: str, count: int) -> None:
     assert macs(network(name)) == count
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "published"),
     [  # multiply-adds of an image
         ("inception_v3:variant=published", 5.713e9),  # torchvision's table of its models
@@ -215,7 +216,7 @@ def test_densenet_for_cifar_by_hand() -> None:
     assert macs(graph) == products + channels * 10
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "expected"),
     [
         (
@@ -325,7 +326,7 @@ def test_same_padding_of_an_even_image_is_at_its_end() -> None:
     assert ops["Conv2d_1_depthwise/conv2d"].attrs["groups"] == 32
 
 
-@pytest.mark.parametrize("name", NEW)
+@every("name", NEW)
 def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name: str) -> None:
     if not family(name).parameters:
         with pytest.raises(InputError, match="takes no hyperparameters"):
@@ -338,7 +339,7 @@ def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name: s
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize(
+@every(
     "text",
     ["inception_v3:image=75", "densenet_cifar", "squeezenet1_1:image=48", "mobilenet_v1:image=32"],
 )

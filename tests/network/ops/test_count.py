@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, frozen
@@ -267,8 +268,8 @@ def slow_peak(graph: Graph) -> int:
     return peak
 
 
-@pytest.mark.parametrize("phase", ["train", "infer"])
-@pytest.mark.parametrize(
+@every("phase", ["train", "infer"])
+@every(
     "text",
     [
         "fc:layers=3,nodes=8",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from every import every
 from steptime.core.graph import TensorSpec, frozen
 from steptime.network.ops import (
     OPS,
@@ -46,8 +45,8 @@ def test_linear() -> None:
     assert flop("linear", spec(2, 3, 6), w) == 2 * (2 * 3) * 6 * 5  # leading dimensions are rows
 
 
-@pytest.mark.parametrize("turn_a", [False, True])
-@pytest.mark.parametrize("turn_b", [False, True])
+@every("turn_a", [False, True])
+@every("turn_b", [False, True])
 def test_matmul_with_transposes(turn_a: bool, turn_b: bool) -> None:
     a = spec(7, 4, 3) if turn_a else spec(7, 3, 4)
     b = spec(7, 5, 4) if turn_b else spec(7, 4, 5)
@@ -132,7 +131,7 @@ def test_transposed_convolution() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every(
     ("size", "kernel", "stride", "padding", "ceil", "out"),
     [
         (112, 3, 2, 1, False, 56),  # (112+2-3)//2 + 1
@@ -199,7 +198,7 @@ def test_attention_is_not_halved_when_causal_and_shares_keys() -> None:
     assert flop("rotary", q, spec(3, 2), head_width=2) == 3 * 48
 
 
-@pytest.mark.parametrize(
+@every(
     ("cell", "gates", "kept"), [("rnn", 1, 3 * 1), ("gru", 3, 3 * 7), ("lstm", 4, 3 * 7)]
 )  # hidden sizes in a sequence of 3: an LSTM keeps 4 gates, cell state, its tanh, output
 def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int, kept: int) -> None:
@@ -263,7 +262,7 @@ def test_cross_entropy_and_its_gradient() -> None:
     assert cost("log_softmax_grad", logits, logits) == (4 * 15, 3 * 15 * 4)
 
 
-@pytest.mark.parametrize(
+@every(
     ("optimizer", "flop_each", "states", "dropped"),
     [("sgd", 2, 0, 0), ("momentum", 4, 1, 0), ("rmsprop", 9, 1, 1), ("adam", 13, 2, 2)],
 )
@@ -274,7 +273,7 @@ def test_optimizers(optimizer: str, flop_each: int, states: int, dropped: int) -
     assert scratch_of(optimizer, specs) == dropped * 12 * 4
 
 
-@pytest.mark.parametrize(
+@every(
     ("kind", "each"),
     [("relu", 1), ("sigmoid", 4), ("tanh", 1), ("gelu", 5), ("silu", 5), ("softmax", 5),
      ("relu_grad", 1), ("gelu_grad", 11), ("silu_grad", 9), ("softmax_grad", 4)],

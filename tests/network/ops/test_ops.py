@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec, check, frozen
@@ -31,7 +32,7 @@ def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
-@pytest.mark.parametrize("kind", OPS)
+@every("kind", OPS)
 def test_example_gives_outputs_a_cost_and_a_source(kind: str) -> None:
     row = OPS[kind]
     specs, attrs = row.example.specs, frozen(row.example.attrs)
@@ -51,7 +52,7 @@ def test_example_gives_outputs_a_cost_and_a_source(kind: str) -> None:
     assert len(row.source) > 5
 
 
-@pytest.mark.parametrize("kind", OPS)
+@every("kind", OPS)
 def test_inputs_are_read_once_unless_a_row_says_that_it_reads_less(kind: str) -> None:
     row = OPS[kind]
     specs, attrs = row.example.specs, frozen(row.example.attrs)
@@ -60,7 +61,7 @@ def test_inputs_are_read_once_unless_a_row_says_that_it_reads_less(kind: str) ->
     assert read < whole if row.read else read == whole
 
 
-@pytest.mark.parametrize("kind", OPS)
+@every("kind", OPS)
 def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind: str) -> None:
     row = OPS[kind]
     specs, attrs = row.example.specs, frozen(row.example.attrs)
@@ -74,7 +75,7 @@ def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind: str) -> None
     assert serial == (specs[0].shape[1] if row.work == "recurrent" else 1)
 
 
-@pytest.mark.parametrize("kind", OPS)
+@every("kind", OPS)
 def test_storage_fits_the_shapes(kind: str) -> None:
     row = OPS[kind]
     specs, made = row.example.specs, outputs_of(kind, row.example.specs, frozen(row.example.attrs))
@@ -107,7 +108,7 @@ NOT_TRAINED = {  # inputs that are numbers but get no gradient
 }
 
 
-@pytest.mark.parametrize("kind", WITH_GRADIENT)
+@every("kind", WITH_GRADIENT)
 def test_every_gradient_has_the_shape_of_its_input(kind: str) -> None:
     graph = training_graph(example_graph(kind), "sgd")
     check(graph)
@@ -121,8 +122,8 @@ def test_every_gradient_has_the_shape_of_its_input(kind: str) -> None:
         assert graph.tensors[grad] == graph.tensors[weight]
 
 
-@pytest.mark.parametrize("kind", WITH_GRADIENT)
-@pytest.mark.parametrize("only", [0, 1])
+@every("kind", WITH_GRADIENT)
+@every("only", [0, 1])
 def test_a_gradient_that_nobody_needs_is_not_made(kind: str, only: int) -> None:
     """Unless a fused backward kind gives all gradients at once."""
     whole = example_graph(kind)
@@ -146,7 +147,7 @@ def test_a_gradient_that_nobody_needs_is_not_made(kind: str, only: int) -> None:
             assert op.outputs[0] in read, f"{op.name} is made for nothing"
 
 
-@pytest.mark.parametrize("kind", OPS)
+@every("kind", OPS)
 def test_attributes_of_an_example_are_those_that_the_row_takes(kind: str) -> None:
     row = OPS[kind]
     taken = inspect.signature(row.outputs).parameters.values()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from reference import backend as numpy_backend
 from reference.backend import RUNS, execute, initial_values, prepare
 from reference.kinds import ALSO_GIVEN, element_type, gelu
@@ -41,7 +42,7 @@ def test_every_kind_of_one_process_has_a_row() -> None:
     assert RUNS.keys() == OPS.keys() - LEFT_OUT
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OPS if kind not in {*LEFT_OUT, *GATES}])
+@every("kind", [kind for kind in OPS if kind not in {*LEFT_OUT, *GATES}])
 def test_example_runs_to_the_shapes_and_types_of_its_row(kind: str) -> None:
     row, rng = OPS[kind], np.random.default_rng(0)
     attrs: dict[str, Any] = dict(row.example.attrs)
@@ -105,9 +106,7 @@ def _response_norm(b: Builder) -> str:
     return classify(b, b.op("flatten", y, name="flat"))
 
 
-@pytest.mark.parametrize(
-    "network", [_attention, _convolution, _layer_norm, _batch_norm, _response_norm]
-)
+@every("network", [_attention, _convolution, _layer_norm, _batch_norm, _response_norm])
 def test_gradients_agree_with_finite_differences(network: Callable[[Builder], str]) -> None:
     b = Builder("small", precision("float64"), training=True)
     graph = b.graph(network(b))

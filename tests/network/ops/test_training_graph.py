@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, Precision, precision
 from steptime.core.errors import InputError
@@ -90,7 +91,7 @@ def test_flop_of_a_step_is_three_times_forward_less_the_first_data_gradient() ->
     assert products == 2 * batch * (3 * weights - inputs * nodes)
 
 
-@pytest.mark.parametrize("text", SMALL)
+@every("text", SMALL)
 def test_every_product_has_two_gradients_of_its_own_cost(text: str) -> None:
     """One where its data want no gradient; a recurrent or attention op gives all at once."""
     graph = step_of(text)
@@ -111,9 +112,9 @@ def test_every_product_has_two_gradients_of_its_own_cost(text: str) -> None:
             assert backward[op.name] == times * op_cost(graph, op).flop, op.name
 
 
-@pytest.mark.parametrize("text", SMALL)
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@every("text", SMALL)
+@every("dtype", PRECISIONS)
+@every("optimizer", OPTIMIZERS)
 def test_every_family_in_every_type_with_every_optimizer(
     text: str, dtype: str, optimizer: str
 ) -> None:
@@ -135,8 +136,8 @@ def test_every_family_in_every_type_with_every_optimizer(
     assert {graph.tensors[name].dtype for name in graph.weights} == {weights}
 
 
-@pytest.mark.parametrize("text", SMALL)
-@pytest.mark.parametrize("dtype", PRECISIONS)
+@every("text", SMALL)
+@every("dtype", PRECISIONS)
 def test_arithmetic_is_in_the_type_that_was_asked_for(text: str, dtype: str) -> None:
     graph = step_of(text, 2, dtype)
     for op in graph.ops:
@@ -183,7 +184,7 @@ def test_the_residual_stream_is_wide_under_mixed_precision() -> None:
     assert (grad.kind, graph.tensors[grad.outputs[0]].dtype) == ("cast", "bfloat16")
 
 
-@pytest.mark.parametrize("text", [*SMALL, *ZOO])
+@every("text", [*SMALL, *ZOO])
 def test_inference_is_the_forward_pass_alone(text: str) -> None:
     for dtype in ("float32", "float16-mixed"):
         graph = build_step(make_workload(read_model(text), 1, dtype, "infer"))
@@ -193,7 +194,7 @@ def test_inference_is_the_forward_pass_alone(text: str) -> None:
         assert not {"dropout", "cross_entropy", "mean"} & {op.kind for op in graph.ops}
 
 
-@pytest.mark.parametrize("name", ZOO)
+@every("name", ZOO)
 def test_named_networks_train(name: str) -> None:
     graph = step_of(name, 1, "bfloat16-mixed", "adam")
     check(graph)
@@ -294,7 +295,7 @@ def two_ops() -> Graph:
     return Graph("net", tensors, ops, ("x",), (), ("b",))
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "message"),
     [
         (lambda g: replace(g, ops=g.ops[::-1]), "op 'b' reads 'a' before it is made"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
 from steptime.hardware import catalog
@@ -182,7 +183,7 @@ def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half() -> None
     assert price(half, slow).value > counted > price(kernel, slow).value
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every("kind", KINDS)
 def test_more_work_takes_longer(kind: str) -> None:
     for grows in ("batch", "channels", "filters", "side"):
         times = [price(convolved(kind, **{grows: 2**i}), V100).value for i in range(3, 9)]

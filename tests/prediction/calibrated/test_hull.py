@@ -5,6 +5,7 @@ from math import log, sqrt
 
 import pytest
 
+from every import every
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.hull import NO_KIND, WIDER, beyond, is_told, wider
@@ -18,13 +19,13 @@ FITTED_ON = (
 EIGHT = Device("mine", "gpu", {"float32": 8e12}, 3e11, "me", memory_bytes=8e9)
 
 
-@pytest.mark.parametrize("name", FITTED_ON)
+@every("name", FITTED_ON)
 def test_nothing_of_a_measured_device_is_beyond(name: str) -> None:
     assert beyond(catalog.device(name)) == ()
     assert wider(catalog.device(name)) == 0
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "words"),
     [
         ("l4", ("5 nm at 72 W",)),  # of those measured the least has 350 W

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -111,7 +112,7 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     assert tiled_s(batch, amd, CONSTANTS) == pytest.approx(once / 0.8 / 0.5)
 
 
-@pytest.mark.parametrize(
+@every(
     ("architecture", "turns"),
     [("Ampere", 10), ("Hopper", 5), ("Blackwell", 5), ("Blackwell 2", 10)],
 )
@@ -191,7 +192,7 @@ def test_what_an_architecture_does_says_what_told_it() -> None:
     assert on("Blackwell 2.0", "steps", "matrix") == 32  # the longer name comes last
 
 
-@pytest.mark.parametrize("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
+@every("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
 def test_time_never_falls_with_whole_tiles(architecture: str | None) -> None:
     device = METHOD.sees(catalog.device("a100-pcie-40gb"), "float32", Settings())
     device = replace(device, architecture=architecture)

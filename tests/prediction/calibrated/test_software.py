@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import steptime
+from every import every
 from steptime.cli.main import app
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
@@ -103,7 +104,7 @@ def test_the_host_of_a_calibrated_device_can_be_asked_for():
     assert found.timeline(1).host_s == any_host.timeline(1).host_s  # in place of its own
 
 
-@pytest.mark.parametrize(
+@every(
     ("options", "said"),
     [
         ({"host": "fsat"}, "did you mean 'fast'"),
@@ -155,7 +156,7 @@ def test_a_bound_without_software_assumes_nothing_on_the_screen():
         assert "assumed" not in shown.stdout
 
 
-@pytest.mark.parametrize("name", ["trainium1", "trainium2", "gaudi3", "inferentia2"])
+@every("name", ["trainium1", "trainium2", "gaudi3", "inferentia2"])
 def test_compilers_of_accelerators_turn_no_images_around(name):
     """As cuDNN does for tensor cores: TF32, four times the peak, took 1.6 times as long."""
     device = catalog.device(name)

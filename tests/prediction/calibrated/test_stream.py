@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.calibration.cases import op_kernels
 from steptime.hardware import catalog
 from steptime.prediction.calibrated.attention import attention
@@ -46,7 +47,7 @@ def one(kind, *shapes, dtype="float32", **attrs):
     return kernel
 
 
-@pytest.mark.parametrize(
+@every(
     ("device", "share"),
     [
         ("a100-sxm4-40gb", 0.9),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.hardware import catalog
 from steptime.prediction.calibrated.systolic import padded_flop
@@ -15,7 +16,7 @@ TPUS = ("tpu-v2", "tpu-v2-8", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e
 ONE = replace(catalog.device("tpu-v3"), arrays=1, array_side=128)
 
 
-@pytest.mark.parametrize(
+@every(
     ("shape", "done"),
     [
         ((1, 128, 128, 128), 2 * 128**3),  # one tile, full
@@ -39,7 +40,7 @@ def test_arrays_without_a_tile_wait() -> None:
     assert padded_flop((1, 128, 128, 128), unknown) == 2 * 128**3
 
 
-@pytest.mark.parametrize("name", [name for name in TPUS if catalog.device(name).arrays])
+@every("name", [name for name in TPUS if catalog.device(name).arrays])
 def test_arrays_and_peak_make_a_clock_that_there_is(name: str) -> None:
     """Published clocks: v2 700, v3 940, v4 1050, v5e 1500, v5p 1750 MHz."""
     device = catalog.device(name)
@@ -51,7 +52,7 @@ def test_arrays_and_peak_make_a_clock_that_there_is(name: str) -> None:
     assert device.peak_flop_per_s["bfloat16"] / a_clock == pytest.approx(wanted, rel=0.03)
 
 
-@pytest.mark.parametrize("name", TPUS)
+@every("name", TPUS)
 def test_the_families_of_paradnn_are_predicted_on_every_tpu(name: str) -> None:
     for model in ("fc", "cnn", "rnn", "transformer:layers=2,width=256,heads=4,length=128"):
         work = make_workload(read_model(model), None, "bfloat16")

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from every import every
 from steptime.core.errors import InputError
 from steptime.questions.plan.ends import ends_of, least, most_held
 from steptime.questions.plan.pipeline import BACKWARD, FORWARD, WEIGHT, Flow, Stage, simulate
@@ -43,7 +44,7 @@ def _unlike(random: Random, how: int, number: int) -> list[Stage]:
     return [Stage(random.random(), 1 + 2 * random.random(), random.random()) for _ in range(number)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every("seed", range(8))
 def test_ends_are_those_of_the_simulation(seed: int) -> None:
     """Fifty pipelines a seed: what each device holds, when it ends, and what it takes at least."""
     random = Random(seed)  # noqa: S311
@@ -76,7 +77,7 @@ def test_what_repeats_is_skipped() -> None:
         assert many == pytest.approx(some + (100_000 - 400) * (some - few) / 200)
 
 
-@pytest.mark.parametrize(
+@every(
     ("schedule", "devices", "virtual", "micro_batches"),
     [
         *(("gpipe", p, 1, m) for p, m in ((2, 2), (4, 8), (8, 3))),
@@ -96,8 +97,8 @@ def test_the_closed_form_is_the_simulation(
     assert _least_s(schedule, stages, devices, micro_batches) == pytest.approx(_end_s(flow))
 
 
-@pytest.mark.parametrize("micro_batches", range(1, 30))
-@pytest.mark.parametrize("schedule", ["interleaved", "1f1b", "gpipe", "zero-bubble"])
+@every("micro_batches", range(1, 30))
+@every("schedule", ["interleaved", "1f1b", "gpipe", "zero-bubble"])
 def test_any_number_of_micro_batches(schedule: str, micro_batches: int) -> None:
     virtual = 3 if schedule == "interleaved" else 1
     stages = [SAME] * (4 * virtual)
@@ -117,7 +118,7 @@ def test_gpipe_goes_back_in_the_reverse_order() -> None:
     assert first == [*forward, *reversed(backward)]  # what was made last is dropped first
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4, 8, 16])
+@every("micro_batches", [2, 4, 8, 16])
 def test_sends_between_stages(micro_batches: int) -> None:
     for schedule, virtual, sends in (("interleaved", 3, 11), ("gpipe", 1, 3)):
         stages = [SAME] * (4 * virtual)
@@ -149,7 +150,7 @@ def test_stages_that_differ_wait_for_the_slowest() -> None:
     assert sum(one.end_s - one.start_s for one in flow.events) == 3 * 8 * 3 + 8 * 6
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+@every("schedule", ["gpipe", "1f1b", "zero-bubble"])
 def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule: str) -> None:
     flow = simulate(schedule, [Stage(1, 2.5, 1.1), Stage(1.5, 2, 0.7), Stage(0.7, 3, 1)], 3, 5, 0.2)
     for device in range(3):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 from steptime.core.workload import Plan
 from steptime.questions.plan.faults import Asked, checked
@@ -168,8 +169,8 @@ def test_the_run_of_a_pipeline_is_a_trace(
     assert waits / 4 > told["parts"]["bubble_s"] > 0  # the busiest waits least
 
 
-@pytest.mark.parametrize("device", ["xeon-platinum-8480-plus", "mi300x", "tpu-v5e", "gaudi2"])
-@pytest.mark.parametrize("command", ["plan", "serve"])
+@every("device", ["xeon-platinum-8480-plus", "mi300x", "tpu-v5e", "gaudi2"])
+@every("command", ["plan", "serve"])
 def test_devices_of_every_kind_are_answered(
     command: str, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
 from steptime.questions.plan.faults import Asked, checked
@@ -120,7 +121,7 @@ def test_a_number_far_from_one_that_works_is_found() -> None:
         checked(SHAPES[0], asked)
 
 
-@pytest.mark.parametrize(
+@every(
     ("data", "batch", "near"),
     [(5, 7, 7), (5, 12, 4), (400_000, 2 * 250_007, 2 * 250_007), (8, 10**15, 8)],
 )

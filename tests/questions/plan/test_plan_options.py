@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
@@ -70,7 +71,7 @@ def test_shard_groups_gather_inside_and_add_up_across() -> None:
     assert not waits(whole, "copies")
 
 
-@pytest.mark.parametrize(("zero", "shares"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4))])
+@every(("zero", "shares"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4))])
 def test_each_zero_shares_its_part_among_a_group(zero: int, shares: tuple[int, ...]) -> None:
     on = planner(16)
     n, found = on.parameters, step(Plan(data=16, zero=zero, shard=4), 16, on)
@@ -300,7 +301,7 @@ def test_one_stage_has_no_bubble() -> None:
     assert (found.bubble, found.bubble_s) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "change"),
     [
         ("--host-link pcie-5-x16 --stack megatron-2025", "--offload optimizer"),

@@ -3,6 +3,7 @@
 import pytest
 
 import steptime
+from every import every
 from steptime.cli.main import run
 
 N = 124_439_808  # parameters of GPT-2
@@ -15,7 +16,7 @@ def states_bytes(dtype: str) -> float:
     return float(parts["weights_bytes"] + parts["gradients_bytes"] + parts["states_bytes"])
 
 
-@pytest.mark.parametrize(
+@every(
     ("dtype", "each"),
     [
         ("bfloat16", 2 + 2 + 2 * 2),  # weight, gradient, two states of Adam
@@ -46,7 +47,7 @@ def test_float32_computes_in_float32() -> None:
     assert whole > 312 / 19.5 / 2 * mixed  # peaks, of which small products in 16 bit reach less
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "said"),
     [
         ("serve gpt2 --device a100 --dtype bfloat16-mixed", "nearest: --dtype bfloat16\n"),

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-import pytest
-
+from every import every
 from steptime.questions.serve.queueing import Load, Pool, QueueRun, simulate
 
 
@@ -136,7 +135,7 @@ def step_by_step(  # noqa: C901, PLR0912, PLR0915
     return arrived, first, over, worst
 
 
-@pytest.mark.parametrize("seed", range(400))
+@every("seed", range(400))
 def test_the_loop_over_events_is_the_loop_over_steps(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311
     count = draw.randint(1, 24)

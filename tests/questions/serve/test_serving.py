@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import steptime
+from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.network.ops.sequence import experts_read
@@ -122,7 +123,7 @@ def test_requests_at_once_take_their_own_steps_and_the_prompts_of_all() -> None:
     assert mixed["tpot_s"] > told["tpot_s"]
 
 
-@pytest.mark.parametrize("stack", ["vllm-2025", "sglang-2025", "trt-llm-2025"])
+@every("stack", ["vllm-2025", "sglang-2025", "trt-llm-2025"])
 def test_an_answer_has_one_first_token_time(stack: str) -> None:
     """Where the cache is too small too: 160 users of 8,256 tokens are 1.3 million."""
     for users in (4, 160):

@@ -1,6 +1,7 @@
 """Servers that hold targets: against all single answers, by hand, as text, JSON and picture."""
 
 import json
+from functools import cache
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
@@ -17,6 +19,16 @@ from steptime.questions.serve.targets import undominated
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
 ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
+
+
+@cache
+def load_of(*split: tuple[str, int]) -> Any:
+    return steptime.serve("llama3_8b", **H100, **ASKED, **dict(split))["load"]
+
+
+@cache
+def searched(ttft: float, tpot: float) -> Any:
+    return steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=5)
 
 
 def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
@@ -36,16 +48,22 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
     for number, split in sorted(splits, key=lambda one: one[0]):
         way = "apart" if "prefill_tensor" in split else "together"
         if way not in fewest:
-            load = steptime.serve("llama3_8b", **H100, **ASKED, **split)["load"]
+            load = load_of(*split.items())
             both = load["ttft_s"]["p90"] <= ttft and load["tpot_s"]["p90"] <= tpot
             if both and not load["grows"]:
                 fewest[way] = number
     return fewest
 
 
-@pytest.mark.parametrize(("ttft", "tpot"), [(0.2, 0.02), (0.06, 0.011), (0.5, 0.1)])
+@pytest.mark.parametrize(
+    ("ttft", "tpot"),
+    [
+        (0.2, 0.02),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0.06, 0.011), (0.5, 0.1))),
+    ],
+)
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: float) -> None:
-    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=5)
+    told = searched(ttft, tpot)
     fewest: dict[str, int] = {}
     for row in told["rows"]:
         way = row["arrangement"]
@@ -56,7 +74,7 @@ def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: f
 
 def test_a_row_is_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
     """The command of a row prints its times and its tokens a second."""
-    told = steptime.serve("llama3_8b", **H100, **ASKED, ttft=0.2, tpot=0.02, max_devices=5)
+    told = searched(0.2, 0.02)
     ways = {row["arrangement"]: row for row in reversed(told["rows"])}
     assert set(ways) == {"together", "apart"}
     for row in ways.values():
@@ -113,7 +131,7 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path: Path) -> None:
         'name = "own"\ndate = "2026-11-01"\ncurrency = "USD"\nbilling = "second"\nsource = "me"\n'
         '[[offers]]\nname = "one"\ndevices = ["h100-sxm5"]\nper_hour = 3.6\n'
     )
-    how: dict[str, Any] = {"ttft": 0.5, "tpot": 0.05, "max_devices": 4, "prices": prices}
+    how: dict[str, Any] = {"ttft": 0.5, "tpot": 0.05, "max_devices": 2, "prices": prices}
     told = steptime.serve("llama3_8b", ["h100", "h200"], rate=2, count=100, output=32, **how)
     cost = {row["device"]: row["cost"] for row in told["rows"]}
     assert cost["h200-sxm"] is None
@@ -174,7 +192,7 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so() -> None:
     assert not any("bound by the host" in note for note in graphs["notes"])
 
 
-@pytest.mark.parametrize(
+@every(
     ("how", "said"),
     [
         ({"ttft": 0.5}, "requests come by one of"),

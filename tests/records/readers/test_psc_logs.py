@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from psc_log_text import psc_log
 from steptime.records.readers import Import, read_path
 from steptime.records.readers.psc_log import FileName, file_name, recognises
@@ -168,7 +169,7 @@ def test_the_rows_that_the_seed_shows(tmp_path: Path) -> None:
     assert [row["batch"] for row in rows] == [50, 50, 50]
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "claims"),
     [
         ("a/2018-06-05-k80:1", FileName("k80", "", 1)),
@@ -311,7 +312,7 @@ def test_where_the_work_was_done(tmp_path: Path) -> None:
     assert (failed.status, failed.cause) == ("failed", "no_result")
 
 
-@pytest.mark.parametrize(
+@every(
     ("says", "status", "cause"),
     [
         ("error: *** JOB 1 ON r1 CANCELLED AT 2018-06-11T14:40:55 DUE TO TIME LIMIT ***",

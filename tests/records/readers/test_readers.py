@@ -10,6 +10,7 @@ from statistics import fmean, median, pstdev
 
 import pytest
 
+from every import every
 from steptime.core.errors import InputError
 from steptime.records.readers import READERS, read_path, reader_of
 from steptime.records.readers.mapping import read_mapping
@@ -244,7 +245,7 @@ def test_a_table_by_a_mapping(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "after", "message"),
     [
         ("batch =", "bacth =", "unknown key 'bacth'; did you mean 'batch'?"),
@@ -278,7 +279,7 @@ def test_faults_of_a_mapping(before: str, after: str, message: str, tmp_path: Pa
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "after", "said"),
     [
         ('strategy = "allreduce"', 'staging = "moon"', "options: unknown staging 'moon'; known: "),

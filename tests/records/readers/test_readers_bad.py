@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every import every
 from psc_log_text import psc_log
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -64,7 +65,7 @@ def _tar(members: dict[str, bytes]) -> bytes:
 LOG = psc_log().encode()
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "content", "said"),
     [
         ("a.bin", bytes(range(256)) * 40, "no known format: binary data"),
@@ -104,7 +105,7 @@ def test_what_is_no_result_is_one_line_and_exit_code_2(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["absent", "fifo", "folder"])
+@every("name", ["absent", "fifo", "folder"])
 def test_what_is_no_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
@@ -190,8 +191,8 @@ def test_a_line_of_a_hundred_megabytes(tmp_path: Path) -> None:
      "name: Tesla ", ": (Add)/job:", ",", '"', "[", "{"],
 )  # fmt: skip
 def test_long_repetitions_come_to_an_end(unit: str) -> None:
-    """A search that tries every beginning of a repetition anew would take hours here."""
-    text = (unit * (300_000 // len(unit))).encode()
+    """A search that tries every beginning of a repetition anew would take minutes here."""
+    text = (unit * (100_000 // len(unit))).encode()
     for reader in map(reader_of, READERS):
         for name in ("slurm-1.out", "tpu.json", "t.csv"):
             for start in (b"", b"JobId=1 JobName=CNN_MNIST\n", CSV.encode(), b'{"labels": '):
@@ -239,7 +240,7 @@ def _mutated(text: str, seed: int) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.parametrize("name", GOOD)
+@every("name", GOOD)
 def test_changed_files_give_records_or_reasons(name: str, tmp_path: Path) -> None:
     for seed in range(150):
         path = tmp_path / name

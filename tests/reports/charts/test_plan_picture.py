@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from every import every
 from steptime.cli.main import run
 from steptime.questions.plan.answer import document, timed
 from steptime.questions.plan.request import Request, Site
@@ -19,7 +20,7 @@ def asked(batch: int = 16, **split: Any) -> Request:
     return Request(SMALL, SITE, batch, 1, 512, split)
 
 
-@pytest.mark.parametrize(
+@every(
     ("schedule", "virtual"),
     [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1)],
 )

@@ -17,6 +17,7 @@ from fake_scheduler import State, set_state
 
 import idx_folder
 import paleo_net
+from every import every
 from places import TESTS
 from record_cases import edited
 from steptime.cli.main import run
@@ -112,7 +113,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@every("name", SCRIPTS)
 def test_the_batch_script_is_a_pure_function(name: str) -> None:
     text = script(SCRIPTS[name], "steptime-001-abc", "/data/my runs/100%/slurm/001-abc", "python3")
     path = GOLDEN / f"{name}.sh"
@@ -457,7 +458,7 @@ PRINTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "cause"), PRINTED)
+@every(("text", "cause"), PRINTED)
 def test_the_cause_is_in_what_a_job_printed(text: str, cause: str) -> None:
     assert cause_of_output(text) == cause
 

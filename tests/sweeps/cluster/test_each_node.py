@@ -11,6 +11,7 @@ import fake_scheduler
 import pytest
 from fake_scheduler import State
 
+from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records import store
@@ -109,7 +110,7 @@ def test_cells_of_several_nodes_are_refused(
     assert "a cell of 2 nodes" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@every(
     ("request_", "names"),
     [
         ({}, ["k1", "k2", "p1", "p2"]),

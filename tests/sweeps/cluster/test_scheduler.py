@@ -18,6 +18,7 @@ import fake_scheduler
 import pytest
 
 import steptime
+from every import every
 from places import TESTS
 from steptime.cli.main import run
 from steptime.core.causes import CAUSES
@@ -247,7 +248,7 @@ def test_causes_of_exits() -> None:
     assert slurm.cause_of_exit("FAILED", errno.ENOSPC, 0) == "no-space"
 
 
-@pytest.mark.parametrize(
+@every(
     ("state", "cause"),
     [
         ("TIMEOUT", "time-limit"), ("DEADLINE", "time-limit"), ("NODE_FAIL", "node-fail"),
@@ -265,7 +266,7 @@ def test_every_state_of_a_job_that_is_over_has_its_cause(
     assert slurm.ended({("1", 2)}, "")["1", 2].cause == cause
 
 
-@pytest.mark.parametrize(
+@every(
     ("state", "runs"),
     [
         ("PENDING", False), ("CONFIGURING", False), ("REQUEUED", False), ("REQUEUE_HOLD", False),
@@ -340,7 +341,7 @@ def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(
     assert all("fake" in record.env and "slurm" not in record.env for record in records)
 
 
-@pytest.mark.parametrize(
+@every(
     "line",
     [
         "",
@@ -355,7 +356,7 @@ def test_what_is_no_line_of_a_task_is_none(line: str, monkeypatch: pytest.Monkey
     assert [*slurm.queued(["n-0"])] == [("n-0", 1)]
 
 
-@pytest.mark.parametrize(
+@every(
     "line", ["", "1_0|FAILED", "1_0||0:0", "1_0|FAILED|?", "1_0-|FAILED|1:0", "1_[0-|FAILED|1:0"]
 )
 def test_what_is_no_end_of_a_task_is_none(line: str, monkeypatch: pytest.MonkeyPatch) -> None:

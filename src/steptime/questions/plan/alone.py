@@ -22,13 +22,14 @@ def as_timed(
     `kinds` are those of the layers in their order; the host is in the step.
     """
     times = model.timeline(batch)
+    slower = times.slower
     sums = {name: [0.0, 0.0, 0] for name in pieces}
     for row in times.rows:
         name = piece_of(row.row.name)
         if name not in (FIRST, LAST):
             name = kinds[int(name.removeprefix("block")) - 1]
         for i, one in enumerate((row.forward, row.backward)):
-            sums[name][i] += one.value * times.slower[i]
+            sums[name][i] += one.value * slower[i]
     often = {name: max(1, kinds.count(name)) for name in pieces}
     return {
         name: one._replace(
@@ -48,8 +49,7 @@ def held_alone(model: StepModel, batch: int) -> dict[str, float]:
         "weights": float(parts["weights"] + parts["copies"]),
         "states": float(parts["state"]),
         "activations": float(parts["activations"]),
-        "gathered": 0.0,
-        "logits": 0.0,
+        **dict.fromkeys(("gathered", "logits"), 0.0),
         "buffers": float(needs.workspace_bytes or 0),
         "context": float(needs.context_bytes or 0),
         "blocks": float(needs.blocks_bytes or 0),
