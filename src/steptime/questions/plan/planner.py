@@ -113,18 +113,17 @@ class Planner:
         mixed = trains and (self.low or precision(dtype).mixed)
         self.typed = f"{short}-mixed" if mixed else short  # as a workload says it
         self.stack = self.step.stack
-        master = self.stack.master_weights
+        self.seen, master = self.step.seen, self.stack.master_weights
         self.in_memory = precision(graph_dtype(self.typed, master)).weights
         self.computes = precision(self.typed).compute
-        self.seen = self.step.seen
         if trains:
             self._constants, self._flags = numbers(self.seen.constants, self.typed, master)
             self._constants["state_bytes"] -= alone.spared(tuning, "float32" if mixed else short)
         else:
             self._constants, self._flags = typed(use, self.seen.constants)
         self.weight_bytes = float(SIZE_BYTES[self.in_memory])
-        autocast = self.in_memory != self.computes
-        self.copy_bytes = float(SIZE_BYTES[self.computes]) if autocast else 0.0  # of a weight
+        copies = self.in_memory != self.computes
+        self.copy_bytes = copies * float(SIZE_BYTES[self.computes])  # of a weight
         own = self.constant("low_gradient_bytes") if self.low and trains else 0.0
         if gradients or own:
             self._constants["gradient_bytes"] = gradients / 8 or own
