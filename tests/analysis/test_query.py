@@ -132,7 +132,9 @@ def test_a_command_says_how_far_it_is_once_it_takes_its_time(
     say = command.patience()
     for now[0], done in ((1.9, 200), (2.1, 400), (3.0, 600), (4.2, 1800)):
         say("rows", done, 2000)
-    assert capsys.readouterr().err == "rows: 400 of 2,000\nrows: 1,800 of 2,000\n"
+    assert capsys.readouterr().err == (
+        "rows: 400 of 2,000, 0:08 left\nrows: 1,800 of 2,000, 0:00 left\n"  # 2.1 s x 1,600 / 400
+    )
 
 
 def test_sql_sees_proper_types() -> None:
