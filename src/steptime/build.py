@@ -190,9 +190,19 @@ def validated(table: object, model: type[Checked], where: str) -> Checked:
         raise InputError(f"{where}: {'; '.join([*faults][:10])}") from None
 
 
+_SAID = {  # what a value must be, by the fault's type
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a table"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    "string_type": "must be a text",
+    "list_type": "must be a list",
+}
+
+
 def _reason(fault: Any, model: Any) -> str:
     """Return one fault of a file: its place, what is wrong, and the nearest name of one unknown."""
     text, given = str(fault["msg"]).removeprefix("Value error, "), fault.get("input")
+    text = _SAID.get(fault["type"], text.replace("Input should be", "must be"))
     *path, last = [one for one in fault["loc"] if isinstance(one, str)] or [""]
     if fault["type"] == "extra_forbidden":
         for name in path:

@@ -117,9 +117,12 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) 
 @every(
     ("words", "loaded"),
     [
-        (["predict", "fc", "--device", "t4"], ["numpy"]),  # the arithmetic of prices
-        (["count", "gpt2"], []),
-        (["list", "devices"], []),
+        (
+            ["predict", "fc", "--device", "t4"],
+            ["numpy", "msgspec"],
+        ),  # the arithmetic of prices; files
+        (["count", "gpt2"], ["msgspec"]),
+        (["list", "devices"], ["msgspec"]),
     ],
 )
 def test_what_needs_no_framework_loads_none(words: list[str], loaded: list[str]) -> None:

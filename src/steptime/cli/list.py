@@ -202,7 +202,7 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
     "stacks": (
         lambda: [_stack(name) for name in catalog.stack_names()],
         lambda row: {**row, "joins": [*chain.from_iterable(row["joins"].values())]},
-        "name fuses joins=bias_in source",
+        "name fuses ?joins=bias_in source",
     ),
     "methods": (_methods, lambda row: {**row, "options": [*row["options"]]}, "name what options"),
     "ops": (

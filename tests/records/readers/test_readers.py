@@ -252,7 +252,7 @@ def test_a_table_by_a_mapping(tmp_path: Path) -> None:
         ("{bs}", "{bs", "batch: is no text with {columns}"),
         ("{bs}", "{}", "batch: a column or a formula stands in braces"),
         ('batch = "{bs}"', "", "quantities of a model need its 'batch'"),
-        ('"{bs}"', "[64]", "batch: Input should be a valid string"),
+        ('"{bs}"', "[64]", "batch: must be a text"),
         ("step_s", "steps_s", "unknown quantity 'steps_s'; did you mean 'step_s'?"),
         ('"oom"', '"omo"', "unknown status 'omo'; did you mean 'oom'?"),
         ("scale = 1e9", "scale = -1", "quantities.peak_memory_bytes.scale"),
