@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any
 
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
@@ -49,10 +49,6 @@ from steptime.network.ops.training import training_graph
 from steptime.network.recompute import recomputed, updated_early
 from steptime.network.tuning import tuned
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-Checked = TypeVar("Checked", bound="BaseModel")
 _PARADNN = re.compile(
     r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
     r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
@@ -177,48 +173,6 @@ def read_table(text: str, what: str) -> object:
         return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{what} {shorten(text)}: is no {form}: {line_of(error)}") from None
-
-
-def validated(table: object, model: type[Checked], where: str) -> Checked:
-    """Return a table of a user's file as its model; raises `InputError` with all its faults."""
-    from pydantic import ValidationError
-
-    try:
-        return model.model_validate(table)
-    except ValidationError as error:
-        faults = dict.fromkeys(_reason(one, model) for one in error.errors())
-        raise InputError(f"{where}: {'; '.join([*faults][:10])}") from None
-
-
-_SAID = {  # what a value must be, by the fault's type
-    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a table"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
-    "string_type": "must be a text",
-    "list_type": "must be a list",
-}
-
-
-def _reason(fault: Any, model: Any) -> str:
-    """Return one fault of a file: its place, what is wrong, and the nearest name of one unknown."""
-    text, given = str(fault["msg"]).removeprefix("Value error, "), fault.get("input")
-    text = _SAID.get(fault["type"], text.replace("Input should be", "must be"))
-    *path, last = [one for one in fault["loc"] if isinstance(one, str)] or [""]
-    if fault["type"] == "extra_forbidden":
-        for name in path:
-            if name in model.model_fields:
-                kind = model.model_fields[name].annotation
-                model = (kind, *get_args(kind))[-1]
-        known = [one.alias or name for name, one in model.model_fields.items()]
-        return str(unknown("key", last, known, ".".join(path)))
-    if fault["type"] == "literal_error":
-        known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        return str(unknown(last, given, known, ".".join(path)))
-    simple = isinstance(given, str | int | float | bool) and ", not " not in text
-    text += f", not {shorten(given)}" if simple and not text.startswith("unknown") else ""
-    return (
-        text if text.startswith(f"unknown {last}") else ": ".join((".".join((*path, last)), text))
-    )
 
 
 def choice_of(table: object, where: str, trusted: bool = False) -> Choice:

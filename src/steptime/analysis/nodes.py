@@ -10,7 +10,7 @@ import numpy as np
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.analysis.verdict import MARGIN
-from steptime.core.ranges import share
+from steptime.core.ranges import amount, share
 from steptime.core.table import Column, Table, columns
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
@@ -48,7 +48,7 @@ SIDES = """
 """
 
 
-def node_table(data: Data, margin: str, threshold: float) -> Table:
+def node_table(data: Data, margin: str, threshold: str) -> Table:
     """Return a row for each node; none where fewer than `LEAST` share a cell.
 
     The slow come first, then what else is not like the others; of these people see a line.
@@ -73,7 +73,7 @@ def node_table(data: Data, margin: str, threshold: float) -> Table:
         for row in held:
             logs[at, place[row["host"]]] = row["log_s"]
             cells[row["host"]].add(visit[:-1])
-    found, by_kind = _judged(logs, kinds, threshold)
+    found, by_kind = _judged(logs, kinds, amount(threshold, "--threshold"))
     gpus = {row["host"]: row["gpu"] for row in data.rows(GPUS)}
     rows = [
         _row(host, at, found, by_kind, at_least)
@@ -216,7 +216,7 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.nodes:chart",
     settings=(
         Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
-        Setting("threshold", "And by more in robust deviations.", THRESHOLD, float, "Z"),
+        Setting("threshold", "And by more in robust deviations.", f"{THRESHOLD:g}", str, "Z"),
     ),
     folders=1000,
     fails={

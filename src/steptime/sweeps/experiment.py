@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
-from steptime.build import Choice, choice_of, family_of, read_table, validated
+from steptime.build import Choice, choice_of, family_of, read_table
 from steptime.core import ranges
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.validated import validated
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
 from steptime.sweeps.resource_request import ResourceRequest

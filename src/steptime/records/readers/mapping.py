@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from steptime.build import make_workload, read_model, read_table, validated
+from steptime.build import make_workload, read_model, read_table
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula, named, valued
 from steptime.core.ranges import whole_number
 from steptime.core.table_files import ENDINGS, Cells, Words, cells_of, table_cells, values_of
 from steptime.core.toml_files import packaged
 from steptime.core.units import QUANTITIES
+from steptime.core.validated import validated
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.records.readers.mapping_keys import UNITS, Amount, Keys, RowKeys
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
