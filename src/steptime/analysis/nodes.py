@@ -53,7 +53,7 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
 
     The slow come first, then what else is not like the others; of these people see a line.
     """
-    at_least = math.log1p(share(margin, "--margin"))
+    at_least, least = math.log1p(share(margin, "--margin")), amount(threshold, "--threshold")
     measured = data.rows(CELLS) if data.rows(SHARED) else []
     good = [row for row in measured if row["n"]]
     visits = {
@@ -73,7 +73,7 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
         for row in held:
             logs[at, place[row["host"]]] = row["log_s"]
             cells[row["host"]].add(visit[:-1])
-    found, by_kind = _judged(logs, kinds, amount(threshold, "--threshold"))
+    found, by_kind = _judged(logs, kinds, least)
     gpus = {row["host"]: row["gpu"] for row in data.rows(GPUS)}
     rows = [
         _row(host, at, found, by_kind, at_least)
