@@ -131,7 +131,7 @@ def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
 
 def test_a_bias_is_part_of_the_product_before_it() -> None:
     code = module_code(workload("deep_mnist:batch=2"))
-    assert code.count("conv2d(") == 2
+    assert code.count("convolution(") == 2
     assert code.count("linear(") == 2
     assert "kinds_bias" not in code
 

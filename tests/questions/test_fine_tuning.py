@@ -89,7 +89,7 @@ def test_states_on_the_host_leave_the_card_and_take_its_memory() -> None:
 def test_tokens_that_are_padding_are_not_counted() -> None:
     plain, padded = predicted(), predicted(padded=100)
     assert padded.step_s == plain.step_s
-    from steptime.questions.from_python import document_of
+    from steptime.questions.step_time import document_of
 
     assert document_of(padded.of)["tokens"] == 200
     assert document_of(plain.of)["tokens"] == 1024

@@ -35,8 +35,9 @@ def tell(what: str, done: int, total: int) -> None:
     _listener.get()(what, done, total)
 
 
-def watched(items: Sequence[Item], what: str, every: int = EVERY) -> Iterator[Item]:
-    """Yield the items, and tell the listener now and then how many are done."""
+def watched(items: Sequence[Item], what: str, every: int = 0) -> Iterator[Item]:
+    """Yield the items, and tell the listener now and then, `every` so many, how many are done."""
+    every = every or EVERY
     for done, item in enumerate(items):
         if done and done % every == 0:
             tell(what, done, len(items))

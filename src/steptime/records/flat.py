@@ -20,7 +20,7 @@ from steptime.records.row import (
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from steptime.records.rows import Rows
+    from steptime.records.rows import RowFile
 
 MADE = {  # columns of `records` that are not of flat rows
     **{
@@ -89,7 +89,7 @@ def rate(value: str) -> str:
     return f"CASE WHEN {number} BETWEEN 1 AND 1e30 THEN {number} END"
 
 
-def read(rows: Rows) -> str:
+def read(rows: RowFile) -> str:
     """Return the statement that reads rows that were written."""
     types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in LINES.items())
     shown = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())

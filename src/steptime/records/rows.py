@@ -38,7 +38,7 @@ AT_ONCE = 20_000  # records in memory
 _encode = msgspec.json.Encoder().encode
 
 
-class Rows:
+class RowFile:
     """A file of rows, a line of JSON each.
 
     `params` and `others` are the kinds of hyperparameters and of quantities that are no columns of
@@ -106,19 +106,19 @@ class Rows:
 _NONE = Quantity()
 
 
-def rows_of(records: Iterable[Record], to: Path) -> Rows:
+def rows_of(records: Iterable[Record], to: Path) -> RowFile:
     """Return the rows of records at hand, whose place is their number, written to a file."""
-    rows = Rows(to)
+    rows = RowFile(to)
     rows.write(enumerate(map(line_from, records)))
     return rows
 
 
-def rows_in(paths: Sequence[Path], warn: store.Warn, to: Path) -> Rows:
+def rows_in(paths: Sequence[Path], warn: store.Warn, to: Path) -> RowFile:
     """Return the rows of the records in files, written to a file; `warn` as in `store.load`.
 
     The place of a record is `RANK` times that of its file, and the byte at which its line begins.
     """
-    rows = Rows(to)
+    rows = RowFile(to)
     rows.write(_stored_in(paths, warn))
     return rows
 

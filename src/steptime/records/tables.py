@@ -30,7 +30,7 @@ from steptime.records.row import Kinds
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from steptime.records.rows import Rows
+    from steptime.records.rows import RowFile
 
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
 FORMAT = f"{__version__} {hashlib.sha256(f'{flat.SQL} {results_sql.SQL}'.encode()).hexdigest()}"
@@ -126,7 +126,7 @@ class Tables:
             size = sum(stamp[0] for stamp in stamps.values())
             said: list[str] = []
 
-            def read() -> Rows:
+            def read() -> RowFile:
                 from steptime.records.rows import rows_in
 
                 rows = rows_in(files, said.append, source)
@@ -150,7 +150,7 @@ class Tables:
             warn(line)
         return result
 
-    def _table(self, table: str, rows: Rows) -> FolderRows:
+    def _table(self, table: str, rows: RowFile) -> FolderRows:
         self.connection.execute(f"CREATE TABLE {table} AS {flat.read(rows)}")
         rows.path.unlink()
         return FolderRows(f"FROM {table}", rows.params, rows.others)

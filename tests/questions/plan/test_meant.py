@@ -4,11 +4,11 @@ from math import exp, log
 
 import pytest
 
+from steptime import plan
 from steptime.core.errors import InputError
 from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.kernel import Interval
 from steptime.questions.plan.answer import answered
-from steptime.questions.plan.best import plan
 from steptime.questions.plan.request import Request, Site, sites
 
 NODE = Site("h100-sxm5", 8, "nvlink-4")

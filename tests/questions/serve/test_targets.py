@@ -201,7 +201,7 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so() -> None:
         ({"rate": 1, "tpot": 0.1, "tensor": 2}, "leave out --tensor"),
         ({"rate": 1, "tpot": 0.1, "prefill_replicas": 2}, "chooses --prefill-replicas"),
         ({"rate": 1, "tpot": inf}, "tpot"),
-        ({"prefix": 1.5}, "share from 0 to 1"),
+        ({"prefix": 1.5}, "is a share such as 5% or 0.05"),
     ],
 )
 def test_what_a_search_cannot_be_asked(how: dict[str, Any], said: str) -> None:
