@@ -64,7 +64,10 @@ def _fault(said: str, value: Any, kind: Any, where: str, place: str) -> InputErr
     (plain, what), *_ = _plain(kind)
     last = ""
     for index, name in _PART.findall(path or ""):
-        inner = _inner(plain, name or index)
+        try:
+            inner = _inner(plain, name or index)
+        except KeyError:  # inside of one of several types: said is what the whole must be
+            break
         last = name or (_wrong(value, inner) if index == "..." else index)
         value = value[int(index) if index.isdigit() else last]
         dot = "." if place and not place.endswith(".") else ""
