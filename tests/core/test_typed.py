@@ -71,3 +71,9 @@ def test_only_what_a_table_says_is_given() -> None:
     kind = struct("Own", {"rate": Above0, "words": Texts}, "rate", closed=False)
     assert given({"rate": 2}, kind, "a.toml") == {"rate": 2.0}
     typed({"rate": 2, "more": 1}, kind, "a.toml")
+
+
+def test_half_of_a_character_is_one_line() -> None:
+    one = struct("One", {"name": Literal["a", "b"]}, "name")
+    with pytest.raises(InputError, match="here: a text holds half of a character"):
+        typed({"name": "\ud800"}, one, "here")

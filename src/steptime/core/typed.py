@@ -40,6 +40,8 @@ def typed(table: object, kind: type[Kind], where: str, prefix: str = "") -> Kind
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         raise _fault(str(error), table, kind, where, prefix) from None
+    except UnicodeEncodeError:
+        raise InputError(f"{where}: a text holds half of a character") from None
 
 
 def given(table: Mapping[str, Any], kind: type, where: str, prefix: str = "") -> dict[str, Any]:
@@ -116,6 +118,6 @@ def _wrong(table: Mapping[str, Any], kind: Any) -> str:
     for key, value in table.items():
         try:
             msgspec.convert(value, kind)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeEncodeError):
             return key
     raise KeyError(kind)
