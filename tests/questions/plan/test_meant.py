@@ -1,6 +1,7 @@
 """Where nobody names a stack: what is assumed, and between what a step then lies."""
 
 from math import exp, log
+from typing import Any
 
 import pytest
 
@@ -103,3 +104,16 @@ def test_devices_are_joined_as_their_maker_joins_them() -> None:
     assert card.inside == "pcie-4-x16-host"
     assert (other.per_node, other.inside) == (8, None)
     assert sites(["gb200"], 4, "nvlink-4")[0][1:3] == (4, "nvlink-4")
+
+
+@pytest.mark.parametrize("said", [{}, {"lora": "r=16"}], ids=["whole", "LoRA"])
+def test_what_others_take_is_what_they_take_by_name(said: dict[str, str]) -> None:
+    """A part of the weights is fine-tuned under every stack that could be meant."""
+    asked: dict[str, Any] = {
+        "inside": "nvlink-4", "data": 8, "zero": 3, "length": 2048, **said
+    }  # fmt: skip
+    others = plan("llama3_8b", "h100-sxm5", **asked)["assumed"]["others"]
+    assert others
+    for one in others:
+        named = plan("llama3_8b", "h100-sxm5", stack=one["stack"], **asked)
+        assert one["step_s"] == pytest.approx(named["step_s"], rel=1e-12)

@@ -51,7 +51,8 @@ def assumed(software: Software, every: Mapping[str, Mapping[str, float | None]])
 def under(planner: Planner, stack: str) -> Planner:
     """Return the planner of the same devices under another stack."""
     method, of = planner.method.under({"stack": stack}), (planner.shape, planner.cluster)
-    result = Planner(*of, method, planner.dtype, planner.gradients, planner.use)
+    how = planner.dtype, planner.gradients, planner.use, planner.tuning
+    result = Planner(*of, method, *how)
     result.host = planner.host
     return result
 
