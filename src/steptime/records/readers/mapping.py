@@ -307,9 +307,6 @@ def mapping_of(table: object, where: str = "mapping", name: str = "mapping") -> 
 
 def keys_of(table: Mapping[str, Any], model: type[Model], where: str) -> Model:
     """Return a table as the keys of a mapping, of old names, too; raises `InputError`."""
-    names = {field.alias or name for name, field in model.model_fields.items()}
-    for key in table:
-        one_of("key", key, names | OLD_KEYS.keys(), where)
     return validated({OLD_KEYS.get(key, key): value for key, value in table.items()}, model, where)
 
 
