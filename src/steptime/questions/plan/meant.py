@@ -50,9 +50,9 @@ def assumed(software: Software, every: Mapping[str, Mapping[str, float | None]])
 
 def under(planner: Planner, stack: str) -> Planner:
     """Return the planner of the same devices under another stack."""
-    method, of = planner.method.under({"stack": stack}), (planner.shape, planner.cluster)
-    how = planner.dtype, planner.gradients, planner.use, planner.tuning
-    result = Planner(*of, method, *how)
+    method = planner.method.under({"stack": stack})
+    of, how = (planner.shape, planner.cluster), (planner.dtype, planner.gradients)
+    result = Planner(*of, method, *how, use=planner.use, tuning=planner.tuning)
     result.host = planner.host
     return result
 
