@@ -185,7 +185,7 @@ TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people
 def list_(
     topic: str = argument(
         "TOPIC|NAME",
-        f"{', '.join([*TOPICS][:-1])} or {[*TOPICS][-1]}; or the name of one device, link or model, or "
+        f"{', '.join(TOPICS)}; or the name of one device, link or model, or "
         "a device's FILE.toml, to see each of its numbers and their source.",
         "models",
     ),
