@@ -90,7 +90,7 @@ class Fitting(Result):
             ("fits", f"{said}: batch {self.batch} needs {size(needs)}{of}{over}"),
             ("  most", self.worst_moment),
             ("  that is", parts),
-            ("  what helps", "; ".join(saving)),
+            ("  what helps", "; ".join(saving) or None),
             *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
             ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
             ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
