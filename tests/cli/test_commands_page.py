@@ -235,13 +235,20 @@ def test_completing_a_command_imports_none() -> None:
     assert "steptime.cli.plan" not in done.stderr
 
 
-def test_the_list_of_commands_is_not_cut(
+def test_the_list_of_commands_is_one_screen_in_five_panels_and_not_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
-    commands = capsys.readouterr().out.partition(f"{PANELS[0]}:")[2].splitlines()
-    assert len(commands) > len(shown())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+    panels = [line.removesuffix(":") for line in lines if re.match(r"\w[\w ]+:$", line)]
+    assert panels == [*PANELS, "Options"]
+    assert len(PANELS) == 5
+    commands = lines[lines.index(f"{PANELS[0]}:") :]
+    assert set(shown()) < {line.split()[0] for line in commands if line}
+    assert 18 <= len(shown()) <= 22
     assert [line for line in commands if "..." in line] == []
 
 
