@@ -85,6 +85,7 @@ def pytest_collection_finish() -> None:
     """Leave what was imported and collected alone: garbage is looked for in what tests make."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # networks and records are much that is no garbage
 
 
 def pytest_sessionfinish() -> None:

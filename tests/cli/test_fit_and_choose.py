@@ -194,6 +194,7 @@ def test_explain_ends_with_the_calibrated_step_and_its_ops(
     assert all(one["low_s"] <= one["step_s"] <= one["high_s"] for one in own)
 
 
+@pytest.mark.slow
 def test_where_a_step_does_not_fit_each_command_that_is_named_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

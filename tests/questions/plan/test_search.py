@@ -110,11 +110,11 @@ def test_every_split_is_tried_that_a_user_may_ask_for() -> None:
 @pytest.mark.parametrize(
     ("layers", "more", "devices"),
     [
-        (61, ROUTED, 8),
+        (13, ROUTED, 4),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
-                (62, "", 16), (126, "", 8), (126, "", 16), (126, "", 32), (62, "", 24),
+                (61, ROUTED, 8), (62, "", 16), (126, "", 8), (126, "", 16), (126, "", 32), (62, "", 24),
                 (61, ROUTED, 16), (61, ROUTED, 32), (94, EACH, 8), (94, EACH, 32),
             )
         ),
@@ -170,7 +170,7 @@ def test_405b_is_not_slower_searched_than_by_hand() -> None:
     assert told["best"]["plan"]["virtual"] > 1
 
 
-SEEDS = (*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20)))
+SEEDS = (*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
