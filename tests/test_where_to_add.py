@@ -151,7 +151,7 @@ WHOLE = {  # files that are too long for a page
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory):
     """A folder with records of 24 networks, and with a sweep."""
     folder = tmp_path_factory.mktemp("recipes")
     with store.open_writer(folder / "results") as writer:
@@ -161,9 +161,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_works_in_no_more_files_than_it_may(
-    recipe: str, results: Path, tmp_path: Path
-) -> None:
+def test_a_recipe_works_in_no_more_files_than_it_may(recipe, results, tmp_path):
     most, check = RECIPES[recipe]
     package = Path(steptime.__file__).parent
     skipped = shutil.ignore_patterns("__pycache__")
