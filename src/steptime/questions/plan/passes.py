@@ -299,6 +299,8 @@ class Step:
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
         whole = piece.forward_s - piece.last_s * self.planner.flag("stops_early")
+        rest = piece.forward_s - piece.core_s[0]
+        repeated = self.planner.constant("selective_repeated")
         share = 1 - self.planner.constant("selective_kept")
-        some = piece.core_s[0] + share * (piece.forward_s - piece.core_s[0])
+        some = repeated * rest if repeated else piece.core_s[0] + share * rest
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

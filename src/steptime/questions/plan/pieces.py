@@ -259,15 +259,20 @@ def _inside(graph: Graph, stack: Stack) -> set[str]:
 
 
 def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
-    """Return the tensors that only products of linear layers read in the backward pass."""
+    """Return the tensors that only products of layers read in the backward pass.
+
+    Of what experts read that is their input, and the gradient of their output.
+    """
     kinds = {op.name: op.kind for op in graph.ops}
     by_products: set[str] = set()
     by_others: set[str] = set()
     for op in graph.ops:
         if op.part == "backward":
             linear = op.kind == "matmul" and kinds.get(op.of) == "linear"
-            into = by_products if linear else by_others
-            into.update(source.get(name, name) for name in op.inputs)
+            names = [source.get(name, name) for name in op.inputs]
+            many = len(names) if linear else int(op.kind == "experts_grad")
+            by_products.update(names[:many])
+            by_others.update(names[many:])
     return by_products - by_others
 
 
