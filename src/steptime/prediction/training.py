@@ -186,9 +186,10 @@ def _of_experts(
     """
     x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
     rows = x.size / x.shape[-1] * float(str(op.attrs["per_token"]))
-    if constants["routed_bytes"]:
-        moved = constants["routed_bytes"] * rows * x.shape[-1]
-        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
+    moved = constants["routed_bytes"] + constants["expert_bias_bytes"] * (len(op.inputs) > 4)
+    if moved:
+        size = moved * rows * x.shape[-1]
+        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, size)
     outer, inner = rows * up.shape[1], rows * down.shape[2]
     back = pass_ == "backward"
     moved = SIZE_BYTES[x.dtype] * (outer * (2 if back else 1) + inner)

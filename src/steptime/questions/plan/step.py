@@ -76,7 +76,11 @@ class PlanTime:
     def flow(self) -> Flow | None:
         """The pipeline's run part by part; None for one of very many parts, and for dualpipe."""
         many = 2 * len(self.pipeline.stages) * self.asked.rounds > MOST_EVENTS
-        return None if many or self.asked.plan.goes_both_ways else simulate(*self.pipeline.of(self.asked.rounds))
+        return (
+            None
+            if many or self.asked.plan.goes_both_ways
+            else simulate(*self.pipeline.of(self.asked.rounds))
+        )
 
     @property
     def fullest(self) -> int:
@@ -265,8 +269,8 @@ def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
     sizes = (plan.zero, plan.data, plan.pipeline, plan.virtual, plan.shard, plan.offload)
-    sizes = (*sizes, plan.goes_both_ways, plan.overlaps)
-    key = ("tail", id(one.pieces), load, one.order, *sizes)
+    how = (one.order, plan.goes_both_ways, plan.overlaps)
+    key = ("tail", id(one.pieces), load, *how, *sizes)
     return one.planner.once(key, lambda: _tail(one, load))
 
 
