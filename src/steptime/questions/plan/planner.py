@@ -30,12 +30,12 @@ from steptime.prediction.collectives import (
     Fabric,
     Startup,
     fabric_of_group,
-    once_a_part,
     ring,
 )
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
+from steptime.prediction.routing import once_a_part
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
     FIRST,
