@@ -340,7 +340,7 @@ def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
     joins = phases.planner.method.joins(link)
-    return lambda tokens: joins.message_s(tokens * phases.kv_token_bytes)
+    return lambda tokens: joins.message_s(phases.kv_bytes(tokens))
 
 
 def link_of(site: Site, device: Device) -> Link | None:

@@ -23,11 +23,13 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
 from steptime.questions.serve.kernels import (
+    ATTENDING,
     FORMATS,
     HALF,
     Group,
     Head,
     attention,
+    head_of,
     merged,
 )
 
@@ -154,7 +156,7 @@ class Phases:
         graph, plain = self._lowered(tokens)
         stored = [self._stored(graph, one) for one in plain]
         joined = [*merged(graph, stored)]
-        cores = {op.name for op in graph.ops if op.kind == "attention"}
+        cores = {op.name for op in graph.ops if op.kind in ATTENDING}
 
         def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
             both = zip(kernels, seconds, strict=True)
@@ -239,7 +241,7 @@ class Phases:
         ops = {op.name: op for op in graph.ops}
         other = exchange = 0.0
         mine, casts = [], []
-        for kernel in (one for one in kernels if ops[one.op].kind != "attention"):
+        for kernel in (one for one in kernels if ops[one.op].kind not in ATTENDING):
             op = ops[kernel.op]
             size = float(graph.tensors[op.inputs[0]].size)
             if kernel.exchange is not None:
@@ -289,11 +291,8 @@ class Phases:
     def heads(self) -> Mapping[str, Head]:
         """The attention of a rank's layers, by the name of their kind."""
         graph, found = self._graph(1), {}
-        for op in (one for one in graph.ops if one.kind == "attention"):
-            q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
-            names = ("heads", "kv_heads", "window")
-            n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
-            found[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
+        for op in (one for one in graph.ops if one.kind in ATTENDING):
+            found[piece_of(op.name)] = head_of(graph, op)
         return found
 
     @cached_property
@@ -314,19 +313,20 @@ class Phases:
     @cached_property
     def kv_token_bytes(self) -> float:
         """Bytes of the cache that a token takes on a device, in all layers."""
-        return self.kv_bytes(1)
+        return self.kv_bytes(1) - self.kv_bytes(0)
 
     def kv_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
         found, one = 0.0, self.planner.shape.one
         for name, head in self.heads.items():
-            width = head.kv_heads * (head.width + head.values)
+            width = head.token_numbers
             if one["latent_kv"]:
                 width = one["latent_kv"] + one["rotary_width"]
             tokens_kept = min(tokens, head.window) if head.window else tokens
-            found += self._times.get(name, 0) * width * tokens_kept
+            size = FORMATS[self.kv] * width * tokens_kept + head.state_bytes
+            found += self._times.get(name, 0) * size
         count = len(self.planner.shape.kinds)
-        return found * FORMATS[self.kv] * ceil(count / self.plan.pipeline) / count
+        return found * ceil(count / self.plan.pipeline) / count
 
     @cached_property
     def fixed(self) -> dict[str, float]:

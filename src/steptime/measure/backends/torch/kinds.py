@@ -172,6 +172,26 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     return torch.cat((*turned, *parts[1:]), -1).flatten(2)
 
 
+def delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, share: Tensor, heads: int, key_heads: int
+) -> Tensor:
+    """Return what a state makes of each token in turn, of keys and queries of length 1."""
+    q, k = (
+        functional.normalize(
+            x.float().unflatten(2, (key_heads, -1)), dim=-1, eps=0.0
+        ).repeat_interleave(heads // key_heads, 2)
+        for x in (q, k)
+    )
+    values, kept, share = v.float().unflatten(2, (heads, -1)), (-decay.float()).exp(), share.float()
+    state, made = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
+    for t in range(q.shape[1]):
+        state = state * kept[:, t, :, None, None]
+        apart = values[:, t] - torch.einsum("nhde,nhd->nhe", state, k[:, t])
+        state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], apart, share[:, t])
+        made.append(torch.einsum("nhde,nhd->nhe", state, q[:, t]))
+    return torch.stack(made, 1).flatten(2).to(v.dtype)
+
+
 def experts(
     x: Tensor,
     logits: Tensor,
@@ -258,6 +278,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "split": lambda x, axis, sizes: x.split(sizes, axis),
     "embedding": functional.embedding,
     "attention": attention,
+    "delta_rule": delta_rule,
     "rotary": rotary,
     "experts": experts,
     "rnn": _recurrent(torch.rnn_tanh),
