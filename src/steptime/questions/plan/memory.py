@@ -60,8 +60,10 @@ def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
     if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
         return Memory(**whole), ()
     of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
+    of_plan = (*of_plan, plan.goes_both_ways)
     key = ("standing", id(one.pieces), load, *of_plan)
-    own = range(d, len(stages), plan.pipeline)
+    own: Sequence[int] = range(d, len(stages), plan.pipeline)
+    own = (d, plan.pipeline - 1 - d) if plan.goes_both_ways else own
     return (
         one.planner.once(key, lambda: _standing(one, load)),
         tuple([(k, kept_of(one, stages[k])[0]) for k in own]),
@@ -155,7 +157,8 @@ def shared(plan: Plan, parameters: tuple[float, float], least: int) -> float:
     dense, routed = parameters
     if plan.zero < least:
         return dense + routed
-    return dense / plan.shards + routed / max(1, plan.shards // plan.expert)
+    both = 2 if plan.goes_both_ways else 1  # as many devices again have the same
+    return dense / plan.shards / both + routed / plan.expert_shards / both
 
 
 def of_parameters(
@@ -186,6 +189,7 @@ def least_bytes(planner: Planner, plan: Plan) -> float:
     for load in {*layout.devices}:
         every = sum([whole[part.name].parameters * count for part, count in load])
         routed = sum([whole[part.name].routed * count for part, count in load])
-        counts = ((every - routed) / plan.tensor, routed / plan.tensor / plan.expert)
+        tensor = 1 if plan.routes_apart else plan.tensor
+        counts = ((every - routed) / plan.tensor, routed / tensor / plan.expert)
         most = max(most, sum(of_parameters(planner, plan, counts)))
     return most + planner.constant("buffer_bytes") + planner.constant("context_bytes")
