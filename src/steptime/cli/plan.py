@@ -75,7 +75,9 @@ class SplitOptions:
         "N", "Replicas that share these; the others are copies. Default: all."
     )
     sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too.")
-    schedule: Text = choice(SCHEDULES, "1f1b (default), gpipe, interleaved, zero-bubble or dualpipe.")
+    schedule: Text = choice(
+        SCHEDULES, "1f1b (default), gpipe, interleaved, zero-bubble or dualpipe."
+    )
     stages: Text = optional(
         "N,...", "Layers of each stage, in order. Default: shared out evenly.", parser=_stages
     )

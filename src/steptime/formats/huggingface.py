@@ -258,7 +258,8 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
     settings = {key: _value(text, values, place) for key, text in row["settings"].items() if text}
     if settings.pop("gated", None) is not None or "activation" in settings:
         gated = bool(_value(row["settings"].get("gated", "False"), values, place))
-        settings["activation"] = _activation(settings["activation"], gated, place)
+        clamped = "clamped_" * bool(settings.pop("clamped", False))
+        settings["activation"] = clamped + _activation(settings["activation"], gated, place)
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)
     for key, value in settings.items():

@@ -76,7 +76,11 @@ class PlanTime:
     def flow(self) -> Flow | None:
         """The pipeline's run part by part; None for one of very many parts, and for dualpipe."""
         many = 2 * len(self.pipeline.stages) * self.asked.rounds > MOST_EVENTS
-        return None if many or self.asked.plan.goes_both_ways else simulate(*self.pipeline.of(self.asked.rounds))
+        return (
+            None
+            if many or self.asked.plan.goes_both_ways
+            else simulate(*self.pipeline.of(self.asked.rounds))
+        )
 
     @property
     def fullest(self) -> int:

@@ -1,24 +1,36 @@
 """Kernels as stacks that serve run them: attention with a cache, products of one input as one."""
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
-from steptime.network.ops.sequence import STATE_BYTES
+from steptime.network.ops.state import STATE_BYTES
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.questions.plan.planner import Planner
 
 HALF = 2  # bytes
+EXPERTS_AXES = 3  # experts, rows, columns
 STATEFUL = ("delta_rule",)
 ATTENDING = ("attention", *STATEFUL)  # kinds that are priced for each group of sequences
-FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16
+FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16 or 32
     "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
+    "mxfp4": 0.53125,
 }  # fmt: skip
+PADDED = {"mxfp4": 256}  # sides of experts' matrices, as vLLM pads them for its kernels (mxfp4.py)
+
+
+def stored_bytes(spec: TensorSpec, weights: str) -> float:
+    """Return the bytes of a weight in a format; sides of experts' matrices may be padded."""
+    size, side = float(spec.size), PADDED.get(weights)
+    if side and len(spec.shape) == EXPERTS_AXES:
+        size = spec.shape[0] * prod(-(-n // side) * side for n in spec.shape[1:])
+    return FORMATS[weights] * size
 
 
 class Group(NamedTuple):

@@ -31,6 +31,7 @@ from steptime.questions.serve.kernels import (
     attention,
     head_of,
     merged,
+    stored_bytes,
 )
 
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
@@ -273,12 +274,13 @@ class Phases:
         if kernel.kind not in LOW_KINDS or piece_of(kernel.op) in (FIRST, LAST):
             return kernel
         _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
-        weights = float(sum(spec.size for spec in rest if len(spec.shape) > 1))
+        weights, read = [spec for spec in rest if len(spec.shape) > 1], 1.0
         if kernel.kind == "experts":
             count, each = rest[1].shape[0], int(str(dict(attrs)["per_token"]))
             read = experts_read(count, each, x.size / x.shape[-1]) / count
-            weights = read * sum(spec.size for spec in rest[1:3])
-        moved = kernel.bytes + weights * (FORMATS[self.weights] - HALF)
+            weights = rest[1:3]
+        more = sum(stored_bytes(spec, self.weights) - HALF * spec.size for spec in weights)
+        moved = kernel.bytes + read * more
         return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
 
     @cached_property
@@ -304,7 +306,7 @@ class Phases:
             piece, spec = piece_of(name), graph.tensors[name]
             if piece in found:  # else a layer like another
                 low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
-                found[piece] += spec.size * (FORMATS[self.weights] if low else HALF)
+                found[piece] += stored_bytes(spec, self.weights) if low else HALF * spec.size
         stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
         ends = [found.pop(name) for name in (FIRST, LAST)]
         in_layers = sum(self._times[name] * size for name, size in found.items())
