@@ -16,7 +16,6 @@ from steptime.prediction.lower import Lowered
 
 USE = "training"
 HALVES = ("bfloat16", "float16")
-BARE = 4  # inputs of experts without biases
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
 LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
@@ -182,17 +181,17 @@ def _of_experts(
 ) -> Iterator[Kernel]:
     """Yield what experts do beside their products: rows are sorted, activated, and cast between.
 
-    Limits of a clamped activation run beside it, as do biases: that of the first product is in it,
-    and its gradient is summed; that of the second is weighed as its rows are.
+    Limits of a clamped activation run beside it.
 
     Forward the activation reads what the first product made, and writes what the second reads;
     backward it reads both of the first and the gradient, and writes that of the first's.
     """
     x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
     rows = x.size / x.shape[-1] * float(str(op.attrs["per_token"]))
-    if constants["routed_bytes"]:
-        moved = constants["routed_bytes"] * rows * x.shape[-1]
-        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
+    moved = constants["routed_bytes"] + constants["expert_bias_bytes"] * (len(op.inputs) > 4)
+    if moved:
+        size = moved * rows * x.shape[-1]
+        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, size)
     outer, inner = rows * up.shape[1], rows * down.shape[2]
     back = pass_ == "backward"
     moved = SIZE_BYTES[x.dtype] * (outer * (2 if back else 1) + inner)
@@ -200,10 +199,6 @@ def _of_experts(
     if str(op.attrs["activation"]).startswith("clamped"):
         moved = constants["clamped_bytes"] * outer
         yield Kernel(op.name, "pointwise", pass_, x.dtype, "vector", 0, moved)
-    if len(op.inputs) > BARE:
-        moved = constants["bias_bytes"] * rows * x.shape[-1]
-        moved += SIZE_BYTES[x.dtype] * outer * back
-        yield Kernel(op.name, "add", pass_, x.dtype, "vector", 0, moved)
     if is_low:
         moved = constants["quantised_bytes"] * (outer if back else inner)
         yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)

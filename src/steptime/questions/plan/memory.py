@@ -59,8 +59,7 @@ def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
     load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
     if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
         return Memory(**whole), ()
-    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
-    of_plan = (*of_plan, plan.goes_both_ways)
+    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards, plan.schedule)
     key = ("standing", id(one.pieces), load, *of_plan)
     own: Sequence[int] = range(d, len(stages), plan.pipeline)
     own = (d, plan.pipeline - 1 - d) if plan.goes_both_ways else own

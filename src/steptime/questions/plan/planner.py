@@ -26,15 +26,16 @@ from steptime.prediction.calibrated.interval import Bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import (
     EXCHANGES,
+    Collective,
     Fabric,
     Startup,
     fabric_of_group,
-    once_a_part,
     ring,
 )
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
+from steptime.prediction.routing import once_a_part
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
     FIRST,
@@ -296,8 +297,8 @@ class Planner:
         if key not in self._exchanged:
             fabric, link = self.once(("fabric", group), partial(self._fabric, group))
             once = partial(once_a_part, spread=self.shape.reaches)
-            one = {"all_reduce": ring, "once": once, **EXCHANGES}[kind]
-            moved_s = one(size_bytes, len(group), fabric)
+            ways: Mapping[str, Collective] = {"all_reduce": ring, "once": once, **EXCHANGES}
+            moved_s = ways[kind](size_bytes, len(group), fabric)
             start = Startup(*(self.constant(f"exchange_{name}") for name in Startup._fields))
             self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
         return self._exchanged[key]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.network.families.family import Family
-from steptime.prediction.collectives import reached
+from steptime.prediction.routing import reached
 
 
 @dataclass(frozen=True)

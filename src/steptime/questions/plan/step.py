@@ -269,8 +269,8 @@ def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
     sizes = (plan.zero, plan.data, plan.pipeline, plan.virtual, plan.shard, plan.offload)
-    sizes = (*sizes, plan.goes_both_ways, plan.overlaps)
-    key = ("tail", id(one.pieces), load, one.order, *sizes)
+    how = (one.order, plan.goes_both_ways, plan.overlaps)
+    key = ("tail", id(one.pieces), load, *how, *sizes)
     return one.planner.once(key, lambda: _tail(one, load))
 
 
