@@ -186,7 +186,8 @@ def _head(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> tuple
 
 def _class(kind: str, end: str) -> str:
     """Return the name of the class of a `model_type` that ends so."""
-    return types()[kind].get("name", kind.replace("_", " ").title().replace(" ", "")) + end
+    name = types()[kind].get("name", kind.replace("_", " ").title().replace(" ", ""))
+    return f"{name}{end}"
 
 
 def _labels(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> int:

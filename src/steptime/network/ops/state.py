@@ -4,6 +4,8 @@ Hardware runs it fused, in chunks of tokens (Yang et al. 2024, "Gated Delta Netw
 those of the chunks' products. Of each chunk the state is written and read again.
 """
 
+from typing import Any
+
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
     Products,
@@ -58,7 +60,7 @@ def delta_products(
     return (*inside, *[(count, size, e, d)] * 2, (count, d, e, size))
 
 
-def delta_grad_products(*specs: TensorSpec, **how: int) -> Products:
+def delta_grad_products(*specs: Any, **how: Any) -> Products:
     """Return both gradients of each product."""
     forward = delta_products(*specs[:5], **how)
     return tuple(p for b, m, n, k in forward for p in ((b, m, k, n), (b, n, k, m)))
