@@ -176,20 +176,21 @@ def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, share: Tensor, heads: int, key_heads: int
 ) -> Tensor:
     """Return what a state makes of each token in turn, of keys and queries of length 1."""
+    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+    q, k, v, decay, share = (x.to(wide) for x in (q, k, v, decay, share))
     q, k = (
-        functional.normalize(
-            x.float().unflatten(2, (key_heads, -1)), dim=-1, eps=0.0
-        ).repeat_interleave(heads // key_heads, 2)
+        functional.normalize(x.unflatten(2, (key_heads, -1)), dim=-1, eps=0.0)
+        .repeat_interleave(heads // key_heads, 2)
         for x in (q, k)
-    )
-    values, kept, share = v.float().unflatten(2, (heads, -1)), (-decay.float()).exp(), share.float()
+    )  # fmt: skip
+    values, kept = v.unflatten(2, (heads, -1)), (-decay).exp()
     state, made = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
     for t in range(q.shape[1]):
         state = state * kept[:, t, :, None, None]
         apart = values[:, t] - torch.einsum("nhde,nhd->nhe", state, k[:, t])
         state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], apart, share[:, t])
         made.append(torch.einsum("nhde,nhd->nhe", state, q[:, t]))
-    return torch.stack(made, 1).flatten(2).to(v.dtype)
+    return torch.stack(made, 1).flatten(2).to(dtype)
 
 
 def experts(
