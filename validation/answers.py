@@ -28,7 +28,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.answer import fits, spares
 from steptime.questions.plan.request import Site
 from steptime.questions.plan.step import plan_time
-from steptime.questions.serve.answer import Service, loaded, memory_of, times_of
+from steptime.questions.serve.answer import Service, loaded, meant, memory_of, times_of
 from steptime.questions.serve.load import ROUNDS, Demand
 from steptime.questions.serve.phases import Phases
 
@@ -167,8 +167,9 @@ def serve(question: Question, method: str | Method) -> Reply:
     sizes = {"input": 1, "output": 1, **sizes, **given(("replicas",))}
     one = Service(model, site, **sizes, **how, demand=demand)
     phases = _phases(model, site, one.length, **how)
-    load = loaded(one, demand.load(one.input, one.output), phases) if demand.concurrency else None
-    times = times_of(one, phases, load)
+    requests = demand.load(one.input, one.output) if demand.concurrency else None
+    load = None if requests is None else loaded(one, requests, phases)
+    times, _ = meant(one, requests, phases, times_of(one, phases, load))
     devices = one.devices if load is None else load["devices"]
     rate = (
         one.batch * one.output / times["request_s"].value if load is None else load["tokens_per_s"]
