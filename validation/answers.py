@@ -63,9 +63,9 @@ def _changed(plan: Plan, words: str) -> Plan:
 
 METERS = {  # what torch, or the driver, counts of a device's memory, by what it leaves out
     "used": (),
-    "reserved": ("context",),
-    "active": ("context", "blocks"),
-    "allocated": ("context", "blocks"),
+    "reserved": ("context", "buffers"),  # of NCCL are no torch's
+    "active": ("context", "buffers", "blocks"),
+    "allocated": ("context", "buffers", "blocks"),
 }
 
 

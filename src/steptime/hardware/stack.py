@@ -96,6 +96,12 @@ class Stack:
         return {**self.training, **self.serving, **self.interval}
 
     @property
+    def tuned_how(self) -> tuple[str, ...]:
+        """How it runs a fine-tuning: what it `tunes`, and whether it `repeats` layers to the end."""
+        early = self.training.get("training.stops_early")
+        return self.tunes if early is None or early.value else (*self.tunes, "repeats")
+
+    @property
     def label(self) -> str:
         """Its name in tables, as what it measures has it: `torch`, `torch-compile`, `jax`."""
         return label_of(self.backend, self.compile) if self.backend else self.name

@@ -230,7 +230,7 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
-            tuning = self.workload.tuning.under(self.stack.tunes)
+            tuning = self.workload.tuning.under(self.stack.tuned_how)
             asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype, tuning=tuning)
             self._latest = (wanted, build_step(asked))
         return self._latest[1]
