@@ -72,8 +72,8 @@ METERS = {  # what torch, or the driver, counts of a device's memory, by what it
 def fine_tuning(question: Question, method: str | Method) -> Reply:
     """Return the step of a fine-tuning on one device or several: `step_s`, `memory_bytes`.
 
-    That is the memory as the row's `meter` counts it. Raises `InputError` for another meter, and for
-    a row of more FLOP/s than a device has at its peak.
+    That is the memory as the row's `meter` counts it. Raises `InputError` for another meter, and
+    for a row of more FLOP/s than a device has at its peak.
     """
     texts = question.texts
     tuning = make_tuning(

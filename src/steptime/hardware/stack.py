@@ -97,7 +97,7 @@ class Stack:
 
     @property
     def tuned_how(self) -> tuple[str, ...]:
-        """How it runs a fine-tuning: what it `tunes`, and whether it `repeats` layers to the end."""
+        """How it runs a fine-tuning: what it `tunes`, and whether it `repeats` whole layers."""
         early = self.training.get("training.stops_early")
         return self.tunes if early is None or early.value else (*self.tunes, "repeats")
 

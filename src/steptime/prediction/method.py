@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
+from steptime.build import build
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
 from steptime.core.ranges import number_of
+from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.hardware.software import stack_named
+from steptime.hardware.software import defaults_for, stack_named
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
 from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
 from steptime.prediction.kernels import Kernels, Prices
@@ -173,6 +175,14 @@ def _stack(method: Method, text: str) -> Method:
 def stack_option(name: str) -> dict[str, str]:
     """Return the option that says a stack, nothing for the default one and for "", unknown."""
     return {} if name in {"", catalog.DEFAULT_STACK} else {"stack": name}
+
+
+def usual_stack(workload: Workload, device: Device) -> str:
+    """Return the stack of a step on one device where nobody names one (`defaults_for`)."""
+    usual = defaults_for(device, Plan()).stack
+    if usual == catalog.DEFAULT_STACK:
+        return usual
+    return defaults_for(device, Plan(), reads_words=build(workload).tokens is not None).stack
 
 
 STACK = Option(

@@ -156,7 +156,9 @@ def _read_again(op: Op, tape: _Tape) -> Op:
     x = op.inputs[0]
     if (casts and "keeps" in tape.how) or (joins and "sources" in tape.how):
         how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
-        tape.append(f"{op.name}{KEPT if casts else SOURCE}", "reshape", (x,), how, "backward", op.name)
+        tape.append(
+            f"{op.name}{KEPT if casts else SOURCE}", "reshape", (x,), how, "backward", op.name
+        )
     if casts is None:
         return op
     read = casts[0].inputs
