@@ -95,6 +95,7 @@ class StepModel:
         self._counted: dict[int, Mapping[str, Mapping[Part, float]]] = {}
         self._memory: dict[int, tuple[int, int]] = {}
         self._timelines: dict[int, Timeline] = {}
+        self._among: dict[int, Fabric | None] = {}
 
     def _fabric(
         self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
@@ -106,6 +107,17 @@ class StepModel:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
         return self.method.joins(found, self.device.memory_bytes_per_s)
+
+    def among(self, workers: int) -> Fabric | None:
+        """Return what joins so many replicas, None without a link."""
+        if workers not in self._among:
+            link, found = self._link, self.fabric
+            if isinstance(link, str | Path | Link):
+                link = Fabric(catalog.link(link) if isinstance(link, str | Path) else link)
+            if isinstance(link, Fabric):
+                found = self._fabric(link.among(workers))
+            self._among[workers] = found
+        return self._among[workers]
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept.
@@ -289,7 +301,7 @@ class StepModel:
         """Return the seconds of an exchange of ops, by the table of collectives."""
         if group.ranks == 1:
             return 0.0
-        fabric = self.fabric
+        fabric = self.among(group.ranks)
         if isinstance(self._link, Cluster):
             fabric = self._fabric(self._link, range(0, group.ranks * group.stride, group.stride))
         if fabric is None:
@@ -361,7 +373,7 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if (fabric := self.fabric) is None:
+        if (fabric := self.among(workers)) is None:
             if workers > 1:
                 raise no_link(workers)
             return 0.0

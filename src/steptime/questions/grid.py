@@ -180,12 +180,11 @@ class Steps:
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""
-        if len(each := {id(self.of(on)): self.of(on) for on in models}) > 1:
-            found = {}
-            for one in each.values():
-                own = [on for on in models if self.of(on) is one]
-                found.update(zip(map(id, own), one.spans(own), strict=True))
-            return [found[id(on)] for on in models]
+        if any(self.of(on) is not self for on in models):  # each under its stack
+            every = [(self.of(on), on) for on in models]
+            asked = {one: [on for of, on in every if of is one] for one, _ in every}
+            found = {one: iter(one.spans(own)) for one, own in asked.items()}
+            return [next(found[one]) for one, _ in every]
         singly = any(on.device.is_own_host and on.seen.constants for on in models)
         if self.lines is not None and not singly:  # new pages of a CPU lie on no line
             return spans(self.lines, models, self.batches)
