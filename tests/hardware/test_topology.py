@@ -111,7 +111,8 @@ def test_scaling_and_planning_have_the_same_of_a_link(
             continue  # inside of a node there is no other
         between = catalog.link(link)
         fabric = Fabric(between, near, per_node=8, links_per_node=8) if near else between
-        model = StepModel("gpt2", device, fabric, dtype="float16")
+        types = catalog.device(device).peak_flop_per_s
+        model = StepModel("gpt2", device, fabric, dtype=next(iter(types)))
         levels = (Level(8, near), Level(workers // 8, between, 8)) if near else None
         cluster = Cluster(catalog.device(device), levels or (Level(workers, between),))
         planned = fabric_of_group(cluster, range(workers))

@@ -78,13 +78,6 @@ class Fabric:
         per_node = 1 if alone and not always else self.per_node
         return min(devices, per_node), -(-devices // per_node)
 
-    def among(self, devices: int) -> Fabric:
-        """Return what joins a group of so many devices, which are all that the links join."""
-        near, nodes = self.near_and_nodes(devices)
-        parts, inner = nodes if nodes > 1 else near, self.inside
-        inside = effective_link(inner, near, near) if isinstance(inner, Link) else inner
-        return replace(self, between=effective_link(self.between, parts, parts), inside=inside)
-
     def message_s(self, size_bytes: float, senders: int = 1) -> float:
         """Return the seconds of one message over `between`.
 

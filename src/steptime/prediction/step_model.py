@@ -98,7 +98,10 @@ class StepModel:
         self._among: dict[int, Fabric | None] = {}
 
     def _fabric(
-        self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
+        self,
+        link: str | Path | Link | Fabric | Cluster | None,
+        workers: int = 1,
+        ranks: range | None = None,
     ) -> Fabric | None:
         """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
         if isinstance(link, Cluster):
@@ -106,17 +109,13 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        return self.method.joins(found, self.device.memory_bytes_per_s)
+        return self.method.joins(found, self.device.memory_bytes_per_s, workers)
 
     def among(self, workers: int) -> Fabric | None:
         """Return what joins so many replicas, None without a link."""
         if workers not in self._among:
-            link, found = self._link, self.fabric
-            if isinstance(link, str | Path | Link):
-                link = Fabric(catalog.link(link) if isinstance(link, str | Path) else link)
-            if isinstance(link, Fabric):
-                found = self._fabric(link.among(workers))
-            self._among[workers] = found
+            again = not isinstance(self._link, Cluster)
+            self._among[workers] = self._fabric(self._link, workers) if again else self.fabric
         return self._among[workers]
 
     def on(self, device: str | Path | Device) -> StepModel:
@@ -303,7 +302,8 @@ class StepModel:
             return 0.0
         fabric = self.among(group.ranks)
         if isinstance(self._link, Cluster):
-            fabric = self._fabric(self._link, range(0, group.ranks * group.stride, group.stride))
+            ranks = range(0, group.ranks * group.stride, group.stride)
+            fabric = self._fabric(self._link, ranks=ranks)
         if fabric is None:
             raise no_link(group.ranks)
         one = EXCHANGES.get(kind) or self.collectives[self.collective()]

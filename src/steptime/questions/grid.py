@@ -231,12 +231,15 @@ def predicted(
         first, sizes = some[0], list(dict.fromkeys(one.batch_per_replica for one in some))
         for dtype in dict.fromkeys(dtype for _, dtype in places):
             network = replace(first, dtype=dtype_named(dtype or first.dtype))
-            model = StepModel(network, places[0][0], None, method, options)
+            model = StepModel(network, places[0][0], None, method, options, assumes=True)
             steps = Steps(model, sizes)
-            counted = _costs(model, steps)
+            counted: dict[Steps, list[dict[str, float]]] = {}
             for device in (device for device, wanted in places if wanted == dtype):
                 try:
-                    yield from _of_device(model.on(device), steps, counted)
+                    of = steps.of(on := model.on(device))
+                    if of not in counted:
+                        counted[of] = _costs(of.model, of)
+                    yield from _of_device(on, of, counted[of])
                 except InputError as error:
                     refused[str(error)] = refused.get(str(error), 0) + len(steps.batches)
 
