@@ -149,13 +149,13 @@ def test_published_fine_tunings_are_predicted_as_far_as_they_can_be() -> None:
     """
     path = ROOT / "docs/examples/fine-tuning.csv"
     found = answer(options([str(path), "--json"])).document
-    assert len(found["cases"]) == 2 * 40
+    assert len(found["cases"]) == 2 * 50
     assert sum(one["rows"] for one in found["unasked"]) == 6
     off: dict[str, list[float]] = {"step_s": [], "memory_bytes": []}
     for one in found["cases"]:
         off[one["quantity"]].append(abs(one["ratio"] - 1))
-    assert 0.10 < sum(off["step_s"]) / 40 < 0.15
-    assert 0.05 < sum(off["memory_bytes"]) / 40 < 0.12
+    assert 0.09 < sum(off["step_s"]) / 50 < 0.15
+    assert 0.05 < sum(off["memory_bytes"]) / 50 < 0.12
     assert all(one["fits"] for one in found["cases"])
     alone = [
         one["ratio"]
@@ -165,7 +165,7 @@ def test_published_fine_tunings_are_predicted_as_far_as_they_can_be() -> None:
     assert len(alone) == 2 * 12  # of one A100, by torch's allocator: nearer than all others
     assert all(abs(ratio - 1) < 0.03 for ratio in alone[1::2])
     within = [one["low"] < one["measured"] < one["high"] for one in found["cases"] if one["low"]]
-    assert 0.5 < sum(within) / 40 < 0.7
+    assert 0.55 < sum(within) / 50 < 0.8
 
 
 def test_whether_a_plan_fits_is_said_of_the_plan_as_it_was_published(tmp_path: Path) -> None:

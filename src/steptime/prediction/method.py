@@ -199,6 +199,11 @@ def usual_stack(workload: Workload, device: Device) -> str:
     return defaults_for(device, Plan(), reads_words=build(workload).tokens is not None).stack
 
 
+def tf32_option(allowed: bool, device: Device) -> dict[str, str]:
+    """Return the option that allows TF32 or does not, nothing for a device that has none."""
+    return {"tf32": "on" if allowed else "off"} if "tf32" in device.peak_flop_per_s else {}
+
+
 STACK = Option(
     "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
 )
