@@ -61,11 +61,19 @@ def _changed(plan: Plan, words: str) -> Plan:
     return replace(plan, **{**changes, "recompute_layers": layers})
 
 
+METERS = {  # what torch, or the driver, counts of a device's memory, by what it leaves out
+    "used": (),
+    "reserved": ("context", "buffers"),  # of NCCL are no torch's
+    "active": ("context", "buffers", "blocks"),
+    "allocated": ("context", "buffers", "blocks"),
+}
+
+
 def fine_tuning(question: Question, method: str | Method) -> Reply:
     """Return the step of a fine-tuning on one device or several: `step_s`, `memory_bytes`.
 
-    That is the memory which torch's allocator counts: without the context of the driver. Raises
-    `InputError` for a row of more FLOP/s than a device has at its peak.
+    That is the memory as the row's `meter` counts it. Raises `InputError` for another meter, and
+    for a row of more FLOP/s than a device has at its peak.
     """
     texts = question.texts
     tuning = make_tuning(
@@ -83,7 +91,8 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
             )
     reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
-    bytes_ = Interval(fullest.total - fullest.context)
+    beside = sum(getattr(fullest, name) for name in METERS[one_of("meter", texts["meter"], METERS)])
+    bytes_ = Interval(fullest.total - beside)
     return replace(reply, values={**reply.values, "memory_bytes": bytes_})
 
 
