@@ -21,7 +21,7 @@ def _marked(path: Path) -> Any:
     return pytest.param(path, id=path.stem, marks=MEASURES if measures else [])
 
 
-@pytest.mark.parametrize("path", map(_marked, NOTEBOOKS))
+@pytest.mark.parametrize("path", [*map(_marked, NOTEBOOKS)])
 def test_a_notebook_runs_and_shows_what_its_cells_end_with(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
