@@ -1,6 +1,6 @@
 """The table of quantities with their units, and numbers as people read them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import log10
 from typing import Any
 
@@ -121,6 +121,13 @@ def duration(value: float) -> str:
     whole = max(0, round(value))
     hours, minutes, secs = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:
+    """Return the first names in a row, and how many more there are: `a, b and 3 more`."""
+    every = list(names)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return between.join(every[:most]) + more
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError
-from steptime.core.units import seconds
+from steptime.core.units import first_of, seconds
 from steptime.records import flat, names, results_sql, store
 from steptime.records.record import ORIGINS, Record
 from steptime.records.row import UNKNOWN, Row
@@ -239,8 +239,7 @@ class Data:
 
 def _line(told: Sequence[Row]) -> str:
     parts = [_methods(told, origin) for origin in ORIGINS]
-    where = sorted({row["platform"] for row in told if row["platform"]})
-    shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+    shown = first_of(sorted({row["platform"] for row in told if row["platform"]}), 3)
     days = sorted({row["day"] for row in told if row["day"]})
     when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     return " · ".join(part for part in (*parts, shown, when) if part)

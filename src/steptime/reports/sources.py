@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from steptime.core.units import first_of
 from steptime.records.data import Data
 from steptime.reports.networks import ENVIRONMENT, text_of
 
@@ -65,6 +66,4 @@ def _distinct(data: Data, what: str) -> list[Any]:
 
 
 def _listed(values: Iterable[Any], between: str = ", ") -> str:
-    every = [str(value) for value in values if value != ""]
-    more = f" and {len(every) - MOST} more" if len(every) > MOST else ""
-    return between.join(every[:MOST]) + more
+    return first_of((str(value) for value in values if value != ""), MOST, between)
