@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from steptime.core.errors import one_line
-from steptime.core.table import Column, JsonRows, Row, Table
+from steptime.core.table import Column, JsonRows, Row, Table, cut
 from steptime.core.units import interval
 
 Cells = list[list[str]]
@@ -47,7 +47,7 @@ def text(table: Table, width: int | None = None) -> str:
         cells = _folded(cells, width)
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
-    below = [f"... and {hidden:,} more; --json has all"] if hidden > 0 else []
+    below = cut(hidden, "--json")
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
         below.append(f"hidden columns (terminal width): {names}; --json has all")

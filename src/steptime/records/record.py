@@ -36,6 +36,16 @@ class Quantity:
     high: float | None = None
     columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
+    @property
+    def runs(self) -> Sequence[int]:
+        """The run of each sample, all of them the first where nothing says which."""
+        return self.columns.get("run") or (0,) * len(self.samples)
+
+    @property
+    def marks(self) -> Sequence[bool]:
+        """Whether each sample was disturbed, which none was where nothing says so."""
+        return self.columns.get("disturbed") or (False,) * len(self.samples)
+
 
 @dataclass(frozen=True)
 class RecordMethod:

@@ -88,7 +88,7 @@ class RowFile:
                 others[name] = None if value is None else json.dumps(value)
                 _add_kinds(self.others, [(name, value)])
             if one.samples and name != "step_s":
-                sampled[name] = {"samples": one.samples, "run": _runs(one)}
+                sampled[name] = {"samples": one.samples, "run": one.runs}
         if others:
             row["others"] = others
         if sampled:
@@ -132,7 +132,7 @@ def _stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
 
 def _of_step(step: Quantity, waited: Quantity) -> Row:
     """Return what the samples of a step say at once."""
-    run, disturbed = _runs(step), step.columns.get("disturbed")
+    run, disturbed = step.runs, step.columns.get("disturbed")
     runs, total = len({*run}), sum(step.samples)
     is_fed = total > 0 and len(waited.samples) == len(step.samples)
     return {
@@ -178,10 +178,6 @@ def _parts_of(line: Line) -> tuple[bytes, ...]:
     text = bytes(line.workload)
     method = _of_method(bytes(line.method), line.origin, workload_of(text).plan.data)
     return _of_workload(text), method, _of_env(bytes(line.env))
-
-
-def _runs(one: Quantity) -> Sequence[int]:
-    return one.columns.get("run") or (0,) * len(one.samples)
 
 
 @lru_cache(PARTS)
