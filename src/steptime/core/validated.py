@@ -62,6 +62,5 @@ def _reason(fault: Any, model: Any) -> str:
         return str(unknown(last, given, known, ".".join(path)))
     simple = isinstance(given, str | int | float | bool) and ", not " not in text
     text += f", not {shorten(given)}" if simple and not text.startswith("unknown") else ""
-    return (
-        text if text.startswith(f"unknown {last}") else ": ".join((".".join((*path, last)), text))
-    )
+    place = "" if text.startswith(f"unknown {last}") else f"{'.'.join((*path, last))}: "
+    return place + text
