@@ -34,11 +34,6 @@ def _threads(value: object) -> int | None:
     return None if value is None else ranges.whole_number(value, "")
 
 
-def _input(value: object) -> object:
-    contract.check_input(value, "")
-    return value
-
-
 def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
     """Return a scalar or a range, or a list of them, as the list of its values.
 
@@ -87,7 +82,7 @@ class Experiment(BaseModel):
     threads: Axis[Annotated[int | None, _read_by(_threads)]] = [None]
     compile: Axis[StrictBool] = [False]
     tf32: Axis[StrictBool] = [False]
-    input: Axis[Annotated[str, _read_by(_input)]] = ["device"]
+    input: Axis[Annotated[str, _read_by(partial(contract.check_input, where=""))]] = ["device"]
     staging: Axis[Staging] = ["shared"]
     loaders: Axis[Annotated[int, _whole(0)]] = [0]
     prefetch: Axis[Annotated[int, _whole(1)]] = [2]

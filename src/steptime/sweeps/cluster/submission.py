@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import msgspec
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.files import read_lines, replacing
+from steptime.core.files import read_lines, write_whole
 from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
@@ -332,9 +332,7 @@ def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:
     path = out / FOLDER / WANTED
     if not whole:
         ids = dict.fromkeys([*(wanted(out) or ()), *ids])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as soon:
-        soon.write_text("".join(f"{one}\n" for one in ids), encoding="ascii")
+    write_whole(path, "".join(f"{one}\n" for one in ids), makes_folder=True)
 
 
 def wanted(out: Path) -> Collection[str] | None:
