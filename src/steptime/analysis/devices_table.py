@@ -72,9 +72,7 @@ def device_table(data: Data) -> Table:
     one of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
     """
     values = (f"count(DISTINCT coalesce({n}::VARCHAR, '')) > 1 AS {n}" for n in IF_DIFFERENT)
-    ((total, *apart),) = (
-        row.values() for row in data.rows(f"SELECT count(*), {', '.join(values)} FROM ({ROWS})")
-    )
+    total, *apart = data.one(f"SELECT count(*), {', '.join(values)} FROM ({ROWS})")
     asked = f"SELECT {', '.join(COLUMNS)} FROM ({ROWS}) {SORTED} LIMIT {data.most or total}"
     rows = data.rows(asked)  # ours
     differ = [name for name, one in zip(IF_DIFFERENT, apart, strict=True) if one]

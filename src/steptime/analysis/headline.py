@@ -22,7 +22,7 @@ def results_table(data: Data) -> Table:
 
     Where only people read it, it holds the rows that they see; `beside` has `numbers` of all.
     """
-    total = data.rows("SELECT count(*) AS n FROM results")[0]["n"]
+    (total,) = data.one("SELECT count(*) FROM results")
     is_cut = data.most is not None and total > data.most
     told = data.of_results(WHOLE, "LIMIT ?", data.most) if is_cut else data.results
     rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in told]

@@ -29,7 +29,7 @@ from steptime.analysis.ups import (
     speedups,
     worst_of,
 )
-from steptime.core.errors import unknown
+from steptime.core.errors import one_of, unknown
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import shown
 from steptime.records import flat
@@ -285,9 +285,7 @@ def _failed(data: Data, level: str, known: Sequence[str]) -> Row:
 
 
 def _chosen(name: str | None, option: str, known: Sequence[str]) -> str | None:
-    if name is not None and name not in known:
-        raise unknown("hyperparameter", name, known, option)
-    return name
+    return None if name is None else one_of("hyperparameter", name, known, option)
 
 
 ANALYSIS = Analysis(

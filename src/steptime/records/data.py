@@ -123,6 +123,11 @@ class Data:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
         return flat.fetched(self._asked(sql, values))
 
+    def one(self, sql: str, *values: Any) -> list[Any]:
+        """Return the cells of the one row that answers a statement."""
+        (row,) = self.rows(sql, *values)
+        return [*row.values()]
+
     def arrays(self, sql: str, *values: Any, exact: Collection[str] = ()) -> dict[str, np.ndarray]:
         """Return the answer as a column each: numbers as float64 with NaN where unknown.
 

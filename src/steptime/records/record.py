@@ -117,10 +117,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 
 def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for name in ("value", "low", "high"):
-        if getattr(quantity, name) is not None:
-            table[name] = getattr(quantity, name)
+    numbers = {name: getattr(quantity, name) for name in ("value", "low", "high")}
+    table = {name: value for name, value in numbers.items() if value is not None}
     if quantity.samples:
         table["samples"] = list(quantity.samples)
     if quantity.columns:

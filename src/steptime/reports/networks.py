@@ -61,7 +61,7 @@ def most_telling(data: Data, most: int) -> Sequence[Row]:
     Of more than `most` those that failed, then those whose prediction is farthest off, then the
     slowest.
     """
-    ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
+    (number,) = data.one("SELECT count(*) FROM results")
     return data.results if number <= most else data.of_results(WHOLE, URGENCY, most)
 
 

@@ -20,10 +20,8 @@ MOST = 8  # values of one thing
 def where(data: Data) -> str:
     """Return one line: platforms, phases, types, optimizers, and when."""
     parts = [_listed(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")]
-    ((first, last),) = (
-        row.values() for row in data.rows("SELECT min(taken_at), max(taken_at) FROM records")
-    )
-    days = [one[:16].replace("T", " ") for one in (first, last) if one]
+    ends = data.one("SELECT min(taken_at), max(taken_at) FROM records")
+    days = [one[:16].replace("T", " ") for one in ends if one]
     when = " to ".join(dict.fromkeys(days)) + " UTC" if days else ""
     return " · ".join(filter(None, (*parts, when)))
 
