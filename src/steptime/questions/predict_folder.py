@@ -54,9 +54,7 @@ def predict_folder(
     """
     found = Predicted()
     known = store.load(folder, warn)
-    there = store.done_keys(known)
-    ops_there = {store.done_key(one) for one in known if one.scope and one.origin == "predicted"}
-    done = there & ops_there if by_op else set(there)
+    there = store.parts(known)
     steps: dict[tuple[object, ...], Record] = {}
     for one in known:
         if one.origin != "predicted" and not one.scope:
@@ -82,13 +80,11 @@ def predict_folder(
                 except InputError as error:
                     found.refused[str(error)] += 1
                     continue
-                if (key := store.done_key(head)) in done:
-                    found.there += 1
-                    continue
-                done.add(key)
-                kept = ops if by_op else []  # a step that is there gets its ops beside it
-                writer.append_all([*kept, *([] if key in there else [head])])
-                found.written += 1
+                # a step that is there gets its ops beside it
+                lacks = store.lacking([*(ops if by_op else ()), head], there)
+                writer.append_all(lacks)
+                found.written += bool(lacks)
+                found.there += not lacks
     return found
 
 

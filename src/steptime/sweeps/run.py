@@ -270,7 +270,7 @@ def predict(
     warn: Callable[[str], None],
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `known` records."""
-    done = store.done_keys(known) if request.predict_on else set()
+    there = store.parts(known) if request.predict_on else set()
     seen = set()
     unpredicted = 0
     for device, dtype in request.predict_on:
@@ -287,9 +287,8 @@ def predict(
                 raise InputError(f"{workload.label}: {error}") from None
             if head is None:
                 unpredicted += 1
-            elif store.done_key(head) not in done:
-                for record in (*ops, head):  # the whole step says that all of its ops are there
-                    writer.append(record)
+            else:
+                writer.append_all(store.lacking((*ops, head), there))
     if unpredicted:
         how = 'link = "local" or the name of a link says what joins them'
         warn(f"{unpredicted} predictions of several replicas are left out: {how}")
