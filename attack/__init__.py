@@ -1,4 +1,5 @@
-"""Attacks on the whole: kills, disks, writers, inputs, texts, archives, mutants; `python -m attack`.
+"""Attacks on the whole: kills, disks, writers, inputs, texts, archives, mutants.
 
-They import `steptime` and what the tests share; neither imports them.
+`python -m attack` runs them and writes docs/reliability.md. They import `steptime` and what the
+tests share; neither imports them.
 """

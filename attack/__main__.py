@@ -115,8 +115,15 @@ def _mutants(options: Namespace, scratch: Path) -> Iterator[Result]:
         yield Result({"mutant": int(one), "change": what, "became": word, "by": test}, 0)
     least = 1 if options.share >= 1 else 0  # of 29 one may live
     missing = len(chosen) - len(lines)
-    yield Result({"mutant": "all", "change": "", "became": f"{len(lines) - survivors} of "
-                  f"{len(chosen)} killed", "by": ""}, max(0, survivors - least) + missing)
+    yield Result(
+        {
+            "mutant": "all",
+            "change": "",
+            "became": f"{len(lines) - survivors} of {len(chosen)} killed",
+            "by": "",
+        },
+        max(0, survivors - least) + missing,
+    )
 
 
 def _script(words: Sequence[str], scratch: Path) -> str:

@@ -13,6 +13,7 @@ import pickle
 import resource
 import struct
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import exported
+from attack.victims import run, warm
 from onnx_bytes import model, node, tensor, value
 from psc_log_text import psc_log
-
-from attack.victims import run, warm
 from steptime.cli.main import run as command
 
 LOG = psc_log().encode()
 BOMB = 300_000_000  # bytes, of which a thousandth is in the archive
 MEMORY_BYTES, SECONDS = 2e9, 30
+ROOT = tempfile.gettempdir()  # where a name from the root leads
 OUTSIDE = "escaped"  # the name of what an archive would write elsewhere
 KERAS = {
     "class_name": "Sequential",
@@ -114,11 +115,11 @@ ARCHIVES: Mapping[str, Callable[[], bytes]] = {
     "zeros.gz, a bomb": lambda: member(bytes(BOMB)),
     "twice.gz, a bomb within": lambda: member(member(bytes(BOMB))),
     "up.tar, names that go up": lambda: tarred((f"../../{OUTSIDE}", LOG), mode="w"),
-    "root.tar, a name from the root": lambda: tarred((f"/tmp/{OUTSIDE}", LOG), mode="w"),
+    "root.tar, a name from the root": lambda: tarred((f"{ROOT}/{OUTSIDE}", LOG), mode="w"),
     "link.tar, a link to a file": lambda: tarred(("l.out", "/etc/passwd"), mode="w"),
     "loop.tar, links in a circle": lambda: tarred(("a", "b"), ("b", "a"), mode="w"),
     "dir.tar, a link to a folder, and a file in it": lambda: tarred(
-        ("d", "/tmp"), (f"d/{OUTSIDE}", LOG), mode="w"
+        ("d", ROOT), (f"d/{OUTSIDE}", LOG), mode="w"
     ),
     "same.tar, a name twice": lambda: tarred(("a.out", LOG), ("a.out", LOG + b"\n"), mode="w"),
     "nested.tar, archives in archives": lambda: tarred(
@@ -138,7 +139,7 @@ ARCHIVES: Mapping[str, Callable[[], bytes]] = {
         zipped(("net/models/model.json", " " * BOMB))
     ),
     "up.pt2, names that go up": lambda: exported_with((f"../../{OUTSIDE}", "x")),
-    "root.pt2, a name from the root": lambda: exported_with((f"/tmp/{OUTSIDE}", "x")),
+    "root.pt2, a name from the root": lambda: exported_with((f"{ROOT}/{OUTSIDE}", "x")),
     "two.pt2, a name twice": lambda: exported_with(("net/models/model.json", "{}")),
     "pickle.pt2, weights that run": lambda: exported_with(
         ("net/data/weights/w.pt", PICKLED), ("net/data.pkl", PICKLED)
@@ -146,7 +147,7 @@ ARCHIVES: Mapping[str, Callable[[], bytes]] = {
     "whole.pt2, a pickle alone": lambda: PICKLED,
     "locked.pt2, encrypted": lambda: flagged(exported_with()),
     "deep.pt2, nested without end": lambda: zipped(("net/models/model.json", DEEP)),
-    "empty.pt2": lambda: zipped(),
+    "empty.pt2": zipped,
     "text.pt2, another file": lambda: b"%PDF-1.4",
     # of Keras
     "cut.keras": lambda: zipped(("config.json", CONFIG))[:-30],
@@ -231,7 +232,11 @@ def _tried(title: str, place: Path, tally: Tally) -> None:
 
     end = (run if tally.archives else warm)(act, place)
     most_bytes = int(used.read_text()) if used.exists() else 0
-    outside = [*place.parents[1].rglob(OUTSIDE), *place.parents[1].rglob("RAN"), *Path("/tmp").glob(OUTSIDE)]  # noqa: S108
+    outside = [
+        *place.parents[1].rglob(OUTSIDE),
+        *place.parents[1].rglob("RAN"),
+        *Path(ROOT).glob(OUTSIDE),
+    ]
     lines = [one for one in end.said.splitlines() if one.startswith("steptime: ")]
     wrong = {
         f"exit code {end.code}": end.code not in (0, 2),

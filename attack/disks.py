@@ -6,6 +6,7 @@ it was, and nothing in TMPDIR.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -13,13 +14,13 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import synthetic
-
 from attack.kills import MAPPING, SPACE, SWEEP
 from attack.victims import Act, run
 from steptime.cli.main import run as command
@@ -29,6 +30,7 @@ DRAWS = 6  # of each command on each disk
 SMALL_KB = 160  # of a disk that fills
 EACH = 25  # records of a writer
 WRITERS = 200
+ENDINGS = (".jsonl", ".lock", ".csv", ".html")
 KNOWN = (0, 1, 2, 3)  # exit codes of ours
 COMMANDS: dict[str, str] = {
     "sweep": "sweep ../e.json --out out",
@@ -98,7 +100,7 @@ def read_only(act: Act, rng: random.Random) -> Act:
     """Return the act where the disk of the current folder takes nothing."""
 
     def acted() -> int:
-        os.chdir(place := os.getcwd())
+        os.chdir(place := Path.cwd())
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
         return act()
 
@@ -109,27 +111,19 @@ def vanishing(act: Act, rng: random.Random) -> Act:
     """Return the act where all below the current folder goes in its midst."""
 
     def acted() -> int:
-        at, seen, audit = rng.randint(1, 6), 0, sys_audit()
+        at = rng.randint(1, 6)
+        opened = itertools.count(1)
 
         def hook(name: str, words: tuple[object, ...]) -> None:
-            nonlocal seen
-            if name == "open" and str(words[0]).endswith((".jsonl", ".lock", ".csv", ".html")):
-                seen += 1
-                if seen == at:
-                    for one in Path().iterdir():
-                        shutil.rmtree(one, ignore_errors=True)
+            is_ours = name == "open" and str(words[0]).endswith(ENDINGS)
+            if is_ours and next(opened) == at:
+                for one in Path().iterdir():
+                    shutil.rmtree(one, ignore_errors=True)
 
-        audit(hook)
+        sys.addaudithook(hook)  # of this process, which is to end soon
         return act()
 
     return acted
-
-
-def sys_audit() -> Callable[..., None]:
-    """Return what adds a hook to this process, which is to end soon."""
-    import sys
-
-    return sys.addaudithook
 
 
 @dataclass(frozen=True)
@@ -165,9 +159,7 @@ def attack(disk: Disk, draws: int, seed: int, scratch: Path) -> Tally:
     return tally
 
 
-def _tried(
-    disk: Disk, line: str, rng: random.Random, folder: Path, tally: Tally
-) -> list[str]:
+def _tried(disk: Disk, line: str, rng: random.Random, folder: Path, tally: Tally) -> list[str]:
     """Return what is wrong with a run of a command on a disk."""
     (place := folder / "disk").mkdir(parents=True)
     for name, table in (("e.json", SWEEP), ("space.json", SPACE)):
@@ -230,8 +222,7 @@ def writers(count: int, scratch: Path) -> dict[str, object]:
     os.close(go)
     failed = sum(bool(os.waitpid(pid, 0)[1]) for pid in pids)
     kept = Counter(
-        (one.env["who"], one.env["number"])
-        for one in store.load(scratch / "out", lambda _: None)
+        (one.env["who"], one.env["number"]) for one in store.load(scratch / "out", lambda _: None)
     )
     wanted = {(who, number) for who in range(count) for number in range(EACH)}
     return {

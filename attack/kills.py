@@ -6,7 +6,6 @@ before left, until it ends by itself; then all must be there once, and a new fol
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import fake_scheduler
-import synthetic
 
+import synthetic
 from attack.victims import SIGNALS, Act, End, Point, run, warm
 from steptime.cli.main import run as command
 from steptime.records import store
@@ -175,7 +174,7 @@ def _judge(scenario: Scenario, story: Story, end: End, tally: Tally) -> None:
     kept = Counter(scenario.records(story))
     lines = scenario.acknowledged(end)
     tally.acknowledged += lines
-    story.least = max(story.least + lines, len(story.before))
+    story.least += lines
     is_whole = not end.was_sent
     wanted = story.before | (story.whole if is_whole else frozenset())
     lost = max(len(wanted - kept.keys()), story.least - kept.total())
@@ -194,7 +193,7 @@ def _judge(scenario: Scenario, story: Story, end: End, tally: Tally) -> None:
         about = f"lost {lost}, doubled {doubled}, orphans {end.orphans}, left {end.left}: {texts}"
         print(f"{scenario.name}: {about}: {end.code} {end.said[-1500:]}", file=sys.stderr)
     tally.wrong += texts
-    story.before, story.least = frozenset(kept), len(kept)
+    story.before, story.least = frozenset(kept), kept.total()
 
 
 def _words(*words: str) -> Callable[[Story], Act]:
@@ -269,14 +268,14 @@ def _synthetic(times: int) -> Callable[[Story], None]:
         lines = "".join(f"{store.line_of(one)}\n" for one in synthetic.sweep(ops=times > 1))
         (story.folder / "sound").mkdir()
         (story.folder / "sound/records-0.jsonl").write_text(lines * times)
-        story.state = hashlib.sha256((lines * times).encode()).hexdigest()
+        story.state = lines * times
 
     return prepare
 
 
 def _unchanged(story: Story) -> str:
-    content = (story.folder / "sound/records-0.jsonl").read_bytes()
-    return "" if hashlib.sha256(content).hexdigest() == story.state else "its records changed"
+    content = (story.folder / "sound/records-0.jsonl").read_text()
+    return "" if content == story.state else "its records changed"
 
 
 def _whole_page(story: Story, end: End) -> str:
@@ -288,11 +287,9 @@ def _whole_page(story: Story, end: End) -> str:
 
 
 def _same_answer(story: Story, end: End) -> str:
-    answers = [line for line in end.said.splitlines() if line.startswith('"') or "," in line]
-    if end.was_sent or end.code:
-        return _unchanged(story)
-    before = _same_answer.__dict__.setdefault("answer", answers)
-    return _unchanged(story) or ("" if answers == before else f"another answer: {answers}")
+    number = story.state.count("\n")
+    is_right = any(line.startswith(f"{number},") for line in end.said.splitlines())
+    return _unchanged(story) or ("" if end.was_sent or is_right else f"not {number} records")
 
 
 def _submit(story: Story) -> None:

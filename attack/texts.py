@@ -1,8 +1,8 @@
-"""Texts of strangers in every field, to every place where they come out: none runs, none breaks in.
+"""Texts of strangers in every field, to every place where they come out: none runs.
 
-A case is one field of records (or a folder, a device, a network, a job) that holds hostile texts,
-and one way out: a page, a picture, a table, a statement, a batch script. What is looked at: scripts
-and handlers in pages, formulas in CSV, escapes on the terminal, whether a canary ran, files outside.
+A case is one field of records, a folder or a device that holds hostile texts, and one way out: a
+page, a picture, a table, a statement. What is looked at: scripts and handlers in pages, formulas in
+CSV, escapes on the terminal, whether a canary ran, files outside.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import json
 import random
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -20,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import record_cases
-
 from attack.victims import End, run, warm
 from steptime.cli.main import run as command
 
 CANARY = "RAN"
+AT_ROOT = Path(tempfile.gettempdir(), "RAN-of-steptime")  # what a text names from the root
 TEXTS = (
     *record_cases.HOSTILE,
     '"><img src=x onerror="window.ran=1">',
@@ -33,7 +34,7 @@ TEXTS = (
     "') UNION SELECT content FROM read_text('/etc/passwd') --",
     f"$(touch {CANARY})`touch {CANARY}`; touch {CANARY} & touch {CANARY} #",
     f"../../{CANARY}",
-    f"/tmp/{CANARY}-of-steptime",
+    f"{AT_ROOT}",
     "+1+cmd|' /C calc'!A0",
     "@SUM(1+1)*cmd|' /C calc'!A0",
     f"__import__('pathlib').Path('{CANARY}').touch()",
@@ -82,6 +83,7 @@ OF_DEVICES: Mapping[str, str] = {  # by each text as name, source and note of a 
 }  # fmt: skip
 FOLDER = "name of the folder"
 FORMULA = re.compile(r"^\s*[=+@-](?![\d.]+([eE][+-]?\d+)?$)")
+ESCAPES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 RUNS = re.compile(r"^\s*(javascript|data):", re.IGNORECASE)
 
 
@@ -95,7 +97,8 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note handlers and links that hold our mark."""
-        self._is_script = tag == "script" and not dict(attrs).get("type", "").startswith("appl")
+        kind = dict(attrs).get("type") or ""
+        self._is_script = tag == "script" and not kind.startswith("application")
         for name, value in attrs:
             text = value or ""
             is_link = name in ("href", "src", "xlink:href", "action") and RUNS.match(text)
@@ -189,11 +192,11 @@ def faults(name: str, end: End, folder: Path) -> list[str]:
     is_file = bool(files)
     text = next(iter(files.values())) if is_file else end.said
     ending = Path(name).suffix
-    screen = "" if ending in (".json",) else end.said
+    screen = "" if ending == ".json" else end.said
     looks: dict[str, Callable[[], bool]] = {
         "a traceback": lambda: end.has_traceback,
         f"exit code {end.code}": lambda: end.code not in (0, 1, 2, 3),
-        "an escape on the terminal": lambda: bool(re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", screen)),
+        "an escape on the terminal": lambda: bool(ESCAPES.search(screen)),
         "the canary ran": lambda: _has_canary(folder),
         "left in TMPDIR": lambda: bool(end.left),
         "it runs in a page": lambda: ending in (".html", ".svg") and bool(page_runs(text)),
@@ -206,8 +209,7 @@ def faults(name: str, end: End, folder: Path) -> list[str]:
 
 def _has_canary(folder: Path) -> bool:
     places = (folder, folder.parent, folder.parent.parent)
-    at_root = Path(f"/tmp/{CANARY}-of-steptime").exists()  # noqa: S108  # what a text names
-    return at_root or any((one / CANARY).exists() for one in places)
+    return AT_ROOT.exists() or any((one / CANARY).exists() for one in places)
 
 
 def page_runs(text: str) -> list[str]:

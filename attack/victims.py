@@ -159,7 +159,7 @@ def warm(act: Act, folder: Path) -> End:
 
     def acted() -> int:
         if bundle.__module__ != __name__:  # it is not kept yet
-            vl_convert.javascript_bundle = bundled
+            vl_convert.javascript_bundle = bundled  # type: ignore[assignment]
         code = act()
         ours = ("steptime", "duckdb", "numpy", "scipy", "pydantic", "msgspec", "typer", "rich")
         names = [one for one in sys.modules if one.partition(".")[0] in ours and "__" not in one]
@@ -172,9 +172,7 @@ def warm(act: Act, folder: Path) -> End:
     (folder / "modules").unlink()
     if (made / "text").exists():
         text, wanted = (made / "text").read_text(), json.loads((made / "words").read_text())
-        vl_convert.javascript_bundle = lambda *words: (
-            text if [*words] == wanted else bundle(*words)
-        )
+        vl_convert.javascript_bundle = lambda *words: text if [*words] == wanted else bundle(*words)
     shutil.rmtree(made)
     return end
 
@@ -196,7 +194,7 @@ def _be(act: Act, folder: Path, env: Mapping[str, str], said: int, events: _Even
         events.install()
         code = act()
         gc.collect()
-        atexit._run_exitfuncs()  # what goes with a process that ends by itself
+        atexit._run_exitfuncs()  # noqa: SLF001  # what goes with a process that ends by itself
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130  # before the command began, or when it was over
@@ -244,8 +242,6 @@ def _is_of(process: Path, wanted: bytes, session: int) -> bool:
     """Return whether a process is of a victim: by its session, or by the mark that it inherits."""
     try:
         state, _, _, at = (process / "stat").read_text().rpartition(")")[2].split()[:4]
-        return state != "Z" and (
-            int(at) == session or wanted in (process / "environ").read_bytes()
-        )
+        return state != "Z" and (int(at) == session or wanted in (process / "environ").read_bytes())
     except OSError:
         return False  # it is gone, or is somebody else's
