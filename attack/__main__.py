@@ -166,10 +166,22 @@ def options(arguments: Sequence[str]) -> Namespace:
     return read
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Attack, and return 1 where anything went wrong."""
+def _write(name: str, parts: Sequence[Result], read: Namespace, seconds: float) -> None:
+    """Keep what came of an attack so far, and write the page of all."""
     from attack.page import page, versions
 
+    about: dict[str, Any] = {
+        "share": read.share, "seed": read.seed, "seconds": round(seconds),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions(),
+        "faults": sum(one.faults for one in parts), "rows": [one.row for one in parts],
+    }  # fmt: skip
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(results | {name: about}, indent=1) + "\n")
+    PAGE.write_text(page(json.loads(RESULTS.read_text())))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Attack, and return 1 where anything went wrong."""
     read = options(arguments)
     faults = 0
     for name in read.groups or GROUPS:
@@ -179,21 +191,13 @@ def main(arguments: Sequence[str]) -> int:
             for part in GROUPS[name](read, scratch):
                 print(name, json.dumps(part.row), flush=True)
                 parts.append(part)
+                if read.write:
+                    _write(name, parts, read, time.monotonic() - began)
         finally:  # not by its own finalizer, which forks of this process would have, too
             shutil.rmtree(scratch, ignore_errors=True)
         wrong = sum(one.faults for one in parts)
-        seconds = time.monotonic() - began
-        print(f"{name}: {wrong} faults in {seconds:.0f} s", flush=True)
+        print(f"{name}: {wrong} faults in {time.monotonic() - began:.0f} s", flush=True)
         faults += wrong
-        if read.write:
-            about: dict[str, Any] = {
-                "share": read.share, "seed": read.seed, "seconds": round(seconds),
-                "date": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions(),
-                "faults": wrong, "rows": [one.row for one in parts],
-            }  # fmt: skip
-            results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-            RESULTS.write_text(json.dumps(results | {name: about}, indent=1) + "\n")
-            PAGE.write_text(page(json.loads(RESULTS.read_text())))
     return int(faults > 0)
 
 

@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from html.parser import HTMLParser
 from itertools import cycle
 from pathlib import Path
@@ -154,7 +155,7 @@ def attack(name: str, share: float, seed: int, scratch: Path) -> Tally:
             label if one == "IN" else one.replace("FROM(records)", "FROM records")
             for one in {**SINKS, **OF_DEVICES}[name].split()
         ]
-        end = (run if number else warm)(lambda words=words: command(words), folder)
+        end = (run if number else warm)(partial(command, words), folder)
         tally.cases += 1
         tally.texts += 1 if is_device or place == FOLDER else len(TEXTS)
         tally.answered += end.code == 0

@@ -24,9 +24,8 @@ _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 def use_own_tmpdir() -> None:
     """Put what this process and those that it starts write to TMPDIR into a folder of its own."""
-    outer = place()
-    os.environ[OUTER] = os.environ.get("TMPDIR", str(outer))
-    tempfile.tempdir = os.environ["TMPDIR"] = str(make(outer, _WORKER))
+    os.environ[OUTER] = os.environ.get("TMPDIR", str(place()))
+    tempfile.tempdir = os.environ["TMPDIR"] = str(make(place(), _WORKER))
 
 
 def place() -> Path:
@@ -35,7 +34,7 @@ def place() -> Path:
     Python tries it with a file, which a kill at that moment leaves there.
     """
     named = os.environ.get("TMPDIR", "")
-    if not tempfile.tempdir and Path(named or "/none").is_dir() and os.access(named, os.W_OK):
+    if not tempfile.tempdir and Path(named).is_dir() and os.access(named, os.W_OK):
         tempfile.tempdir = str(Path(named).absolute())
     return Path(tempfile.gettempdir())
 

@@ -36,7 +36,6 @@ EMPTY = "holds no records (no line in any *.jsonl file)"
 NONE = "no line of its *.jsonl files is a record"
 Warn = Callable[[str], None]
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
-PartKey = tuple[DoneKey, str]  # of a step or, with its scope, of an op
 
 
 class StoreError(OutsideError):
@@ -326,15 +325,3 @@ def done_key(record: Record) -> DoneKey:
     """Return what tells the step of a record from others: workload, platform, method, round."""
     round_ = int(record.env.get("round", 0))
     return record.workload.key, record.platform, identity(record.method), round_
-
-
-def parts(records: Iterable[Record]) -> set[PartKey]:
-    """Return which steps and ops have a record that is final."""
-    return {(done_key(one), one.scope) for one in records if one.status in DONE}
-
-
-def lacking(records: Iterable[Record], there: set[PartKey]) -> list[Record]:
-    """Return the records of steps and ops that are not `there`, and note that they are."""
-    lacks = [one for one in records if (done_key(one), one.scope) not in there]
-    there |= parts(lacks)
-    return lacks

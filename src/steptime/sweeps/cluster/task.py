@@ -71,27 +71,22 @@ def main(arguments: Sequence[str]) -> int:
     """Run the task that the command line names; of several ranks, one of them."""
     submission, number = files.read(Path(arguments[0])), int(arguments[1])
     task = _with_code(submission.tasks[number], *arguments[2:])
+    scheduler = scheduler_of(submission.scheduler)
+    scheduler.confine()
+    workers = Workers()
+    start = Start(submission, task, scheduler.placement(), workers)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        return _run(submission, task)
+        (_lead if workers.rank.is_zero else _follow)(start)
     except StopError:
         return 0  # the scheduler knows why, and says it
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _run(submission: Submission, task: Task) -> int:
-    scheduler, workers = scheduler_of(submission.scheduler), Workers()
-    scheduler.confine()
-    start = Start(submission, task, scheduler.placement(), workers)
-    try:
-        (_lead if workers.rank.is_zero else _follow)(start)
     except (OSError, store.StoreError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return errno.ENOSPC  # the log may be on the same disk: only the exit code is left
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)  # nothing is left to be stopped
         workers.close()
     return 0  # what became of the cells is in their records
 
