@@ -147,12 +147,12 @@ def _interruptible() -> Iterator[None]:
         pressed = True
         signal.default_int_handler(number, frame)
 
-    before = signal.getsignal(signal.SIGINT)
-    is_ours = before is signal.default_int_handler  # and so in the main thread
-    if is_ours:
+    if is_ours := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, press)
     try:
         yield
+        if pressed:  # where nobody can be told: while an object ends
+            raise KeyboardInterrupt
     except BaseException as error:
         if pressed or isinstance(error, KeyboardInterrupt):
             kept = str(error) if isinstance(error, InterruptError) else ""
@@ -160,7 +160,7 @@ def _interruptible() -> Iterator[None]:
         raise
     finally:
         if is_ours:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -242,5 +242,6 @@ def connected(scratch: Path) -> DuckDBPyConnection:
 
 
 def _end(connection: DuckDBPyConnection, scratch: Path) -> None:
-    connection.close()
-    rmtree(scratch, ignore_errors=True)
+    with suppress(KeyboardInterrupt):  # Python prints and drops it here; the command line knows
+        connection.close()
+        rmtree(scratch, ignore_errors=True)
