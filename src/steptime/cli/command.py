@@ -151,8 +151,6 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, press)
     try:
         yield
-        if pressed:  # where nobody can be told: while an object ends
-            raise KeyboardInterrupt
     except BaseException as error:
         if pressed or isinstance(error, KeyboardInterrupt):
             kept = str(error) if isinstance(error, InterruptError) else ""
@@ -161,6 +159,8 @@ def _interruptible() -> Iterator[None]:
     finally:
         if is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:  # while an object ended, which drops what is raised
+        raise typer.Abort
 
 
 @contextmanager
