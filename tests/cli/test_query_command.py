@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
 def test_ctrl_c_while_the_database_ends_ends_the_command(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # and so as before at the end
     monkeypatch.setattr(tables, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert run(["query", "SELECT 1", "--in", str(folder)]) == 130
     assert capsys.readouterr().err == "1 row\nsteptime: interrupted\n"

@@ -69,8 +69,7 @@ PRINTED: dict[str, tuple[Any, Any]] = {  # what every command takes, and its def
 
 
 def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
-    """Return the decorator `question`, as packages that add commands have called it."""
-    del tabular  # every answer has its forms
+    """Return the decorator `question`, as packages have called it: every answer is tabular."""
     return question(long)
 
 
@@ -145,6 +144,7 @@ def _interruptible() -> Iterator[None]:
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         pressed = True
+        sys.unraisablehook = lambda _: None  # what drops it where an object ends is no news
         signal.default_int_handler(number, frame)
 
     if is_ours := signal.getsignal(signal.SIGINT) is signal.default_int_handler:

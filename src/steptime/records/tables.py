@@ -242,6 +242,5 @@ def connected(scratch: Path) -> DuckDBPyConnection:
 
 
 def _end(connection: DuckDBPyConnection, scratch: Path) -> None:
-    with suppress(KeyboardInterrupt):  # Python prints and drops it here; the command line knows
-        connection.close()
-        rmtree(scratch, ignore_errors=True)
+    connection.close()
+    rmtree(scratch, ignore_errors=True)
