@@ -70,7 +70,8 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     parts = [HEAD + _table(rows)]
     for name, about in ABOUT.items():
         if one := results.get(name):
-            said = f"Run on {one['date']} with {one['versions']}."
+            note = f" {one['note']}" if "note" in one else ""
+            said = f"Run on {one['date']} with {one['versions']}.{note}"
             parts.append(f"## {name.capitalize()}\n\n{about}\n\n{_table(one['rows'])}\n{said}\n")
     return "\n".join(parts)
 
