@@ -7,8 +7,6 @@ import io
 import json
 import signal
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,7 @@ from steptime.records.store import open_writer
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     with open_writer(tmp_path / "records") as writer:
         writer.append_all(synthetic.sweep())
     return tmp_path / "records"
@@ -43,15 +41,8 @@ STATEMENTS = [  # its heading and its cell as JSON, CSV and text say them
 
 @pytest.mark.parametrize(("sql", "head", "value", "cell", "shown"), STATEMENTS)
 def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    sql: str,
-    head: str,
-    value: Any,
-    cell: str,
-    shown: str,
-) -> None:
+    folder, capsys, *, sql, head, value, cell, shown
+):
     def answer(*more: str) -> str:
         assert run(["query", sql, "--in", str(folder), *more]) == 0
         return capsys.readouterr().out
@@ -61,9 +52,7 @@ def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
     assert [line.strip() for line in answer().splitlines()] == [head, shown]
 
 
-def test_ctrl_c_while_the_database_ends_ends_the_command(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_the_database_ends_ends_the_command(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # and so as before at the end
     monkeypatch.setattr(tables, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert run(["query", "SELECT 1", "--in", str(folder)]) == 130
