@@ -47,7 +47,8 @@ def named(text: str) -> str:
     return text
 
 
-_DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d|(un)?cased"  # besides, of weights
+# besides, of weights
+_DRESS = r"instruct|chat|thinking|base|hf|it|(nv|mx)?fp[48]|bf16|0528|2507|v0\.\d|(un)?cased"
 _DRESSED = re.compile(rf"^(.*/|meta-)|[-_]({_DRESS})$", re.IGNORECASE)
 
 
