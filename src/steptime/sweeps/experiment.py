@@ -58,7 +58,7 @@ def _one_or_more(value: object) -> list[object]:
 
 
 AXIS = _read_by(_values)
-Axis = Annotated[list[Value], AXIS]
+Axis = Annotated[list[Value], Field(fail_fast=True), AXIS]  # a range of 10^7 has as many faults
 Name = Annotated[str, Field(min_length=1)]
 
 

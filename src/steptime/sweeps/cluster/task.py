@@ -73,10 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     submission, number = files.read(Path(arguments[0])), int(arguments[1])
     task = _with_code(submission.tasks[number], *arguments[2:])
     scheduler = scheduler_of(submission.scheduler)
-    signal.signal(signal.SIGTERM, _stop)
     scheduler.confine()
     workers = Workers()
     start = Start(submission, task, scheduler.placement(), workers)
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         (_lead if workers.rank.is_zero else _follow)(start)
     except StopError:
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             return errno.ENOSPC  # the log may be on the same disk: only the exit code is left
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)  # nothing is left to be stopped
         workers.close()
     return 0  # what became of the cells is in their records
 
