@@ -126,7 +126,7 @@ def _imported(tree: ast.AST) -> set[str]:
 def test_the_wheel_holds_the_package_alone_and_validation_goes_with_the_source():
     targets = PROJECT["tool"]["hatch"]["build"]["targets"]
     assert targets["wheel"] == {"packages": ["src/steptime"]}
-    assert "/validation" in targets["sdist"]["include"]
+    assert {"/validation", "/attack"} <= {*targets["sdist"]["include"]}
     assert (ROOT / "validation/__main__.py").is_file()
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
+import sys
 
 import pytest
 
 import synthetic
 from steptime.cli.main import run
+from steptime.records import tables
 from steptime.records.store import open_writer
 
 
@@ -47,3 +50,10 @@ def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
     assert json.loads(answer("--json")) == [{head: value}]
     assert list(csv.reader(io.StringIO(answer("--format", "csv")))) == [[head], [cell]]
     assert [line.strip() for line in answer().splitlines()] == [head, shown]
+
+
+def test_ctrl_c_while_the_database_ends_ends_the_command(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # and so as before at the end
+    monkeypatch.setattr(tables, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    assert run(["query", "SELECT 1", "--in", str(folder)]) == 130
+    assert capsys.readouterr().err == "1 row\nsteptime: interrupted\n"

@@ -381,12 +381,8 @@ def _append_many(folder: Path, who: int, count: int) -> None:
             writer.append(replace(RECORD, env={"round": index, "who": who}))
 
 
-@pytest.mark.parametrize(
-    ("writers", "records"), [(8, 25), pytest.param(200, 3, marks=pytest.mark.slow)]
-)
-def test_writers_at_once_lose_nothing_and_double_nothing(
-    tmp_path: Path, writers: int, records: int
-) -> None:
+def test_writers_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    writers, records = 8, 25
     context = multiprocessing.get_context("fork")
     arguments = [(tmp_path, who, records) for who in range(writers)]
     processes = [context.Process(target=_append_many, args=one) for one in arguments]

@@ -147,6 +147,12 @@ def test_every_fault_is_named_with_its_place():
         assert said in str(error.value)
 
 
+def test_a_range_of_names_is_one_fault_however_long_it_is():
+    with pytest.raises(InputError) as refused:
+        cells(EXAMPLE, predict="1..1000")
+    assert str(refused.value) == "e.toml: predict: must be a text, not '1'"
+
+
 def test_more_cells_than_a_sweep_has_are_refused():
     with pytest.raises(InputError, match="1000001 cells are more than 1000000; sample or narrow"):
         cells(EXAMPLE, batch="1..1000001", networks=[{"family": "fc"}])

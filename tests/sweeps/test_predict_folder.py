@@ -85,6 +85,18 @@ def test_ops_come_beside_a_step_that_is_there(
     assert ops() == added
 
 
+def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(folder: Path) -> None:
+    words = ["predict", "--in", str(folder), "--method", "analytic", "--by-op"]
+    assert run(words) == 0
+    last = max(folder.glob("*.jsonl"))
+    whole = last.read_text().splitlines()
+    last.write_text("\n".join(whole[:-3]) + "\n" + whole[-3][:99])  # its step and two ops are gone
+    assert run(words) == 0
+    records = store.load(folder, lambda _: None)
+    parts = [(store.done_key(one), one.scope) for one in records if one.origin == "predicted"]
+    assert len(parts) == len({*parts}) == len(whole)
+
+
 def test_on_devices_that_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", "--in", str(folder), "--device", "t4,RTX 4090"]) == 0
     assert "6 predictions written" in capsys.readouterr().out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -39,7 +38,6 @@ inputs = 8
 outputs = 4
 batch = {batch}
 """
-KILLS = 20
 PROC = Path("/proc")
 needs_proc = pytest.mark.skipif(not (PROC / "self/stat").exists(), reason="needs /proc")
 
@@ -111,47 +109,6 @@ def wait_for_end(pids: list[int], limit_s: float = 600.0) -> None:
         time.sleep(0.01)
 
 
-def kill(process: subprocess.Popen[str]) -> list[int]:
-    """Kill a sweep and give its workers of that moment: a stopped parent starts no others."""
-    process.send_signal(signal.SIGSTOP)
-    workers = children(process.pid)
-    process.kill()
-    return workers
-
-
-@needs_proc
-def test_a_sweep_killed_at_twenty_moments_has_each_cell_once(
-    experiment: Write, tmp_path: Path
-) -> None:
-    file = experiment(nodes="[4, 8, 12, 16]", batch="[2, 3]")
-    began = time.monotonic()
-    with running(file, tmp_path / "first") as process:
-        assert progress(process).startswith("tiny: 16 cells: ")
-        assert progress(process).startswith("[1/16")
-        start_s = time.monotonic() - began
-
-    out = tmp_path / "records"
-    moments = random.Random(8)  # noqa: S311  # a seed
-    acknowledged = 0
-    for _ in range(KILLS):
-        with running(file, out) as process:
-            time.sleep(start_s * moments.uniform(0.5, 1.2))
-            workers = kill(process)
-            assert process.stderr is not None
-            said = process.stderr.read()
-        wait_for_end(workers)
-        assert all(path.stat().st_size for path in out.glob("*.jsonl")), "no file without a record"
-        acknowledged += len(re.findall(r"^\[\d+/\d+", said, re.MULTILINE))
-        assert len(records_in(out)) >= acknowledged
-
-    ended = subprocess.run(command(file, out), capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found = Counter(record.workload.key for record in records_in(out))
-    assert len(found) == 16
-    assert set(found.values()) == {1}
-    assert {record.status for record in records_in(out)} == {"ok"}
-
-
 @needs_proc
 def test_an_interrupted_sweep_says_so_and_keeps_what_is_finished(
     experiment: Write, tmp_path: Path
@@ -196,6 +153,20 @@ def test_a_second_sweep_does_what_is_missing(
     assert len(records_in(tmp_path / "out")) == 4
     assert sweep(file, tmp_path / "out", "--force") == 0
     assert len(records_in(tmp_path / "out")) == 8
+
+
+def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(
+    experiment: Write, tmp_path: Path
+) -> None:
+    file, out = experiment('predict = ["T4"]\nby_op = true'), tmp_path / "out"
+    assert sweep(file, out) == 0
+    (path,) = out.glob("*.jsonl")
+    lines = path.read_text().splitlines()
+    predicted = [line for line in lines if '"origin":"predicted"' in line]
+    path.write_text("\n".join(predicted[:-1]) + "\n")  # the last is the step of its ops
+    assert sweep(file, out) == 0
+    parts = [(store.done_key(one), one.scope) for one in records_in(out)]
+    assert len(parts) == len({*parts}) == len(lines)
 
 
 def test_a_worker_starts_only_for_what_is_missing(

@@ -7,7 +7,7 @@ from their samples by the same formulas (`records.rows`).
 import json
 
 from steptime.analysis.analyses import Analysis
-from steptime.core.table import Table, columns
+from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.row import Row
@@ -72,19 +72,16 @@ def device_table(data: Data) -> Table:
     one of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
     """
     values = (f"count(DISTINCT coalesce({n}::VARCHAR, '')) > 1 AS {n}" for n in IF_DIFFERENT)
-    ((total, *apart),) = (
-        row.values() for row in data.rows(f"SELECT count(*), {', '.join(values)} FROM ({ROWS})")
-    )
+    total, *apart = data.one(f"SELECT count(*), {', '.join(values)} FROM ({ROWS})")
     asked = f"SELECT {', '.join(COLUMNS)} FROM ({ROWS}) {SORTED} LIMIT {data.most or total}"
     rows = data.rows(asked)  # ours
     differ = [name for name, one in zip(IF_DIFFERENT, apart, strict=True) if one]
     always = (name for name in MAIN if name not in IF_DIFFERENT)
     shown = columns(*always, *BEHIND, *differ)
-    more = [f"... and {total - len(rows):,} more; --json or --format csv has all"]
     return Table(
         shown,
         rows,
-        below=more if total > len(rows) else [],
+        below=cut(total - len(rows)),
         units=False,
         full=columns(*COLUMNS),
         summary={"rows": total} if total > len(rows) else {},

@@ -5,7 +5,7 @@ The sentences stand at the top of a report, too.
 
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.errors import OF_RATIOS, WORST
-from steptime.core.table import Table, columns
+from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, percent, seconds, si
 from steptime.records import flat, results_sql
 from steptime.records.data import WHOLE, Data
@@ -22,10 +22,9 @@ def results_table(data: Data) -> Table:
 
     Where only people read it, it holds the rows that they see; `beside` has `numbers` of all.
     """
-    total = data.rows("SELECT count(*) AS n FROM results")[0]["n"]
+    (total,) = data.one("SELECT count(*) FROM results")
     is_cut = data.most is not None and total > data.most
     told = data.of_results(WHOLE, "LIMIT ?", data.most) if is_cut else data.results
-    more = f"... and {total - len(told):,} more; --json or --format csv has all" if is_cut else ""
     rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in told]
     differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
     shown = columns(
@@ -42,7 +41,7 @@ def results_table(data: Data) -> Table:
     return Table(
         shown,
         rows,
-        below=[more] if more else [],
+        below=cut(total - len(told)) if is_cut else [],
         full=columns(*(rows[0] if rows else ("name",))),
         beside=[numbers(data)],
     )

@@ -10,8 +10,8 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.core.ranges import share
-from steptime.core.table import Table, columns
-from steptime.core.units import counted, percent
+from steptime.core.table import Table, columns, cut
+from steptime.core.units import counted, first_of, percent
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
 from steptime.records.statistics import MISS, two_sided_p, two_sided_t
@@ -145,9 +145,7 @@ def history_table(data: Data, margin: str) -> Table:
     }
     shown = columns("name=network", "?platform", "folder", "?taken_at=date", "step_s=step",
                     "first_ratio=of the first", "changed_fraction=changed")  # fmt: skip
-    more = len(cells) - len(rows)
-    below = [f"... and {more:,} more; --json or --format csv has all"] if more else []
-    return Table(shown, rows, most=40, below=below, summary=summary)
+    return Table(shown, rows, most=40, below=cut(len(cells) - len(rows)), summary=summary)
 
 
 def _errors(held: Sequence[Row]) -> tuple[list[float], int]:
@@ -187,8 +185,7 @@ def sentences(table: Table) -> list[str]:
         for one in found["events"]
     ]
     if gone := found["vanished"]:
-        more = f" and {len(gone) - 4:,} more" if len(gone) > 4 else ""
-        said.append(f"not in the newest folder, {folders[-1]}: {'; '.join(gone[:4])}{more}")
+        said.append(f"not in the newest folder, {folders[-1]}: {first_of(gone, 4, '; ')}")
     over = f"{counted(found['networks'], 'network')} over {counted(len(folders), 'folder')} by date"
     none = f"no change beyond noise and {percent(found['margin_fraction'])}; {over}"
     if len(folders) == 1:

@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steptime.core.errors import InputError, unknown
-from steptime.core.files import check_folder, replacing
+from steptime.core.errors import InputError
+from steptime.core.files import check_ending, replacing
 from steptime.core.printers import APOSTROPHE, FORMULA, harmless
 from steptime.records import flat
 from steptime.records.data import Data
@@ -49,10 +49,7 @@ def export(data: Data, path: Path, sql: str = "FROM records") -> int:
     `path` is there whole or as it was before. Raises `InputError` for another ending, a folder that
     is absent, and what DuckDB refuses; `StoreError` where the disk does not take it.
     """
-    ending = path.suffix.lower()
-    if ending not in FORMATS:
-        raise unknown("export format", ending or path.name, FORMATS, str(path))
-    check_folder(path)
+    ending = check_ending(path, FORMATS, "export format")
     try:
         with replacing(path) as part, _connection(data, writes=part) as connection:
             with _refusals():

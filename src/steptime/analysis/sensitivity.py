@@ -54,8 +54,7 @@ def sensitivity_table(
     one_of("scale", scale, SCALES)
     wanted = None if on is None else [name.strip() for name in on.split(",")]
     for name in wanted or ():
-        if name not in (known := (*data.hyperparameters, *STEP)):
-            raise unknown("hyperparameter", name, known, "--on")
+        one_of("hyperparameter", name, (*data.hyperparameters, *STEP), "--on")
     of = of or _usual(data, USUAL_PAIRED if against else USUAL)
     made: list[tuple[list[Row], Row]] = []
     few = []
@@ -86,7 +85,7 @@ def _usual(data: Data, names: Sequence[str]) -> str:
     """Return the quantity of which most is known, the first of these."""
     held = {table: data.columns(table) for table in ("results", "records")}
     known = [(table, name) for name in names for table in held if name in held[table]]
-    counts = [data.rows(f"SELECT count({n}) AS n FROM {table}")[0]["n"] for table, n in known]  # noqa: S608  # our names
+    counts = [data.one(f"SELECT count({n}) FROM {table}") for table, n in known]  # noqa: S608  # our names
     return known[counts.index(max(counts))][1]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.table import Table
-from steptime.core.units import counted, percent
+from steptime.core.units import counted, first_of, percent
 
 MOST_TOLD = 4  # regressions
 MOST_NAMED = 3  # hyperparameters
@@ -19,8 +19,7 @@ def says(table: Table) -> list[str]:
     lines = [line for one in regressions[:MOST_TOLD] for line in _told({**head, **one}, table.rows)]
     few = [f"{_of(one)} ({counted(one['networks'], 'network')})" for one in head["too_few"]]
     if few:
-        more = f" and {len(few) - MOST_TOLD} more" if len(few) > MOST_TOLD else ""
-        named = ", ".join(few[:MOST_TOLD]) + more
+        named = first_of(few, MOST_TOLD)
         lines.append(f"Fewer networks than weights, so no regression: {named}.")
     return lines
 

@@ -254,11 +254,8 @@ class Sides:
         """Return the columns, of SQL, of which all records say one value, and this value."""
         ends = (f", list_value(min({one}), max({one})) AS a{at}, count({one}) AS n{at}"
                 for at, one in enumerate(columns.values()))  # fmt: skip
-        ((number, *found),) = (
-            row.values()
-            for row in self.data.rows(
-                f"SELECT count(*){''.join(ends)} FROM flat WHERE {self._where}"
-            )
+        number, *found = self.data.one(
+            f"SELECT count(*){''.join(ends)} FROM flat WHERE {self._where}"
         )
         told = zip(columns, found[::2], found[1::2], strict=True)
         alike = {name: low for name, (low, high), n in told if low == high and n in (0, number)}

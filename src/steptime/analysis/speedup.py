@@ -29,8 +29,8 @@ from steptime.analysis.ups import (
     speedups,
     worst_of,
 )
-from steptime.core.errors import unknown
-from steptime.core.table import Table, columns
+from steptime.core.errors import one_of, unknown
+from steptime.core.table import Table, columns, cut
 from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
@@ -102,7 +102,6 @@ def speedup_table(
         ],
         "failed": _failed(data, level, ups.sides.levels),
     }  # fmt: skip
-    more = len(ups) - len(rows)
     several = ["level"] if len(ups.levels) > 1 else []
     differ = ["?differ=a | b"] if any(_apart(ups, shown_, by, hosts)) else []
     verdict = ["verdict"] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
@@ -112,7 +111,7 @@ def speedup_table(
         columns("name=network", *several, *differ, *told, "speedup=speed-up", *verdict),
         rows,
         f"Speed-ups against {first}, lowest and highest first",
-        below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
+        below=cut(len(ups) - len(rows)),
         most=SHOWN,
         summary=summary,
         beside=_drawn(ups, x, color, there),
@@ -286,9 +285,7 @@ def _failed(data: Data, level: str, known: Sequence[str]) -> Row:
 
 
 def _chosen(name: str | None, option: str, known: Sequence[str]) -> str | None:
-    if name is not None and name not in known:
-        raise unknown("hyperparameter", name, known, option)
-    return name
+    return None if name is None else one_of("hyperparameter", name, known, option)
 
 
 ANALYSIS = Analysis(

@@ -2,7 +2,7 @@
 
 import random
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, floor, log
@@ -25,6 +25,7 @@ from steptime.prediction.calibrated.interval import LEVEL, known_as
 from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
 from steptime.records.record import now
+from steptime.records.row import grouped
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
 LEAST_RANGE = 1e-9  # of the logs of sizes
@@ -131,9 +132,7 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
     if points is None or len(cases) <= points:
         return list(cases)
     draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
-    kinds: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        kinds[case.kind].append(case)
+    kinds = grouped(cases, lambda case: case.kind)
     left, found = points, []
     for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
         share = min(len(kinds[kind]), left // (len(kinds) - place))

@@ -20,6 +20,7 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
+from steptime.records.row import grouped as by_key
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")
@@ -135,16 +136,16 @@ def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interva
 
 def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return what `calibrated` predicts, the cases of a device and of options side by side."""
-    groups: dict[tuple[Any, ...], list[Case]] = defaultdict(list)
     named: dict[str, list[Device]] = defaultdict(list)
-    for case in cases:
+
+    def place(case: Case) -> tuple[Any, ...]:
         alike = named[case.device.name]  # a file may carry the name of another device
         if case.device not in alike:
             alike.append(case.device)
-        at = case.device.name, alike.index(case.device)
-        groups[*at, *sorted(case.options.items())].append(case)
+        return case.device.name, alike.index(case.device), *sorted(case.options.items())
+
     found: dict[int, Scored] = {}
-    for own in groups.values():
+    for own in by_key(cases, place).values():
         first = own[0]
         settings = replace(method.under(first.options).settings, tf32="auto")  # kernels know it
         seen = method.sees(first.device, first_dtype(first.device), settings)
@@ -173,9 +174,7 @@ def after_calibration(
     them comes the median number of constants that moved. Raises `InputError` where a device has no
     case to calibrate with, or none is left.
     """
-    by_device: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        by_device[case.device.name].append(case)
+    by_device = by_key(cases, lambda case: case.device.name)
     every, moved = [], []
     for seed in range(draws):
         left: list[Case] = []
@@ -197,9 +196,7 @@ def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...]
     """Return the cases by what `by` names: kind, device, family, condition or regime."""
     for name in by:
         one_of("group", name, GROUPS, "--by")
-    found: dict[tuple[str, ...], list[Scored]] = defaultdict(list)
-    for one in scored:
-        found[tuple(_group(one, name) for name in by)].append(one)
+    found = by_key(scored, lambda one: tuple(_group(one, name) for name in by))
     return dict(sorted(found.items()))
 
 

@@ -224,14 +224,12 @@ def _ops(one: Scored, method: Method) -> list[dict[str, Any]]:
 
 
 def _said(op: Mapping[str, Any]) -> str:
-    from steptime.core.units import seconds
-
     often = f"{op['count']} x " if op["count"] > 1 else ""
     first = op["sizes"][0]
     size = "x".join(map(str, first)) if isinstance(first, list) else f"{first:,} bytes"
     most_s, limit = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
     limit = limit if op["step_s"] - most_s < op["step_s"] / 2 else "launch"
-    return f"{often}{op['kind']} {size}: {seconds(op['step_s'])}, {limit}"
+    return f"{often}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"
 
 
 def percent(value: float | None) -> str | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import isnan
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels, step_kernels
@@ -40,6 +39,7 @@ from steptime.records.readers.mapping import (
 from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, sources_at
 from steptime.records.record import Record
+from steptime.records.row import grouped, headline
 from steptime.records.stacks import stack_of
 
 Row = Mapping[str, Any]
@@ -104,7 +104,7 @@ def _of_records(
             continue
         of, stack = record.workload, stack_of(record)
         stack = "" if stack == catalog.DEFAULT_STACK else stack
-        seconds = median(quantity.samples) if quantity.samples else quantity.value
+        seconds = headline(quantity)
         at = f"{of.label}, batch {of.batch_per_replica}"
         alone = of.plan.data == 1 == record.method.options.get("devices", 1)
         try:
@@ -240,9 +240,8 @@ class _Parts:
 
     def __init__(self, folder: Path, said: PartsTable, words: Words) -> None:
         self.said = said
-        self.rows: dict[Any, list[Row]] = defaultdict(list)
-        for _, row in table_rows(folder / said.file, words):
-            self.rows[row.get(said.by)].append(row)
+        rows = (row for _, row in table_rows(folder / said.file, words))
+        self.rows = grouped(rows, lambda row: row.get(said.by))
         self.known: dict[tuple[Any, str, str], tuple[Kernel, ...]] = {}
 
     def kernels(self, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:

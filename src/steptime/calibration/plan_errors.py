@@ -29,6 +29,7 @@ from steptime.prediction.calibrated.method import calibrated_device
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from steptime.records.record import now
+from steptime.records.row import grouped
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "devices")
 HEADS = columns(
@@ -153,10 +154,8 @@ def errors_of(
 
 def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[str, Any]]:
     """Return the errors of each set and quantity, by what `by` names of their rows."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     heads = ("set", "quantity", *by)
-    for row in scored:
-        groups[tuple(str(row[name] or "-") for name in heads)].append(row)
+    groups = grouped(scored, lambda row: tuple(str(row[name] or "-") for name in heads))
     found = []
     for key, some in sorted(groups.items()):
         right = [row["fits"] for row in some if row["fits"] is not None]
@@ -246,11 +245,8 @@ class _DeviceRows:
 
 
 def _groups(rows: Rows) -> dict[tuple[str, str, str], list[Answered]]:
-    groups: dict[tuple[str, str, str], list[Answered]] = defaultdict(list)
-    for asked, told in rows:
-        if _quantity(asked, told):
-            groups[asked.texts["device"], told.stack, told.form].append((asked, told))
-    return groups
+    known = (row for row in rows if _quantity(*row))
+    return grouped(known, lambda row: (row[0].texts["device"], row[1].stack, row[1].form))
 
 
 def drawn(rows: Rows, points: int, draws: int) -> Iterator[tuple[int, Question, Reply, Reply]]:

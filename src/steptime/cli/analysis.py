@@ -113,7 +113,7 @@ def _drawn(kind: str, folder: Path, out: Path, model: str) -> Answer:
     one_of("plot", kind, kinds())
     data = Data.load([folder], note, model)
     data.most = MOST_SHOWN  # of a table: its picture asks for what it draws
-    ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM flat"))
+    (number,) = data.one("SELECT count(*) FROM flat")
     if not number:
         every = Data.load([folder], note).rows("SELECT DISTINCT model FROM flat ORDER BY model")
         raise unknown("model", model, [row["model"] for row in every], str(folder))

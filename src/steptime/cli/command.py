@@ -69,8 +69,7 @@ PRINTED: dict[str, tuple[Any, Any]] = {  # what every command takes, and its def
 
 
 def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
-    """Return the decorator `question`, as packages that add commands have called it."""
-    del tabular  # every answer has its forms
+    """Return the decorator `question`, as packages have called it: every answer is tabular."""
     return question(long)
 
 
@@ -145,11 +144,10 @@ def _interruptible() -> Iterator[None]:
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         pressed = True
+        sys.unraisablehook = lambda _: None  # what drops it where an object ends is no news
         signal.default_int_handler(number, frame)
 
-    before = signal.getsignal(signal.SIGINT)
-    is_ours = before is signal.default_int_handler  # and so in the main thread
-    if is_ours:
+    if is_ours := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, press)
     try:
         yield
@@ -160,7 +158,9 @@ def _interruptible() -> Iterator[None]:
         raise
     finally:
         if is_ours:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:  # while an object ended, which drops what is raised
+        raise typer.Abort
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.progress import note
 from steptime.core.question import Text, argument, flag, option, optional, question
 from steptime.core.ranges import share
-from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, Table, columns
+from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, Table, columns, cut
 from steptime.core.units import QUANTITIES, counted, percent, seconds, si
 from steptime.questions.options import refuse
 from steptime.records.data import Data
@@ -169,7 +169,6 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
     differs = ["?differ=a | b"] if differ else []
     said = ["name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differs]
     pairs, row = document["pairs"], partial(_row, quantity=quantity)
-    more = total - len(pairs)
     return Table(
         columns(
             *said,
@@ -180,7 +179,7 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
         ),
         replace(pairs, row=row) if isinstance(pairs, JsonRows) else [*map(row, pairs)],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
-        below=[f"... and {more:,} more; --json or --format csv has all"] if more else [],
+        below=cut(total - len(pairs)),
         full=columns(*said, "a", "b", "ratio", "ratio_low", "ratio_high", *plain),
     )
 

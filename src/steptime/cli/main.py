@@ -23,16 +23,10 @@ from steptime.analysis.analyses import ANALYSES, PLOTS, Analysis, analysis
 from steptime.api import PANELS, QUESTIONS
 from steptime.cli.command import command_of
 from steptime.core import registry
-from steptime.core.errors import (
-    SHOWN_CHARACTERS,
-    InputError,
-    OutsideError,
-    nearest,
-    one_line,
-    shorten,
-)
+from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, one_line, shorten
 from steptime.core.progress import note
 from steptime.core.question import Inquiry
+from steptime.core.spelling import meant_by
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
 """What answers each command: those that are shown, old names, and analyses by their own."""
@@ -310,7 +304,8 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
 def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
     bare = {name.lstrip("-"): name for name in known}  # dashes are alike in all
     meant = MEANT.get(word)
-    close = meant if meant in bare.values() else bare.get(nearest(word.lstrip("-"), bare) or "")
+    near = min(meant_by(word.lstrip("-"), bare), key=len, default="")  # the shortest of several
+    close = meant if meant in bare.values() else bare.get(near)
     return f"; did you mean '{close}'?" if close else f"; {otherwise}"
 
 

@@ -42,11 +42,6 @@ def shorten(value: object) -> str:
     return f"'{text}'"
 
 
-def nearest(value: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `value` was most likely meant to be, the shortest of several."""
-    return min(meant_by(value, known), key=len, default=None)
-
-
 def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
     """Return the error for an unknown name: what, where, and the nearest valid names."""
     names = list(known)

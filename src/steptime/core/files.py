@@ -5,12 +5,12 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, OutsideError
+from steptime.core.errors import InputError, OutsideError, one_of
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, or what a user may have of it
 
@@ -53,6 +53,14 @@ def check_folder(path: Path) -> None:
     """Raise `InputError` where no file can be at `path`."""
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
+
+
+def check_ending(path: Path, known: Collection[str], what: str) -> str:
+    """Return the ending of a path, one that is known, in a folder that is there; else raise."""
+    ending = path.suffix.lower()
+    one_of(what, ending or path.name, known, str(path))
+    check_folder(path)
+    return ending
 
 
 def check_writable(folder: Path) -> None:

@@ -12,7 +12,8 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from steptime.core.errors import one_line
-from steptime.core.table import Column, JsonRows, Row, Table
+from steptime.core.ranges import number_of
+from steptime.core.table import Column, JsonRows, Row, Table, cut
 from steptime.core.units import interval
 
 Cells = list[list[str]]
@@ -33,21 +34,21 @@ def text(table: Table, width: int | None = None) -> str:
     kept = list(table.columns)
     cells = _cells(table, kept, table.most)
     gone: list[Column] = []
-    while width and len(kept) > 2 and _width(cells) > width:
+    while width and len(kept) > 2 and sum(_widths(cells)) > width:
         spare = [i for i, column in enumerate(kept) if column.spare]
         can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
-        if not can or (not spare and _width(_folded(cells, width)) <= width):
+        if not can or (not spare and sum(_widths(_folded(cells, width))) <= width):
             break
         last = max(can)
         gone.insert(0, kept.pop(last))
         for row in cells:
             row.pop(last)
     numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
-    if width and _width(cells) > width:
+    if width and sum(_widths(cells)) > width:
         cells = _folded(cells, width)
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
-    below = [f"... and {hidden:,} more; --json has all"] if hidden > 0 else []
+    below = cut(hidden, "--json")
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
         below.append(f"hidden columns (terminal width): {names}; --json has all")
@@ -100,10 +101,6 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 def _widths(cells: Cells) -> list[int]:
     widest = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [width + 2 for width in widest]  # a blank on either side
-
-
-def _width(cells: Cells) -> int:
-    return sum(_widths(cells))
 
 
 def _folded(cells: Cells, width: int) -> Cells:
@@ -168,15 +165,8 @@ def harmless(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value if value.isprintable() else "\n".join(map(one_line, value.split("\n")))
-    return f"{APOSTROPHE}{text}" if value.startswith(FORMULA) and not _is_number(value) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    computes = value.startswith(FORMULA) and math.isnan(number_of(value))
+    return f"{APOSTROPHE}{text}" if computes else text
 
 
 def json_text(document: object) -> str:

@@ -145,7 +145,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Inquiry:
-    """A question as it is inquiry: its function, the parameters of it and of its groups, laid flat.
+    """A question as data: its function, the parameters of it and of its groups, laid flat.
 
     What may take `long` is said on a terminal. One that knows the `whole` is told whether programs
     read the answer.

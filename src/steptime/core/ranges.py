@@ -86,16 +86,15 @@ def is_range(value: object) -> bool:
     return isinstance(value, str) and ".." in value
 
 
-def expand_range(text: str, where: str = "") -> list[int]:
+def expand_range(text: str, where: str) -> list[int]:
     """Return the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` all.
 
     Raises `InputError`, naming `where`, for what is not a range, runs backwards or stands still.
     """
-    place = f"{where}: " if where else ""
     found = _RANGE.fullmatch(text)
     if not found:
         form = "is not a range of whole numbers such as 4..128 x2"
-        raise InputError(f"{place}{shorten(text)} {form}")
+        raise InputError(f"{where}: {shorten(text)} {form}")
     first, last = int(found[1]), int(found[2])
     adds, step = found[3] in (None, "+"), int(found[4] or 1)
     for is_wrong, why in (
@@ -105,7 +104,7 @@ def expand_range(text: str, where: str = "") -> list[int]:
         (adds and last - first >= MOST_VALUES * step, f"has more than {MOST_VALUES} values"),
     ):
         if is_wrong:
-            raise InputError(f"{place}range {shorten(text)} {why}")
+            raise InputError(f"{where}: range {shorten(text)} {why}")
     if adds:
         return list(range(first, last + 1, step))
     return [first * step**k for k in range(last.bit_length()) if first * step**k <= last]

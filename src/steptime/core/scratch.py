@@ -7,6 +7,7 @@ in the same place removes it: the lock that its maker held is free.
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from contextlib import suppress
@@ -23,15 +24,24 @@ _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 def use_own_tmpdir() -> None:
     """Put what this process and those that it starts write to TMPDIR into a folder of its own."""
-    outer = tempfile.gettempdir()
-    os.environ[OUTER] = os.environ.get("TMPDIR", outer)
-    os.environ["TMPDIR"] = str(make(Path(outer), _WORKER))
-    tempfile.tempdir = None  # it is looked up again
+    os.environ[OUTER] = os.environ.get("TMPDIR", str(place()))
+    tempfile.tempdir = os.environ["TMPDIR"] = str(make(place(), _WORKER))
+
+
+def place() -> Path:
+    """Return where temporary files go: $TMPDIR, if files can be made there, else what Python says.
+
+    Python tries it with a file, which a kill at that moment leaves there.
+    """
+    named = os.environ.get("TMPDIR", "")
+    if not tempfile.tempdir and Path(named).is_dir() and os.access(named, os.W_OK):
+        tempfile.tempdir = str(Path(named).absolute())
+    return Path(tempfile.gettempdir())
 
 
 def temporary() -> Path:
     """Return a new folder among the temporary files that goes with this process, if not before."""
-    parent = Path(tempfile.gettempdir())
+    parent = place()
     if (held := _folders.get(parent)) is None or not held.is_dir():
         held = _folders[parent] = make(parent, _TEMPORARY)
     return Path(tempfile.mkdtemp(dir=held))
@@ -40,22 +50,19 @@ def temporary() -> Path:
 def make(parent: Path, prefix: str) -> Path:
     """Return a new folder in `parent`, without those that nobody holds; raises `OSError`."""
     remove_stale(parent, prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    try:
-        _remove_with_this_process(folder)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
-
-
-def _remove_with_this_process(folder: Path) -> None:
-    """Mark the folder as in use while this process lives, and have it removed after that."""
+    folder = parent / f"{prefix}{secrets.token_hex(4)}"
+    _remove_after_this_process(folder)  # before it is there: a kill between leaves nothing
+    folder.mkdir(mode=0o700)
     making = folder / f"{_LOCK}-soon"
     lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
     with suppress(OSError):  # a file system without locks: nobody will take it for stale
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     making.rename(folder / _LOCK)  # no moment at which it is there and free
+    return folder
+
+
+def _remove_after_this_process(folder: Path) -> None:
+    """Have a folder removed when this process is gone."""
     read_end, _ = os.pipe()
     os.posix_spawn(
         _SHELL,

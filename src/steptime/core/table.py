@@ -150,6 +150,11 @@ def columns(*said: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
+def cut(more: int, by: str = "--json or --format csv") -> list[str]:
+    """Return the line below a table, for people alone, of which so many rows are not there."""
+    return [f"... and {more:,} more; {by} has all"] if more > 0 else []
+
+
 EXTRAPOLATED = "~ extrapolated: nothing was measured on a device of this kind"
 
 

@@ -93,10 +93,8 @@ def _fault(said: str, value: Any, kind: Any, where: str, place: str) -> InputErr
 def _inner(plain: Any, part: str) -> Any:
     """Return the type of a part of a type: of a field, or of each value of a table or a list."""
     inside = get_args(plain)
-    if get_origin(plain) is tuple and inside[-1] is not ...:
-        return inside[int(part)]
     if get_origin(plain) is tuple:
-        return inside[0]
+        return inside[0 if inside[-1] is ... else int(part)]
     return inside[-1] if inside else get_type_hints(plain, include_extras=True)[part]
 
 

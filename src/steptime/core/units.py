@@ -1,14 +1,12 @@
 """The table of quantities with their units, and numbers as people read them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import log10
 from typing import Any
 
 from steptime.core.toml_files import packaged
 
-QUANTITIES = {
-    name: (unit, meaning) for name, (unit, meaning) in packaged("quantities.toml").items()
-}
+QUANTITIES: dict[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
@@ -121,6 +119,13 @@ def duration(value: float) -> str:
     whole = max(0, round(value))
     hours, minutes, secs = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:
+    """Return the first names in a row, and how many more there are: `a, b and 3 more`."""
+    every = list(names)
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return between.join(every[:most]) + more
 
 
 def counted(number: int, noun: str) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from steptime.core.errors import InputError, shorten, unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic import BaseModel
 
 Checked = TypeVar("Checked", bound="BaseModel")
@@ -20,6 +22,18 @@ def validated(table: object, model: type[Checked], where: str) -> Checked:
     except ValidationError as error:
         faults = dict.fromkeys(_reason(one, model) for one in error.errors())
         raise InputError(f"{where}: {'; '.join([*faults][:10])}") from None
+
+
+def read_by(read: "Callable[[Any], Any]", kind: "Callable[[Any], Any]") -> Any:
+    """Return the validator, of a `kind` of pydantic's, by a function that says what is wrong."""
+
+    def check(value: Any) -> Any:
+        try:
+            return read(value)
+        except InputError as error:
+            raise ValueError(str(error).lstrip(": ")) from None
+
+    return kind(check)
 
 
 _SAID = {  # what a value must be, by the fault's type
@@ -48,6 +62,5 @@ def _reason(fault: Any, model: Any) -> str:
         return str(unknown(last, given, known, ".".join(path)))
     simple = isinstance(given, str | int | float | bool) and ", not " not in text
     text += f", not {shorten(given)}" if simple and not text.startswith("unknown") else ""
-    return (
-        text if text.startswith(f"unknown {last}") else ": ".join((".".join((*path, last)), text))
-    )
+    place = "" if text.startswith(f"unknown {last}") else f"{'.'.join((*path, last))}: "
+    return place + text

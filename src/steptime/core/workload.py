@@ -283,15 +283,10 @@ def _text(value: Value) -> str:
 
 def workload_to_json(workload: Workload) -> dict[str, Any]:
     """Return the workload as JSON values."""
-    table = {
-        "model": workload.model,
-        "params": workload.settings,
-        "batch_per_replica": workload.batch_per_replica,
-        "dtype": workload.dtype,
-        "phase": workload.phase,
-        "optimizer": workload.optimizer,
-        "plan": plan_to_json(workload.plan),
-    }
+    plain = ("batch_per_replica", "dtype", "phase", "optimizer")
+    table: dict[str, Any] = {"model": workload.model, "params": workload.settings}
+    table |= {name: getattr(workload, name) for name in plain}
+    table["plan"] = plan_to_json(workload.plan)
     if workload.tuning != WHOLE:
         table["tuning"] = tuning_to_json(workload.tuning)
     return table | ({"file": workload.file} if workload.file else {})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.ranges import whole_number
 from steptime.formats import Source, opened, read_content
 from steptime.formats.archive import member
@@ -95,8 +95,7 @@ def inputs_of(texts: list[str], where: str) -> Inputs:
         if len(shape) > MOST_AXES:
             raise InputError(f"{here}: more than {MOST_AXES} axes")
         dtype = found["dtype"] or "float32"
-        if dtype not in TYPES:
-            raise unknown("type of an input", dtype, TYPES, where)
+        one_of("type of an input", dtype, TYPES, where)
         name = found["name"] or str(place)
         if name in inputs:
             raise InputError(f"{where}: input {shorten(name)} is given twice")

@@ -167,13 +167,14 @@ def dataset_fingerprint(folder: str) -> str:
     return f"{name}-{digest.hexdigest()[:8]}"
 
 
-def check_input(text: object, where: str) -> None:
-    """Raise `InputError` for what is no input: none of `INPUTS` and no function in a file."""
+def check_input(text: Any, where: str) -> Any:
+    """Return an input: one of `INPUTS`, or a function in a file; raises `InputError` for others."""
     if not (isinstance(text, str) and is_code(text)):
         one_of("input", text, INPUTS, "" if where == "--input" else where)
     elif not Path(text.rpartition(":")[0]).is_file():
         file = shorten(text.rpartition(":")[0])
         raise MissingFileError(f"{where} {shorten(text)}: there is no file {file}")
+    return text
 
 
 def _input_fingerprint(text: str) -> str:

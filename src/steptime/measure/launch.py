@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
+from steptime.core import scratch
 from steptime.core.errors import InputError
 from steptime.measure import registry
 from steptime.measure.contract import Options
@@ -63,7 +64,7 @@ class _Process:
 
     def __init__(self, who: str, variables: Mapping[str, str]) -> None:
         self._who = who
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the worker
+        self._errors = tempfile.TemporaryFile(dir=scratch.place())  # noqa: SIM115  # closed with the worker
         self._kills = _kills_so_far()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "steptime.measure.worker"],

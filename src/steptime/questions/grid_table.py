@@ -14,7 +14,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Table, columns, of_steps
+from steptime.core.table import Answer, Table, columns, cut, of_steps
 from steptime.core.units import counted, size
 from steptime.prediction.assumed import assumed_line
 from steptime.prediction.method import Method
@@ -223,9 +223,8 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
         "model", "device", *dtypes, "batch", replicas, "step_s[low_s,high_s]=step",
         "?comm_s=communication", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
-    more = number - len(rows)
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
-    below += [f"... and {more:,} more; --json has all"] if more else []
+    below += cut(number - len(rows), "--json")
     return Table(
         of_steps(heads, rows), rows, f"{number} cells, {first.phase}, {dtype}({method})", below
     )

@@ -38,6 +38,18 @@ class Predicted:
         return type(self)(self.written + other.written, self.there + other.there, refused)
 
 
+def part_key(record: Record) -> tuple[store.DoneKey, str]:
+    """Return what tells a prediction of a step from others, and those of its ops."""
+    return store.done_key(record), record.scope
+
+
+def lacking(predictions: Iterable[Record], there: set[tuple[store.DoneKey, str]]) -> list[Record]:
+    """Return the predictions that are not `there`, and add them: a kill may leave some ops."""
+    lacks = [one for one in predictions if part_key(one) not in there]
+    there.update(map(part_key, lacks))
+    return lacks
+
+
 def predict_folder(
     folder: Path,
     warn: Callable[[str], None],
@@ -54,9 +66,7 @@ def predict_folder(
     """
     found = Predicted()
     known = store.load(folder, warn)
-    there = store.done_keys(known)
-    ops_there = {store.done_key(one) for one in known if one.scope and one.origin == "predicted"}
-    done = there & ops_there if by_op else set(there)
+    there = set(map(part_key, known))
     steps: dict[tuple[object, ...], Record] = {}
     for one in known:
         if one.origin != "predicted" and not one.scope:
@@ -82,13 +92,10 @@ def predict_folder(
                 except InputError as error:
                     found.refused[str(error)] += 1
                     continue
-                if (key := store.done_key(head)) in done:
-                    found.there += 1
-                    continue
-                done.add(key)
-                kept = ops if by_op else []  # a step that is there gets its ops beside it
-                writer.append_all([*kept, *([] if key in there else [head])])
-                found.written += 1
+                # a step that is there gets its ops beside it
+                writer.append_all(lacks := lacking([*(ops if by_op else ()), head], there))
+                found.written += bool(lacks)
+                found.there += not lacks
     return found
 
 

@@ -175,9 +175,9 @@ def _numbers(record: Record) -> Row:
     step = held.get("step_s", Quantity())
     if not step.samples:
         return told | {"low": step.low, "high": step.high}
-    found = estimate(by_run(step.samples, step.columns.get("run") or (0,) * len(step.samples)))
+    found = estimate(by_run(step.samples, step.runs))
     told |= {"samples_n": len(step.samples), "low": found["low"], "high": found["high"]}
-    told["samples_disturbed"] = sum(map(bool, step.columns.get("disturbed", ())))
+    told["samples_disturbed"] = sum(step.marks)
     if len(held.get("input_s", step).samples) == len(step.samples) and "input_s" in held:
         told["infeed"] = sum(held["input_s"].samples) / sum(step.samples)
     return told

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steptime.core.errors import InputError
-from steptime.core.units import seconds
+from steptime.core.units import first_of, seconds
 from steptime.records import flat, names, results_sql, store
 from steptime.records.record import ORIGINS, Record
 from steptime.records.row import UNKNOWN, Row
@@ -122,6 +122,11 @@ class Data:
     def rows(self, sql: str, *values: Any) -> list[Row]:
         """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
         return flat.fetched(self._asked(sql, values))
+
+    def one(self, sql: str, *values: Any) -> list[Any]:
+        """Return the cells of the one row that answers a statement."""
+        (row,) = self.rows(sql, *values)
+        return [*row.values()]
 
     def arrays(self, sql: str, *values: Any, exact: Collection[str] = ()) -> dict[str, np.ndarray]:
         """Return the answer as a column each: numbers as float64 with NaN where unknown.
@@ -239,8 +244,7 @@ class Data:
 
 def _line(told: Sequence[Row]) -> str:
     parts = [_methods(told, origin) for origin in ORIGINS]
-    where = sorted({row["platform"] for row in told if row["platform"]})
-    shown = ", ".join(where[:3]) + (f" and {len(where) - 3} more" if len(where) > 3 else "")
+    shown = first_of(sorted({row["platform"] for row in told if row["platform"]}), 3)
     days = sorted({row["day"] for row in told if row["day"]})
     when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     return " · ".join(part for part in (*parts, shown, when) if part)

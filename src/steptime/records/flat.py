@@ -33,30 +33,25 @@ MADE = {  # columns of `records` that are not of flat rows
 BUFFER_BYTES = 16 << 20  # of lines that the database reads at once
 ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
-PARTS = {  # what several rows share: the columns of each part
-    "work": "model family batch examples replicas dtype phase optimizer plan params settings",
-    "way": "method method_version method_options stack gpu strategy overlap devices threads input "
-    f"staging loaders prefetch {' '.join(RATES)}",
-    "env": f"env round date duplicate_of {' '.join(OF_ENV)}",
-}
-_KNOWN = f"env.batch_source IS DISTINCT FROM '{UNKNOWN}'"
-_JOINED = {  # columns of `flat` that follow from those of lines and of their parts
-    "batch": f"if({_KNOWN}, work.batch, NULL)",
-    "global_batch": f"if({_KNOWN}, work.examples, NULL)",
-    "date": "coalesce(env.date, taken_at[:10])",
-    "stack": "if(origin = 'measured', way.stack, env.stack)",
+_KNOWN = f"batch_source IS DISTINCT FROM '{UNKNOWN}'"
+_MADE = {  # columns of `flat` that follow from those of lines
+    "batch": f"if({_KNOWN}, batch, NULL)",
+    "global_batch": f"if({_KNOWN}, examples, NULL)",
+    "date": "coalesce(date, taken_at[:10])",
+    "stack": "if(origin = 'measured', ran_by, stack)",
     **{f"step_s_{name}": f"spread.{name}" for name in ("min", "max", "mean", "p5", "p95")},
-    "speed_per_s": "if(samples_n IS NOT NULL, work.examples * spread.speed, "
-    f"if({_KNOWN}, work.examples / nullif(step_s, 0), NULL))",
-    **{
-        f"speed_{name}_per_s": f"work.examples * spread.{name}"
-        for name in ("uncertainty", "jitter")
-    },
+    "speed_per_s": "if(samples_n IS NOT NULL, examples * spread.speed, "
+    f"if({_KNOWN}, examples / nullif(step_s, 0), NULL))",
+    **{f"speed_{name}_per_s": f"examples * spread.{name}" for name in ("uncertainty", "jitter")},
 }
-_OWN = {part: {name: f"{part}.{name}" for name in names.split()} for part, names in PARTS.items()}
-_TYPES = {  # of the columns of lines and parts
-    **{name: SQL_TYPES[kind.__name__] for name, kind in COLUMNS.items() if name not in MADE},
-    **dict.fromkeys(["plan", "params", "settings", "stack", "env"], "VARCHAR"),
+_GIVEN = ("batch", "stack")  # beside what is made of them
+LINES = {  # what a row says: its columns, and their types
+    **{
+        name: SQL_TYPES[kind.__name__]
+        for name, kind in COLUMNS.items()
+        if name in _GIVEN or name not in {**MADE, **_MADE}
+    },
+    **dict.fromkeys(("plan", "params", "settings", "ran_by"), "VARCHAR"),
     **dict.fromkeys(("date", "duplicate_of", *OF_ENV), "VARCHAR"),
     **dict.fromkeys(("place", "examples", "marks_n"), "BIGINT"),
     **dict.fromkeys(("stated_low", "stated_high", *RATES), "DOUBLE"),
@@ -68,15 +63,7 @@ _TYPES = {  # of the columns of lines and parts
     "spread": f"STRUCT({' DOUBLE, '.join(SPREAD)} DOUBLE)",
     "estimate": ESTIMATED,
 }
-_OF_LINES = {name: name for name in _TYPES if name not in _JOINED and name != "spread"}
-FLAT = _OF_LINES | {name: sql for own in _OWN.values() for name, sql in own.items()} | _JOINED
-LINES = {  # what a row says for itself, and in its parts
-    **{name: kind for name, kind in _TYPES.items() if FLAT.get(name, name) == name},
-    **{
-        part: f"STRUCT({', '.join(f'{one} {_TYPES[one]}' for one in own)})"
-        for part, own in _OWN.items()
-    },
-}
+FLAT = {name: name for name in LINES if name not in ("spread", "ran_by")} | _MADE
 SQL = f"{LINES} {FLAT}"  # what rows hang on
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),

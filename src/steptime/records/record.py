@@ -36,6 +36,16 @@ class Quantity:
     high: float | None = None
     columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
+    @property
+    def runs(self) -> Sequence[int]:
+        """The run of each sample, all of them the first where nothing says which."""
+        return self.columns.get("run") or (0,) * len(self.samples)
+
+    @property
+    def marks(self) -> Sequence[bool]:
+        """Whether each sample was disturbed, which none was where nothing says so."""
+        return self.columns.get("disturbed") or (False,) * len(self.samples)
+
 
 @dataclass(frozen=True)
 class RecordMethod:
@@ -107,10 +117,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 
 def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for name in ("value", "low", "high"):
-        if getattr(quantity, name) is not None:
-            table[name] = getattr(quantity, name)
+    numbers = {name: getattr(quantity, name) for name in ("value", "low", "high")}
+    table = {name: value for name, value in numbers.items() if value is not None}
     if quantity.samples:
         table["samples"] = list(quantity.samples)
     if quantity.columns:

@@ -142,8 +142,7 @@ COLUMNS = {  # of `results`, over `pairs`
     "roof_flop_per_s": "if(intensity * memory_bytes_per_s * peak_flop_per_s IS NULL, NULL, "
     "least(peak_flop_per_s, intensity * memory_bytes_per_s))",
     "peak_fraction": "flop / nullif(measured_s, 0) / nullif(peak_flop_per_s, 0)",
-    "roof_fraction": "flop / nullif(measured_s, 0) / nullif(least(if(intensity IS NULL OR "
-    "memory_bytes_per_s IS NULL, NULL, peak_flop_per_s), intensity * memory_bytes_per_s), 0)",
+    "roof_fraction": "flop / nullif(measured_s, 0) / nullif(roof_flop_per_s, 0)",
     "folder": None,
 }
 PLACES = {"tried": None, "predicted_at": None}  # of the records of a row

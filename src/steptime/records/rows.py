@@ -56,7 +56,8 @@ class RowFile:
             while part := [*islice(every, AT_ONCE)]:
                 held = [self._row(*one) for one in part]
                 _add_statistics([row for row in held if "samples" in row])
-                lines = [_encode(row) for row in held]
+                pairs = zip(held, part, strict=True)
+                lines = [b"{%b}" % b",".join((_items(a), *_parts_of(b))) for a, (_, b) in pairs]
                 self.number += len(held)
                 self.longest = max(self.longest, *map(len, lines))
                 out.write(b"\n".join([*lines, b""]))
@@ -67,7 +68,6 @@ class RowFile:
 
     def _row(self, place: int, line: Line) -> Row:
         """Return what a line says, without what follows from the samples of its step."""
-        text = bytes(line.workload)
         row: Row = {
             "place": place,
             "origin": line.origin,
@@ -75,9 +75,6 @@ class RowFile:
             "platform": line.platform,
             "scope": line.scope,
             "workload_key": line.key,
-            "work": _of_workload(text),
-            "way": _of_method(bytes(line.method), line.origin, workload_of(text).plan.data),
-            "env": _of_env(bytes(line.env)),
         }
         for name in ("cause", "note", "taken_at"):
             if value := getattr(line, name):
@@ -91,7 +88,7 @@ class RowFile:
                 others[name] = None if value is None else json.dumps(value)
                 _add_kinds(self.others, [(name, value)])
             if one.samples and name != "step_s":
-                sampled[name] = {"samples": one.samples, "run": _runs(one)}
+                sampled[name] = {"samples": one.samples, "run": one.runs}
         if others:
             row["others"] = others
         if sampled:
@@ -135,7 +132,7 @@ def _stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
 
 def _of_step(step: Quantity, waited: Quantity) -> Row:
     """Return what the samples of a step say at once."""
-    run, disturbed = _runs(step), step.columns.get("disturbed")
+    run, disturbed = step.runs, step.columns.get("disturbed")
     runs, total = len({*run}), sum(step.samples)
     is_fed = total > 0 and len(waited.samples) == len(step.samples)
     return {
@@ -176,15 +173,18 @@ def _add_kinds(kinds: Kinds, values: Iterable[tuple[str, Any]]) -> None:
                 known.append(kind)
 
 
-def _runs(one: Quantity) -> Sequence[int]:
-    return one.columns.get("run") or (0,) * len(one.samples)
+def _parts_of(line: Line) -> tuple[bytes, ...]:
+    """Return what a line shares with others, each of it made once."""
+    text = bytes(line.workload)
+    method = _of_method(bytes(line.method), line.origin, workload_of(text).plan.data)
+    return _of_workload(text), method, _of_env(bytes(line.env))
 
 
 @lru_cache(PARTS)
-def _of_workload(text: bytes) -> msgspec.Raw:
-    """Return what a workload says, as JSON; so do the others."""
+def _of_workload(text: bytes) -> bytes:
+    """Return what a workload says, as items of JSON; so do the others."""
     workload = workload_of(text)
-    return _json(
+    return _items(
         {
             "model": workload.file or workload.label,
             "family": workload.model,
@@ -200,10 +200,10 @@ def _of_workload(text: bytes) -> msgspec.Raw:
 
 
 @lru_cache(PARTS)
-def _of_env(text: bytes) -> msgspec.Raw:
+def _of_env(text: bytes) -> bytes:
     """Return what an environment says."""
     env = env_of(text)
-    return _json(
+    return _items(
         {
             "env": json.dumps(env, sort_keys=True),
             "round": _whole(env.get("round")),
@@ -215,7 +215,7 @@ def _of_env(text: bytes) -> msgspec.Raw:
 
 
 @lru_cache(PARTS)
-def _of_method(text: bytes, origin: str, replicas: int) -> msgspec.Raw:
+def _of_method(text: bytes, origin: str, replicas: int) -> bytes:
     """Return what a method and its options say; None is unknown, or of no meaning.
 
     A measurement names an option of its input only where it is not the default.
@@ -232,11 +232,11 @@ def _of_method(text: bytes, origin: str, replicas: int) -> msgspec.Raw:
         prefetch = prefetch or "2" if loaders not in (None, "0") else None
     devices = _whole(options.get("devices", replicas))
     is_unknown = "devices" in options and options["devices"] is None
-    return _json(
+    return _items(
         {
             "method": method.label,
             "method_version": method.version,
-            "stack": measured_stack(method) if origin == "measured" else None,
+            "ran_by": measured_stack(method) if origin == "measured" else None,
             "method_options": json.dumps(options, sort_keys=True),
             "threads": _whole(options.get("threads")),
             **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
@@ -251,8 +251,8 @@ def _of_method(text: bytes, origin: str, replicas: int) -> msgspec.Raw:
     )
 
 
-def _json(row: Row) -> msgspec.Raw:
-    return msgspec.Raw(_encode(row))
+def _items(row: Row) -> bytes:
+    return _encode(row)[1:-1]
 
 
 def _text(value: Any) -> str | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from steptime.core.errors import InputError
 from steptime.records.row import ESTIMATE, SPREAD, by_run
-from steptime.records.warmup import Floats, by_length, find_warm_up, middle, middles
+from steptime.records.warmup import Floats, by_length, find_warm_up, middles
 
 MISS = 0.05  # an interval is to miss the truth as seldom as this
 SEED = 20151115
@@ -101,7 +101,7 @@ def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str,
     unit_s = medians[first] if len(cells) else np.empty(0)
     several = np.flatnonzero(sizes > 1)
     for cell in several:
-        unit_s[cell] = middle(medians[first[cell] : first[cell] + sizes[cell]])
+        unit_s[cell] = middles(medians[first[cell] : first[cell] + sizes[cell]])
     for places, rows in by_length(times):
         for place, log in zip(places, np.log(rows / unit_s[of[places], np.newaxis]), strict=True):
             logs[place] = log

@@ -16,7 +16,6 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -202,35 +201,11 @@ def readable(folder: Path) -> Iterator[None]:
         raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
 
 
-@dataclass
-class Faults:
-    """Whole lines of a file that are no records: how many, and what is wrong with the first."""
-
-    path: Path
-    number: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, line: int, reason: object) -> None:
-        """Note what is wrong with a line."""
-        self.number += 1
-        if len(self.first) < MOST_NAMED:
-            self.first.append(f"line {line}: is no record ({reason})")
-
-    def tell(self, warn: Warn) -> None:
-        """Say which lines are left out, if there are any."""
-        if self.number == 1:
-            warn(f"{self.path}, {self.first[0]}, left out")
-        elif self.number:
-            more = "; ..." if self.number > len(self.first) else ""
-            many = f"{self.number:,} lines are no records, left out"
-            warn(f"{self.path}: {many}: {'; '.join(self.first)}{more}")
-
-
 def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
     """Yield where each line of a file begins, and what it says; raises as `load`."""
     from steptime.records.reading import read_line
 
-    faults, at = Faults(path), 0
+    faults, first, at = 0, list[str](), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -238,13 +213,18 @@ def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from error
             except ValueError as error:
-                if line.endswith(b"\n"):
-                    faults.add(number, error)
-                else:  # a whole line lacks only its end
-                    torn = f"skipped a torn last line ({len(line)} bytes)"
-                    warn(f"{path}, line {number}: {torn}")
+                if not line.endswith(b"\n"):  # a whole line lacks only its end
+                    warn(f"{path}, line {number}: skipped a torn last line ({len(line)} bytes)")
+                    continue
+                faults += 1
+                if faults <= MOST_NAMED:
+                    first.append(f"line {number}: is no record ({error})")
             at += len(line)
-    faults.tell(warn)
+    if faults == 1:
+        warn(f"{path}, {first[0]}, left out")
+    elif faults:
+        said = "; ".join([*first, *["..."] * (faults > MOST_NAMED)])
+        warn(f"{path}: {faults:,} lines are no records, left out: {said}")
 
 
 def record_at(path: Path, place: int) -> Record:

@@ -32,13 +32,8 @@ class WarmUp:
     drift: Floats
 
 
-def middle(values: Floats) -> float:
-    """Return the median; an eighth of the time that `numpy.median` takes for 20 values."""
-    return float(middles(values))
-
-
 def middles(rows: Floats) -> Floats:
-    """Return the median of each row."""
+    """Return the median of each row; an eighth of the time of `numpy.median` for 20 values."""
     ordered, n = np.sort(rows), rows.shape[-1]
     return np.asarray((ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2)
 
@@ -102,4 +97,4 @@ def _ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
 
 def _drift(profile: Floats) -> float:
     quarter = len(profile) // 4
-    return abs(middle(profile[-quarter:]) - middle(profile[-2 * quarter : -quarter]))
+    return float(abs(middles(profile[-quarter:]) - middles(profile[-2 * quarter : -quarter])))

@@ -4,6 +4,7 @@ Every row is a cell of a grid (`questions/grid.py`); the page shows those that i
 and computes nothing.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -64,10 +65,8 @@ def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
     from steptime.core.files import write_whole
     from steptime.reports.templating import rendered
 
-    sizes = asked.models, asked.devices, asked.batches, asked.links, asked.replicas
-    count = 1
-    for values in sizes:
-        count *= len(values)
+    every = (asked.models, asked.devices, asked.batches, asked.links, asked.replicas)
+    count = math.prod(map(len, every))
     if count > MOST_ROWS:
         raise InputError(f"a page of {count:,} rows, at most {MOST_ROWS:,}: name fewer devices")
     rows = list(choice_rows(asked))

@@ -70,7 +70,7 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     """
     data.most = MOST_ROWS
     rows = most_telling(data, most)
-    ((total,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
+    (total,) = data.one("SELECT count(*) FROM results")
     asked = [one for one in names() if analysis(one).section]
     charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
 

@@ -61,7 +61,7 @@ def most_telling(data: Data, most: int) -> Sequence[Row]:
     Of more than `most` those that failed, then those whose prediction is farthest off, then the
     slowest.
     """
-    ((number,),) = (row.values() for row in data.rows("SELECT count(*) FROM results"))
+    (number,) = data.one("SELECT count(*) FROM results")
     return data.results if number <= most else data.of_results(WHOLE, URGENCY, most)
 
 
@@ -210,9 +210,8 @@ def _samples(attempts: Sequence[Record], most: int) -> Row | None:
 def _taken(record: Record) -> Iterator[tuple[float, str]]:
     """Return the steps of a record [s] with their kinds: before the samples it warmed up."""
     step = record.quantities["step_s"]
-    marked = step.columns.get("disturbed") or (False,) * len(step.samples)
-    number = step.columns.get("run") or (0,) * len(step.samples)
-    runs = by_run(zip(step.samples, marked, strict=True), number) if step.samples else []
+    marked = zip(step.samples, step.marks, strict=True)
+    runs = by_run(marked, step.runs) if step.samples else []
     warm = find_warm_up([np.log([value for value, _ in run]) for run in runs], [len(runs)]).samples
     before = record.env.get("warmup_s") or ()  # of several runs a list each
     firsts = before if any(isinstance(one, list) for one in before) else [before]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from steptime.core.units import first_of
 from steptime.records.data import Data
 from steptime.reports.networks import ENVIRONMENT, text_of
 
@@ -19,10 +20,8 @@ MOST = 8  # values of one thing
 def where(data: Data) -> str:
     """Return one line: platforms, phases, types, optimizers, and when."""
     parts = [_listed(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")]
-    ((first, last),) = (
-        row.values() for row in data.rows("SELECT min(taken_at), max(taken_at) FROM records")
-    )
-    days = [one[:16].replace("T", " ") for one in (first, last) if one]
+    ends = data.one("SELECT min(taken_at), max(taken_at) FROM records")
+    days = [one[:16].replace("T", " ") for one in ends if one]
     when = " to ".join(dict.fromkeys(days)) + " UTC" if days else ""
     return " · ".join(filter(None, (*parts, when)))
 
@@ -65,6 +64,4 @@ def _distinct(data: Data, what: str) -> list[Any]:
 
 
 def _listed(values: Iterable[Any], between: str = ", ") -> str:
-    every = [str(value) for value in values if value != ""]
-    more = f" and {len(every) - MOST} more" if len(every) > MOST else ""
-    return between.join(every[:MOST]) + more
+    return first_of((str(value) for value in values if value != ""), MOST, between)

@@ -12,7 +12,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from steptime import __version__
-from steptime.core.files import own_caches, replacing
+from steptime.core.errors import InputError, OutsideError
+from steptime.core.files import own_caches, write_whole
 from steptime.reports.charts.files import POLICY
 from steptime.reports.charts.style import config
 
@@ -56,10 +57,8 @@ def _library() -> str:
         gzip.decompress(b64decode(text := kept.read_text(encoding="ascii")))  # whole
         return text
     text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as part:
-            part.write_text(text, encoding="ascii")
+    with suppress(InputError, OutsideError):
+        write_whole(kept, text, makes_folder=True)
     return text
 
 

@@ -1,6 +1,6 @@
 """Experiment files: what a user writes, checked at the edge, and the axes it spans."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -13,7 +13,7 @@ from steptime.build import Choice, choice_of, family_of, read_table
 from steptime.core import ranges
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.validated import validated
+from steptime.core.validated import read_by, validated
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
 from steptime.sweeps.resource_request import ResourceRequest
@@ -22,30 +22,16 @@ ALL = "all"  # the range of a family, or every choice, in place of a value
 Value = TypeVar("Value")
 
 
-def _read_by(read: Callable[[Any], Any]) -> BeforeValidator:
-    """Return the check of a value by a function that says what is wrong in one line."""
-
-    def check(value: object) -> object:
-        try:
-            return read(value)
-        except InputError as error:
-            raise ValueError(str(error).lstrip(": ")) from None
-
-    return BeforeValidator(check)
+_read_by = partial(read_by, kind=BeforeValidator)
 
 
-def _whole(least: int) -> BeforeValidator:
+def _whole(least: int) -> Any:
     most = ranges.MOST_PROCESSES
     return _read_by(partial(ranges.whole_number, where="", least=least, most=most))
 
 
 def _threads(value: object) -> int | None:
     return None if value is None else ranges.whole_number(value, "")
-
-
-def _input(value: object) -> object:
-    contract.check_input(value, "")
-    return value
 
 
 def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
@@ -72,7 +58,7 @@ def _one_or_more(value: object) -> list[object]:
 
 
 AXIS = _read_by(_values)
-Axis = Annotated[list[Value], AXIS]
+Axis = Annotated[list[Value], Field(fail_fast=True), AXIS]  # a range of 10^7 has as many faults
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -96,7 +82,7 @@ class Experiment(BaseModel):
     threads: Axis[Annotated[int | None, _read_by(_threads)]] = [None]
     compile: Axis[StrictBool] = [False]
     tf32: Axis[StrictBool] = [False]
-    input: Axis[Annotated[str, _read_by(_input)]] = ["device"]
+    input: Axis[Annotated[str, _read_by(partial(contract.check_input, where=""))]] = ["device"]
     staging: Axis[Staging] = ["shared"]
     loaders: Axis[Annotated[int, _whole(0)]] = [0]
     prefetch: Axis[Annotated[int, _whole(1)]] = [2]

@@ -22,6 +22,7 @@ from steptime.measure.contract import method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.questions.grid import Place
+from steptime.questions.predict_folder import lacking, part_key
 from steptime.questions.scaling import predict_replicas
 from steptime.records import store
 from steptime.records.reading import record_from_json
@@ -270,7 +271,7 @@ def predict(
     warn: Callable[[str], None],
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `known` records."""
-    done = store.done_keys(known) if request.predict_on else set()
+    there = set(map(part_key, known)) if request.predict_on else set()
     seen = set()
     unpredicted = 0
     for device, dtype in request.predict_on:
@@ -287,9 +288,8 @@ def predict(
                 raise InputError(f"{workload.label}: {error}") from None
             if head is None:
                 unpredicted += 1
-            elif store.done_key(head) not in done:
-                for record in (*ops, head):  # the whole step says that all of its ops are there
-                    writer.append(record)
+            else:
+                writer.append_all(lacking((*ops, head), there))
     if unpredicted:
         how = 'link = "local" or the name of a link says what joins them'
         warn(f"{unpredicted} predictions of several replicas are left out: {how}")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -545,7 +546,9 @@ def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     assert {(r.status, r.env["slurm"]["node"]) for r in measured} == {("ok", "n1")}
     assert {r.method.options["gpu"] for r in measured} == {"k80"}
     monkeypatch.setenv("FAKE_RESTARTS", "2")
+    before = signal.getsignal(signal.SIGTERM)
     assert task.main([str(sent.folder), "0"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before, "what ends it when all is done is no error"
     assert len(store.load(out, _ignore)) == len(records), "all was done"
     states = cluster.snapshot(out, _ignore).states
     assert Counter(one.word for one in states) == {"done": 4, "queued": 8}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import LARGEST
 from steptime.formats import WRONG, Source, elements, line_of, told
 from steptime.formats.archive import member
@@ -42,8 +42,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     table = told(config_of(source), f"{place}:")
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")
-    if table.get("class_name") not in MODELS:
-        raise unknown("kind of network", table.get("class_name"), MODELS, place)
+    one_of("kind of network", table.get("class_name"), MODELS, place)
     parameters = {
         name: Parameter(FREE[name], f"{name} of inputs") for name in sorted(_open(table, place))
     }
@@ -215,9 +214,7 @@ class _Network:
 
     def known(self, found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """Return a layer by name."""
-        if name not in found:
-            raise unknown("layer", name, found, self.place)
-        layer: Mapping[str, Any] = found[name]
+        layer: Mapping[str, Any] = found[one_of("layer", name, found, self.place)]
         return layer
 
     def call(

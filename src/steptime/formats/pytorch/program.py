@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.units import first_of
 from steptime.formats import Source, told
 from steptime.formats.archive import member
 from steptime.formats.code import about_of
@@ -264,5 +265,5 @@ def _doubt(program: Program) -> str:
     ]
     if not apart:
         return ""
-    names = ", ".join(map(shorten, apart[:3])) + f" and {len(apart) - 3} more" * (len(apart) > 3)
+    names = first_of(map(shorten, apart), 3)
     return f"the file does not say whether {names}, which no op reads, are tied; counted apart"

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.core.errors import InputError
+from steptime.core.files import write_whole
 from steptime.measure.contract import BadDataError, MissingFileError
 from steptime.measure.data.idx import idx_bytes
 
@@ -61,9 +62,8 @@ def write(source: Path, out: Path) -> dict[str, Any]:
         for file in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
             if hashlib.sha256(files[file]).hexdigest() != PUBLISHED[file]:
                 raise BadDataError(f"{source / name}: does not give the published {file}")
-    out.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
-        (out / file).write_bytes(content)
+        write_whole(out / file, content, makes_folder=True)
     images_of = {"train": CSV["train"][1], "test": CSV["t10k"][1]}
     return {"source": str(source), "images": images_of, "sha256": PUBLISHED}
 

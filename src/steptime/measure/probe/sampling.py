@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from steptime.records.row import grouped
+
 Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
 SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolution
 MIN_SAMPLES = 3
@@ -83,9 +85,7 @@ def sample(
     also bounds what a slow type costs.
     """
     started = clock()
-    groups: dict[str, list[ProbeCase]] = {}
-    for case in cases:
-        groups.setdefault(case.group, []).append(case)
+    groups = grouped(cases, lambda case: case.group)
     kinds = [name.partition(".")[0] for name in groups]
     left_s = {
         name: budget_s * SHARES[kind] / kinds.count(kind)

@@ -1,6 +1,7 @@
 """The keys of a mapping file: what the columns of somebody's table mean."""
 
-from collections.abc import Callable
+from collections.abc import Collection
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -12,9 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import one_of
 from steptime.core.formula import check_braces, formula
 from steptime.core.units import QUANTITIES
+from steptime.core.validated import read_by
 from steptime.network.ops import OPS
 from steptime.records.record import STATUSES
 
@@ -27,24 +29,16 @@ def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _fitting(check: Callable[[str], object]) -> AfterValidator:
-    """Return a validator of texts that `check` raises no `InputError` for."""
-
-    def checked(text: str) -> str:
-        try:
-            check(text)
-        except InputError as error:
-            raise ValueError(str(error)) from None
-        return text
-
-    return AfterValidator(checked)
+def _of(what: str, known: Collection[str]) -> Any:
+    """Return the validator of a text that is one of the known names."""
+    return read_by(partial(one_of, what, known=known), AfterValidator)
 
 
 Size = int | str
-Quantity = Annotated[str, _fitting(lambda name: one_of("quantity", name, QUANTITIES))]
-Timing = Annotated[str, _fitting(lambda name: one_of("timing", name, ("seen", "pause_s", *OPS)))]
-Status = Annotated[str, _fitting(lambda name: one_of("status", name, STATUSES))]
-Formula = Annotated[str, _fitting(lambda text: text and formula(text))]  # or none
+Quantity = Annotated[str, _of("quantity", QUANTITIES)]
+Timing = Annotated[str, _of("timing", ("seen", "pause_s", *OPS))]
+Status = Annotated[str, _of("status", STATUSES)]
+Formula = Annotated[str, read_by(lambda text: text and formula(text).text, AfterValidator)]
 Text = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(check_braces)]
 
 

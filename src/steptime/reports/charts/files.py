@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import one_line, unknown
-from steptime.core.files import check_folder, write_whole
+from steptime.core.errors import one_line
+from steptime.core.files import check_ending, write_whole
 
 PIXELS_PER_POINT = 2.0
 POLICY = (  # of every page: nothing is fetched, and no text becomes code
@@ -57,9 +57,7 @@ def _page(convert: Any, spec: str) -> str:
 
 def check_path(path: Path) -> None:
     """Raise `InputError` for a path with an unknown ending or in a folder that does not exist."""
-    if path.suffix.lower() not in FORMATS:
-        raise unknown("picture format", path.suffix or path.name, FORMATS, str(path))
-    check_folder(path)
+    check_ending(path, FORMATS, "picture format")
 
 
 def save(spec: dict[str, Any], path: Path) -> None:

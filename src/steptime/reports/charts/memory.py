@@ -15,7 +15,7 @@ TOOLTIP = columns(
 def chart(data: Data) -> style.Spec:
     """Return a row a network with its peaks [byte], logarithmic; raises `EmptyPlotError`."""
     peak = f"greatest({', '.join(SIDES)})"
-    number = data.rows(f"SELECT count(*) AS n FROM results WHERE {peak} > 0")[0]["n"]  # noqa: S608  # our names
+    (number,) = data.one(f"SELECT count(*) FROM results WHERE {peak} > 0")  # noqa: S608  # our names
     if not number:
         raise EmptyPlotError("memory: no record here holds a peak of memory")
     some = f"ORDER BY {peak} DESC LIMIT {MOST_ROWS}" if number > MOST_ROWS else ""

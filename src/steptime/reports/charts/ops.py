@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
-from steptime.core.units import percent, seconds, shown
+from steptime.core.units import first_of, percent, seconds, shown
 from steptime.records.data import Data
 from steptime.records.row import facts_of, grouped, network_names, over
 from steptime.reports.charts import EmptyPlotError, style
@@ -86,13 +86,12 @@ def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
     drawn = (row for row in rows if row["speed"])
     alike = grouped(drawn, itemgetter("flop", "traffic_bytes", "step_s"))
     for (flop, traffic, step), group in alike.items():
-        ops = [row["op"] for row in group]
         share = len(group) * step / total
         yield {
             "panel": panel,
             **{name: group[0][name] for name in ("intensity", "speed")},
             "share": share,
-            "op": ", ".join(ops[:3]) + (f" and {len(ops) - 3} more" if len(ops) > 3 else ""),
+            "op": first_of((row["op"] for row in group), 3),
             "ops_alike": len(group),
             "predicted_time": seconds(step) + (" each" if len(group) > 1 else ""),
             "of_the_step": percent(share),

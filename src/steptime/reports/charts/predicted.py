@@ -53,7 +53,7 @@ def chart(data: Data) -> style.Spec:
         layers.append(style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5))
     size = {} if few else {"size": 18}
     layers.append(style.layer("point", point, "measured_s", filled=True, **size))
-    ((inside,),) = (row.values() for row in data.rows(INSIDE, 1 / BAND, BAND))
+    (inside,) = data.one(INSIDE, 1 / BAND, BAND)
     said = f"{inside:,} of {number:,} within a factor of 2 (shaded)."
     said += " Bars: 95 % interval." if few else ""
     if few and any(point[ENDS[1]] for point in points):

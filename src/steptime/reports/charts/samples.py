@@ -86,9 +86,7 @@ def marks(kinds: Mapping[str, str], told: Sequence[str]) -> style.Spec:
 
 def _points(record: Record, panel: str, start: int) -> Iterator[style.Row]:
     quantity = record.quantities["step_s"]
-    marked = quantity.columns.get("disturbed") or (False,) * len(quantity.samples)
-    runs = quantity.columns.get("run") or (0,) * len(quantity.samples)
-    columns = zip(quantity.samples, runs, marked, strict=True)
+    columns = zip(quantity.samples, quantity.runs, quantity.marks, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):
         yield {
             "panel": panel,

@@ -1,6 +1,10 @@
 "use strict";
-// Charts follow the room of their place and the colours that the reader's system asks for.
-const looks = JSON.parse(document.getElementById("config").textContent);
+// What every page has: parts of it, words for numbers, and charts, which follow the room of their
+// place and the colours that the reader's system asks for.
+const byId = (id) => document.getElementById(id);
+const element = (name, text, more = {}) =>
+  Object.assign(document.createElement(name), { textContent: text ?? "" }, more);
+const looks = JSON.parse(byId("config").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const NARROW = 560, NAMES = 150; // pixels: of a phone, and of names there
 const LEAST = 80, PANEL = 110; // pixels of a panel, and of its axis and gap, mostly
@@ -107,8 +111,7 @@ const many = (spec) => (spec.data.values ?? []).length > 1500;
 // Buttons that save a chart as a figure that stands alone: light, with its title and its source.
 function downloads(name, spec) {
   return ["svg", "png"].map((format) => {
-    const button = document.createElement("button");
-    Object.assign(button, { type: "button", className: "save", textContent: format.toUpperCase() });
+    const button = element("button", format.toUpperCase(), { type: "button", className: "save" });
     button.setAttribute("aria-label", `Save this figure as ${format.toUpperCase()}`);
     button.addEventListener("click", async () => {
       const place = document.createElement("div");
@@ -123,12 +126,16 @@ function downloads(name, spec) {
   });
 }
 
-// Words for a time, as units.py writes them.
-function secondsText(value) {
-  const [factor, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]
-    .find(([least]) => value >= least) ?? [1e-9, "ns"];
-  return `${Number((value / factor).toPrecision(4))} ${unit}`;
+// Words for numbers, as units.py writes them.
+const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
+const STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+const SMALL = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+function prefixed(value, unit, steps = STEPS) {
+  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
+  return `${digits(value / factor)} ${prefix}${unit}`;
 }
+const seconds = (value) => (value ? prefixed(value, "s", SMALL) : "0 s");
+const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
 
 // On a phone a row of a table is a card, in which each cell stands beside its heading.
 function named(table) {

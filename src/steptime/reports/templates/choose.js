@@ -6,13 +6,11 @@ const rows = data.rows.step_s.map((_, place) => Object.fromEntries(NAMES_OF.map(
 // The rows of a choice, whatever its value of one axis is.
 const across = (values, free) => rows.filter((row) =>
   AXES.every((name) => name === free || row[name] === values[name]));
-const span = (row) => (row.high_s === null ? ""
-  : `${short(row.low_s)} to ${short(row.high_s)}`);
-const short = (value) => seconds(Number(value.toPrecision(3)));
+const within = (row) => (row.high_s === null ? "" : span(row.low_s, row.high_s));
 const found = (name, write) => (row) => (row[name] === null ? "" : write(row[name]));
 const FAILED = { oom: "out of memory", unsupported: "no known peak of this type" };
 const COLUMNS = [
-  ["step", found("step_s", seconds)], ["80 % of steps", span],
+  ["step", found("step_s", seconds)], ["80 % of steps", within],
   ["communication", found("comm_s", seconds)],
   ["examples/s", found("samples_per_s", (value) => grouped(Number(value.toPrecision(4)), 2))],
   ["speed-up", found("speedup", (value) => digits(value))],
@@ -22,19 +20,11 @@ const COLUMNS = [
 ];
 
 function draw(name, shown) {
-  const place = byId(`chart-${name}`), spec = data.charts[name];
   const known = shown.filter((row) => row.step_s !== null && row[name] !== null);
-  place.parentElement.hidden = known.length < (name === "parts" ? 1 : 2);
-  if (place.parentElement.hidden) return;
-  spec.data.values = known.map((row) => ({
+  put(name, known.map((row) => ({
     ...row, replicas: Number(row.replicas), forward: row.forward_s, backward: row.backward_s,
     update: row.update_s, communication: row.comm_s,
-  }));
-  if (place.redraw) place.redraw();
-  else {
-    place.parentElement.append(...downloads(name, spec));
-    chart(place, spec);
-  }
+  })), name === "parts" ? 1 : 2);
 }
 
 function show(values, row) {
@@ -46,7 +36,7 @@ function show(values, row) {
   byId("shown").hidden = row.step_s === null;
   if (row.step_s !== null) {
     tiles([
-      ["step", seconds(row.step_s), span(row)],
+      ["step", seconds(row.step_s), within(row)],
       ["examples/s", grouped(Number(row.samples_per_s.toPrecision(4)), 2)],
       ["speed-up", `${digits(row.speedup)}×`], ["hours", hoursText(row.train_h)],
       ["cost", money(row.cost), data.offers[row.device]],
@@ -77,10 +67,7 @@ function update() {
   });
   fill(byId("devices"), [["device", (one) => one.device],
     ["batch", (one) => grouped(one.examples)], ...COLUMNS], beside, (made, one) => {
-    const link = element("a", one.device);
-    link.href = fragment({ ...values, device: one.device });
-    made.cells[0].replaceChildren(link);
-    made.classList.toggle("chosen", one === row);
+    linked(made, { ...values, device: one.device }, one === row);
     made.classList.toggle("bad", one.status !== "ok");
   });
   byId("command").textContent = quoted(["steptime", "scale", values.model, "--device",

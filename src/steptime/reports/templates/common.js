@@ -1,7 +1,6 @@
 "use strict";
 // What the pages of choices and of plans share: the choice, words for numbers, tiles, tables, a line
 // to copy. The choice lives in the form and in the address; what is shown of it was computed by Python.
-const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const form = byId("choice");
 const AXES = Object.keys(data.axes);
@@ -32,33 +31,18 @@ function begin(update) {
   byId("copy").addEventListener("click", copy);
 }
 
-// Words for numbers, as units.py writes them.
-const digits = (value, count = 4) => String(Number(value.toPrecision(count)));
-const STEPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
-const SMALL = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
-function prefixed(value, unit, steps = STEPS) {
-  const [factor, prefix] = steps.find(([least]) => Math.abs(value) >= least) ?? steps.at(-1);
-  return `${digits(value / factor)} ${prefix}${unit}`;
-}
-const seconds = (value) => (value ? prefixed(value, "s", SMALL) : "0 s");
-const grouped = (value, most = 0) => value.toLocaleString("en", { maximumFractionDigits: most });
+const short = (value) => seconds(Number(value.toPrecision(3)));
+const span = (low, high) => `${short(low)} to ${short(high)}`;
 const hoursText = (value) => (value >= 1000 ? grouped(value) : digits(value, 3));
 const money = (value) => (value === null ? "no price" : `$${value < 1000 ? value.toFixed(2)
   : grouped(value)}`);
 const cut = (text) => (text.length > 60 ? `${text.slice(0, 60)}...` : text);
 
-function element(name, text, className) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
 function tiles(all) {
   byId("tiles").replaceChildren(...all.map(([name, value, below]) => {
-    const tile = document.createElement("div");
+    const tile = element("div");
     tile.append(element("dt", name), element("dd", value));
-    if (below) tile.append(element("dd", below, "quiet"));
+    if (below) tile.append(element("dd", below, { className: "quiet" }));
     return tile;
   }));
 }
@@ -66,8 +50,8 @@ function tiles(all) {
 // Fill a table: a column is its heading and what it writes of a row; `mark` changes a made row.
 function fill(place, columns, rows, mark) {
   const line = (cells, kind) => {
-    const made = document.createElement("tr");
-    made.append(...cells.map((text) => element(kind, text, "number")));
+    const made = element("tr");
+    made.append(...cells.map((text) => element(kind, text, { className: "number" })));
     return made;
   };
   place.tHead.replaceChildren(line(columns.map(([name]) => name), "th"));
@@ -77,6 +61,27 @@ function fill(place, columns, rows, mark) {
     return made;
   }));
   named(place);
+}
+
+// The first cell of a row leads to the choice of it; bad rows and the one chosen are marked.
+function linked(made, at, isChosen) {
+  const link = element("a", made.cells[0].textContent, { href: fragment(at) });
+  made.cells[0].replaceChildren(link);
+  made.classList.toggle("chosen", isChosen);
+}
+
+// Draw rows in their chart, which is hidden with less than so many.
+function put(name, rows, least = 1, height = 0) {
+  const place = byId(`chart-${name}`), spec = data.charts[name];
+  place.parentElement.hidden = rows.length < least;
+  if (place.parentElement.hidden) return;
+  spec.data.values = rows;
+  if (height) spec.height = height;
+  if (place.redraw) place.redraw();
+  else {
+    place.parentElement.append(...downloads(name, spec));
+    chart(place, spec);
+  }
 }
 
 // Words as a shell takes them.

@@ -2,8 +2,6 @@
 const SPLIT = ["tensor", "context", "pipeline", "virtual", "data", "expert"];
 const keyOf = (at) => AXES.map((name) => at[name]).join("\n");
 const cells = new Map(data.cells.map((cell) => [keyOf(cell.at), cell]));
-const span = ({ low, high }) => `${seconds(Number(low.toPrecision(3)))} to `
-  + seconds(Number(high.toPrecision(3)));
 const percent = (share) => `${digits(100 * share, 3)} %`;
 const rounded = (value) => (value < 1 ? digits(value, 3) : grouped(Number(value.toPrecision(4)), 2));
 const paid = (cost, what) => (cost ? `${rounded(what)} ${cost.currency}` : "-");
@@ -18,25 +16,12 @@ function splitText(plan, microBatch) {
   return [...wide, ...more].join(", ") || "one device";
 }
 
-function draw(name, rows, height) {
-  const place = byId(`chart-${name}`), spec = data.charts[name];
-  place.parentElement.hidden = !rows.length;
-  if (!rows.length) return;
-  spec.data.values = rows;
-  if (height) spec.height = height;
-  if (place.redraw) place.redraw();
-  else {
-    place.parentElement.append(...downloads(name, spec));
-    chart(place, spec);
-  }
-}
-
 function show(cell) {
   const { best, at } = cell;
   const { memory, mfu, cost, training, energy } = best;
   byId("headline").textContent = `${at.model}: ${best.answer}`;
   tiles([
-    ["step", seconds(best.step_s), span(best)],
+    ["step", seconds(best.step_s), span(best.low, best.high)],
     [`${best.unit}/s`, grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
     ["memory", prefixed(memory.total_bytes, "B"), memory.device_bytes
       ? `of ${prefixed(memory.device_bytes, "B")}` : "of unknown room"],
@@ -64,15 +49,15 @@ function show(cell) {
       : ["The pipeline has too many parts to be simulated, and drawn, one by one."]),
     ...best.notes,
   ].map((text) => element("li", text)));
-  draw("why", unpacked(cell.drawn.why));
-  draw("memory", unpacked(cell.drawn.memory));
-  if (data.charts.pipeline) draw("pipeline", unpacked(cell.drawn.pipeline), cell.pipeline_px);
+  put("why", unpacked(cell.drawn.why));
+  put("memory", unpacked(cell.drawn.memory));
+  if (data.charts.pipeline) put("pipeline", unpacked(cell.drawn.pipeline), 1, cell.pipeline_px);
   byId("alike").textContent = `~ ${grouped(cell.alike)} of all that fit are so near to the fastest `
     + "that this prediction does not tell them apart.";
   fill(byId("splits"), [
     ["split", (row) => splitText(row, row.micro_batch)],
     ["step", (row) => `${row.alike ? "~ " : ""}${seconds(row.step_s)}`],
-    ["80 % of steps", span], ["memory", (row) => prefixed(row.total_bytes, "B")],
+    ["80 % of steps", ({ low, high }) => span(low, high)], ["memory", (row) => prefixed(row.total_bytes, "B")],
     ...(cost ? [["a step", (row) => paid(cost, row.cost_per_step)]] : []),
   ], cell.rows, () => {});
 }
@@ -81,14 +66,14 @@ function show(cell) {
 function beside(values) {
   const all = data.axes.device.flatMap((device) => data.axes.devices.map((devices) =>
     cells.get(keyOf({ ...values, device, devices }))));
-  draw("speed", all.filter((cell) => cell.best).map(({ at, best }) => ({
+  put("speed", all.filter((cell) => cell.best).map(({ at, best }) => ({
     devices: best.devices, device: at.device, step_s: best.step_s, low: best.low, high: best.high,
   })));
   const found = (write) => (cell) => (cell.best ? write(cell.best) : "");
   fill(byId("devices"), [
     ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
     ["step", found((best) => seconds(best.step_s))],
-    ["80 % of steps", found(span)],
+    ["80 % of steps", found((best) => span(best.low, best.high))],
     ["speed of a device", found((best) => grouped(best.tokens_per_s_per_device))],
     ["per hour", found((best) => paid(best.cost, best.cost?.hour))],
     ...(all.some((cell) => cell.best?.training) ? [
@@ -97,10 +82,7 @@ function beside(values) {
     ["memory", found((best) => prefixed(best.memory.total_bytes, "B"))],
     ["split", (cell) => (cell.best ? splitText(cell.best.plan, cell.best.micro_batch) : cell.failed)],
   ], all, (made, cell) => {
-    const link = element("a", made.cells[0].textContent);
-    link.href = fragment(cell.at);
-    made.cells[0].replaceChildren(link);
-    made.classList.toggle("chosen", keyOf(cell.at) === keyOf(values));
+    linked(made, cell.at, keyOf(cell.at) === keyOf(values));
     made.lastChild.className = cell.failed ? "bad" : "";
   });
 }

@@ -1,12 +1,5 @@
 "use strict";
-const byId = (id) => document.getElementById(id);
 const { columns, networks, specs, samples, kinds } = JSON.parse(byId("report").textContent);
-
-function element(name, text, more = {}) {
-  return Object.assign(document.createElement(name), { textContent: text ?? "" }, more);
-}
-
-const grouped = (number) => number.toLocaleString("en");
 
 // Charts are drawn when they come into sight, the others while the reader reads.
 const drawing = new Map();
@@ -127,7 +120,7 @@ function facts(lines) {
 function strip({ at, values, kinds, slowest_s: slowest, number }, title) {
   const rows = values.map((value, place) => ({
     sample: (at ? at[place] : place) + 1, seconds: slowest * value / 65535,
-    time: secondsText(slowest * value / 65535), kind: KINDS[kinds[place]],
+    time: seconds(slowest * value / 65535), kind: KINDS[kinds[place]],
   }));
   const counts = Object.entries(KINDS).map(([letter, kind]) => [kind, kinds.split(letter).length - 1]);
   const which = at ? `${rows.length} of ${number} samples, the fastest and the slowest of each stretch`
@@ -143,7 +136,7 @@ function shares(found, title) {
     kind, side, share: sides[2 * at], seconds: sides[2 * at + 1],
   }))).filter(({ share }) => share !== null && Math.abs(share) > 0.0005).map((row) => ({
     ...row, of_the_step: `${(100 * row.share).toPrecision(3)} %`,
-    time: row.seconds === null ? "" : secondsText(row.seconds),
+    time: row.seconds === null ? "" : seconds(row.seconds),
   }));
   return { caption: "Share of the step by kind of op; below, what no op accounts for.",
     spec: { ...kinds, title, data: { values: rows } } };

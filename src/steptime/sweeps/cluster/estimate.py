@@ -11,6 +11,7 @@ from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
+from steptime.records.row import grouped
 from steptime.sweeps.cluster.resources import CellMemory, device_of, memories
 from steptime.sweeps.cluster.scheduler import Need
 from steptime.sweeps.cluster.status import Warn, snapshot
@@ -70,13 +71,14 @@ def _seconds(trial: Trial, how: Means, device: Device | None) -> float:
 
 def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
     """Return the jobs, those together that differ in their nodes alone."""
-    found: dict[Need, list[Job]] = {}
-    for job in jobs:
+
+    def anywhere(job: Job) -> Need:
         need = job[0].need
-        if need.request.node:
-            need = replace(need, request=need.request.model_copy(update={"nodelist": ""}))
-        found.setdefault(need, []).append(job)
-    return list(found.values())
+        if not need.request.node:
+            return need
+        return replace(need, request=need.request.model_copy(update={"nodelist": ""}))
+
+    return list(grouped(jobs, anywhere).values())
 
 
 def preview(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:

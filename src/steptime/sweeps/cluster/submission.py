@@ -22,16 +22,18 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import accumulate, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.files import read_lines, replacing
+from steptime.core.files import read_lines, write_whole
 from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
+from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell
 from steptime.sweeps.cluster.resources import need_of
 from steptime.sweeps.cluster.scheduler import JobArray, Need, TaskJob, TaskName, scheduler_of
@@ -209,10 +211,9 @@ class Submission:
         """Which starts of each task wrote of themselves, in their order."""
         paths = (self.folder / "progress").glob("*.*.jsonl")
         names = filter(None, (_START.fullmatch(path.name) for path in paths))
-        starts: dict[int, list[int]] = {}
-        for task, restart in sorted((int(one["task"]), int(one["restart"])) for one in names):
-            starts.setdefault(task, []).append(restart)
-        return starts
+        starts = sorted((int(one["task"]), int(one["restart"])) for one in names)
+        by_task = grouped(starts, itemgetter(0))
+        return {task: [restart for _, restart in own] for task, own in by_task.items()}
 
     def begun(self, task: int) -> list[str]:
         """Return the ids of the cells that a task began, over all its starts."""
@@ -230,10 +231,8 @@ def packed(trials: Iterable[Trial]) -> tuple[Task, ...]:
 
     Within a need cells of one worker stand together, so that it is started once a task.
     """
-    by_need: dict[Need, list[Trial]] = {}
-    for trial in trials:
-        by_need.setdefault(need_of(trial.cell), []).append(trial)
     tasks: list[Task] = []
+    by_need = grouped(trials, lambda trial: need_of(trial.cell))
     for job, (need, group) in enumerate(by_need.items()):
         order = {cell: i for i, cell in enumerate(dict.fromkeys(t.cell.process for t in group))}
         group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
@@ -333,9 +332,7 @@ def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:
     path = out / FOLDER / WANTED
     if not whole:
         ids = dict.fromkeys([*(wanted(out) or ()), *ids])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as soon:
-        soon.write_text("".join(f"{one}\n" for one in ids), encoding="ascii")
+    write_whole(path, "".join(f"{one}\n" for one in ids), makes_folder=True)
 
 
 def wanted(out: Path) -> Collection[str] | None:

@@ -20,8 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from steptime.core.errors import InputError, one_line
+from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
+from steptime.core.progress import note
 from steptime.formats import located
 from steptime.measure.launch import Failure, StartError
 from steptime.records import store
@@ -72,10 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     submission, number = files.read(Path(arguments[0])), int(arguments[1])
     task = _with_code(submission.tasks[number], *arguments[2:])
     scheduler = scheduler_of(submission.scheduler)
-    signal.signal(signal.SIGTERM, _stop)
     scheduler.confine()
     workers = Workers()
     start = Start(submission, task, scheduler.placement(), workers)
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         (_lead if workers.rank.is_zero else _follow)(start)
     except StopError:
@@ -86,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             return errno.ENOSPC  # the log may be on the same disk: only the exit code is left
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)  # nothing is left to be stopped
         workers.close()
     return 0  # what became of the cells is in their records
 
@@ -129,8 +131,7 @@ def _follow(start: Start) -> None:
     for name in lines[0]["visits"]:
         record = _record(start, by_id[name], lambda: None)
         if record.status != "ok":
-            said = f"rank {start.workers.rank.rank}: {record.cause}: {record.note}"
-            sys.stderr.write(one_line(said) + "\n")
+            note(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}")
 
 
 def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
@@ -174,8 +175,8 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
             # a node that is dead prints nothing
             cause = cause_of_output(printed, submission.scheduler) or NODE_FAIL
             gave_up = f"; given up after {times} times" if times > requeues else ""
-            note = f"its job ended while it was measured{gave_up}"
-            record = failure_record(trial, submission.how, Failure("failed", cause, note))
+            why = f"its job ended while it was measured{gave_up}"
+            record = failure_record(trial, submission.how, Failure("failed", cause, why))
             record = replace(record, env={**record.env, "again": times <= requeues})
             facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
             writer.append(start.with_facts(record, trial, facts))

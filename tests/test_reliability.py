@@ -1,0 +1,132 @@
+"""A tenth of what `python -m attack` does, and that each attack sees what it is to see."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attack import archives, disks, kills, page, texts
+from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
+from places import ROOT
+
+SHARES = {"kills": 0.1, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
+APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a tenth
+EACH_EVENT = """
+import sys
+from itertools import count
+from pathlib import Path
+from signal import SIGKILL
+from attack.victims import Point, run
+from steptime.core import scratch
+
+def act():
+    scratch.temporary()
+    return 0
+
+for number in count(1):
+    end = run(act, Path(sys.argv[1]), Point(SIGKILL, number))
+    print(number, end.left, end.orphans)
+    if not end.was_sent:
+        break
+"""
+TOO_EARLY = """
+import json, os, sys
+from dataclasses import replace
+from pathlib import Path
+from attack import kills
+from steptime.records import store
+
+def append(story):
+    some = next(one for one in kills.synthetic.sweep() if one.origin == "measured")
+
+    def act():
+        with store.open_writer(Path("out")) as writer:
+            for number in range(kills.APPENDED):
+                os.write(1, f"[{number + 1}/{kills.APPENDED}]\\n".encode())
+                note = "again" if number == 7 else f"{story.runs}-{number}"
+                writer.append(replace(some, note=note))
+        return 0
+
+    return act
+
+scenario = replace(kills.SCENARIOS[0], name="too early", act=append)
+print(json.dumps(kills.attack(scenario, 20, 0, Path(sys.argv[1])).row()))
+"""
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Return how a process ended that forks: this one may have threads."""
+    line = [sys.executable, "-W", "ignore::UserWarning", *words]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other processes import what the tests share."""
+    places = [str(ROOT / one) for one in ("src", "tests", "tests/null_backend", ".")]
+    monkeypatch.setenv("PYTHONPATH", ":".join(places))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.framework
+@pytest.mark.parametrize("group", SHARES)
+def test_a_tenth_of_each_attack_finds_nothing(group: str) -> None:
+    done = _run("-m", "attack", group, "--share", str(SHARES[group]))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{group}: 0 faults in " in done.stdout
+
+
+def test_every_attack_is_run_by_a_test_and_has_its_full_size_on_the_page() -> None:
+    assert {*GROUPS} == {*SHARES, *APART} == {*page.ABOUT}
+    assert {name: page.FULL[name].split()[0] for name in GROUPS} == {
+        "kills": f"{sum(one.kills for one in kills.SCENARIOS):,}",
+        "disks": str(len(disks.DISKS) * len(disks.COMMANDS) * disks.DRAWS),
+        "writers": str(disks.WRITERS),
+        "inputs": f"{INPUTS:,}",
+        "texts": str(len(texts.FIELDS) + len(texts.KEYS) + 1),
+        "archives": str(len(archives.ARCHIVES)),
+        "mutants": "29",
+    }
+    ways = len(texts.SINKS) + len(texts.OF_DEVICES)
+    assert f"{len(texts.TEXTS)} texts, {ways} ways out" in page.FULL["texts"]
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    results = json.loads(RESULTS.read_text())
+    assert PAGE.read_text() == page.page(results)
+    assert {*results} == {*GROUPS}
+    assert {name: one["faults"] for name, one in results.items()} == dict.fromkeys(GROUPS, 0)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_event_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    done = _run("-c", EACH_EVENT, str(tmp_path))
+    lines = done.stdout.splitlines()
+    assert len(lines) > 5, done.stderr
+    assert {line.partition(" ")[2] for line in lines} == {"() 0"}, done.stdout
+
+
+@pytest.mark.slow
+def test_kills_find_what_is_acknowledged_before_it_is_kept_and_what_is_there_twice(
+    tmp_path: Path,
+) -> None:
+    done = _run("-c", TOO_EARLY, str(tmp_path))
+    row = json.loads(done.stdout)
+    assert row["kills"] == 20, done.stderr
+    assert row["lost"] > 0
+    assert row["doubled"] > 0
+
+
+def test_texts_that_would_run_are_seen() -> None:
+    for text in (
+        "<script>window.ran=1</script>",
+        '<svg onload="window.ran=1">',
+        '<img src=x onerror="window.ran=1">',
+        '<a href="javascript:window.ran=1">x</a>',
+    ):
+        assert texts.page_runs(text), text
+    assert not texts.page_runs("&lt;script>window.ran=1&lt;/script>")
+    assert texts.formulas("a,=1+1\n-2.5,+x,@y\n") == ["=1+1", "+x", "@y"]
