@@ -35,8 +35,8 @@ HEADS = {"llama3_1_8b": 32, "llama3_2_3b": 24, "llama3_2_1b": 32, "tiny": 8}
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ON = {"attention": LINEAR[:4], "linear": LINEAR}
 
-# model, batch, length, LoRA (rank, on) or None, recompute
-TRAININGS: tuple[tuple[str, int, int, tuple[int, str] | None, bool], ...] = (
+Training = tuple[str, int, int, tuple[int, str] | None, bool]
+TRAININGS: tuple[Training, ...] = (  # of a model: batch, length, rank of LoRA, and if recomputed
     ("llama3_2_1b", 2, 2048, None, False),
     ("llama3_2_1b", 8, 2048, None, True),
     ("llama3_2_1b", 8, 1024, (16, "linear"), False),
@@ -135,6 +135,7 @@ def decode(name: str, batch: int, prompt: int, place: str) -> tuple[float, float
     def first() -> Any:
         return model(input_ids=tokens, use_cache=True, logits_to_keep=1)
 
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan for each length, for 50 ms
     seconds(first, 1, place)
     ttft_s = seconds(first, 3, place)
     state = {"cache": first().past_key_values, "next": tokens[:, -1:]}
@@ -217,10 +218,8 @@ def main() -> None:
             continue
         finally:
             gc.collect()
-        print(
-            f"{model} batch {batch} prompt {size}: {1e3 * ttft_s:.2f} ms, then {1e3 * tpot_s:.2f} ms",
-            flush=True,
-        )
+        times = f"{1e3 * ttft_s:.2f} ms, then {1e3 * tpot_s:.2f} ms"
+        print(f"{model} batch {batch} prompt {size}: {times}", flush=True)
         decodings.append(
             {
                 "model": name,

@@ -269,6 +269,7 @@ def test_a_missing_compiler_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights")  # nn.LSTM does so, too, in bfloat16
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16-mixed"])
 @pytest.mark.parametrize("network", TINY)
 def test_every_family_runs_on_a_gpu(network: str, dtype: str) -> None:

@@ -1,6 +1,6 @@
 """Cases: what was timed, as kernels or a workload, under which condition, and its seconds."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
@@ -154,6 +154,7 @@ def op_kernels(
     `kind` may be what people call it (`CALLED`); weights in `WEIGHTS` may be left out. Of an image
     a stride of 2 is (2, 2), a padding of (1, 0) one row above and one below, as in frameworks.
     Backward are those of the gradients of its inputs, of all or of those at the places `gradients`.
+    An op by itself runs as its library does best, whatever a stack would ask of it.
     """
     wanted = None if gradients is None else tuple(gradients)
     kind, attrs = renamed(called(kind), shapes, attrs)
@@ -216,7 +217,7 @@ def _op_kernels(
     tensors = dict(zip((*names, *op.outputs), (*specs, *made), strict=True))
     graph = Graph("op", tensors, (op,), names, (), op.outputs)
     if pass_ == "forward":
-        return lower(graph, dtype, settings).kernels
+        return _at_best(lower(graph, dtype, settings).kernels)
     trained = tuple(name for i, name in enumerate(names) if gradients is None or i in gradients)
     loss = Op("loss", "mean", op.outputs[:1], ("loss",))
     graph = Graph(
@@ -229,7 +230,11 @@ def _op_kernels(
     )
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
     every = lower(training_graph(graph, "sgd"), dtype, settings).kernels
-    return tuple(one for one in every if one.op == "op" and one.pass_ in passes)
+    return _at_best(one for one in every if one.op == "op" and one.pass_ in passes)
+
+
+def _at_best(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    return tuple(one._replace(figures=()) for one in kernels)
 
 
 def step_kernels(

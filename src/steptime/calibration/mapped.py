@@ -27,6 +27,7 @@ from steptime.hardware.device import Device
 from steptime.network.ops.table import ShapeError
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import stack_option
+from steptime.prediction.records import options_of
 from steptime.records import store
 from steptime.records.readers.mapping import (
     ROW_KEYS,
@@ -111,8 +112,12 @@ def _of_records(
             if not alone:
                 left_out.append((at, SEVERAL))
             elif seconds:
-                kernels, more = step_kernels(of, stack_option(stack)), (of.label, of, stack)
-                found.append(Case(kernels, device, seconds, of.model, "step", *more, place=at))
+                said = options_of(record, device)
+                kernels, more = step_kernels(of, said), (of.label, of, stack)
+                asked = {name: text for name, text in said.items() if name != "stack"}
+                found.append(
+                    Case(kernels, device, seconds, of.model, "step", *more, place=at, asked=asked)
+                )
         except InputError as error:
             left_out.append((at, str(error)))
     for reason, count in Counter(cause for _, cause in left_out if unasked is None).items():

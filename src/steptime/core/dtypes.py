@@ -16,6 +16,7 @@ SIZE_BYTES: dict[str, float] = {  # whole numbers, but of types of which several
     "int2": 0.25,
     "bool": 1,
 }
+HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)

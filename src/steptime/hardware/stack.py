@@ -22,8 +22,10 @@ class Execution(NamedTuple):
     `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
     kernel), by `kernels` beside these. An op `keeps` so many sizes of its first input for its
-    gradient beside what the op table says. One in `chunks` makes one of them at a time. All of
-    this holds for ops whose attribute `when` is true ("": for all).
+    gradient beside what the op table says. One in `chunks` makes one of them at a time. Weights of
+    a recurrent layer may stay in registers up to a state as wide as `kept` (None: any), in float16
+    as `kept_half` where blocks of 128 fill it. All of this holds for ops whose attribute `when` is
+    true ("": for all).
     """
 
     reads: Wholes = ()
@@ -38,6 +40,8 @@ class Execution(NamedTuple):
     scores: Above0 = 0.0
     keeps: Above0 = 0.0
     chunks: Whole = 1
+    kept: Whole | None = None
+    kept_half: Whole = 0
     when: Text = ""
     source: Text = ""
 
@@ -58,7 +62,8 @@ class Stack:
     `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
     for those of other stacks. Images are laid out with their `channels_last`, or before height and
     width; convolutions in float32 run as `conv_tf32` where a device has it, other products as
-    `matmul_tf32`. `backend` measures it, told to `compile` or not; "" where nothing here does. A
+    `matmul_tf32`. One that `pads` gives products of 16 bit rows of whole 16 bytes. `backend`
+    measures it, told to `compile` or not; "" where nothing here does. A
     step in mixed precision is autocast, or computes with weights in 16 bit beside `master_weights`
     of the optimizer. One that never `trains` runs inference alone. It is `like` another one in all
     that its file does not say. `since` is the month ("2024-09") of which it is the state, "" for
@@ -80,6 +85,7 @@ class Stack:
     channels_last: bool = False
     conv_tf32: bool = False
     matmul_tf32: bool = False
+    pads: bool = False
     backend: Text = ""
     compile: bool = False
     master_weights: bool = False

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from steptime.core.dtypes import precision
+from steptime.core.dtypes import HALVES, precision
 from steptime.core.graph import PASSES, PLACE, Graph, Op
 from steptime.hardware import catalog
 from steptime.hardware.stack import UNITS, Stack
@@ -173,7 +173,25 @@ def _kernels(
             one = one._replace(channels_last=last, tf32=stack.conv_tf32)
         elif stack and products:
             one = one._replace(tf32=stack.matmul_tf32)
+            if stack.pads and one.dtype in HALVES:
+                one = one._replace(products=tuple([padded(shape) for shape in products]))
+            if (how := stack.kinds.get(head.kind)) and how.kept is not None:
+                one = one._replace(figures=(float(how.kept), float(how.kept_half)))
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
+
+
+def padded(shape: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return a product whose rows of 16 bit numbers are whole pieces of 16 bytes.
+
+    Of one on its own all sides are padded, of a batch those that lie along a row.
+    """
+    batch, m, n, k = shape
+    m = m if batch > 1 or m < _IN_PIECE else _whole_pieces(m)
+    return batch, m, _whole_pieces(n), _whole_pieces(k)
+
+
+def _whole_pieces(size: int) -> int:
+    return size if size < _IN_PIECE else -(-size // _IN_PIECE) * _IN_PIECE
 
 
 def _lays_last(graph: Graph, stack: Stack) -> bool:
@@ -198,6 +216,7 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     return wide and not grouped and not fewer
 
 
+_IN_PIECE = 8  # numbers of 16 bit in 16 bytes
 _SMALL = 64  # channels in and out, of which the layout does not matter
 _GROUPED = 0.33  # of FLOP: groups take 1.358 times as long channels last, most others 0.823
 

@@ -175,6 +175,11 @@ def stack_option(name: str) -> dict[str, str]:
     return {} if name in {"", catalog.DEFAULT_STACK} else {"stack": name}
 
 
+def tf32_option(allowed: bool, device: Device) -> dict[str, str]:
+    """Return the option that allows TF32 or does not, nothing for a device that has none."""
+    return {"tf32": "on" if allowed else "off"} if "tf32" in device.peak_flop_per_s else {}
+
+
 STACK = Option(
     "the software that runs the step, a name or FILE.toml", catalog.DEFAULT_STACK, _stack
 )

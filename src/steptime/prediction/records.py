@@ -8,9 +8,11 @@ from steptime import __version__
 from steptime.core.graph import PASSES
 from steptime.core.table import picked
 from steptime.core.workload import Workload
-from steptime.hardware.device import device_hash
+from steptime.hardware.device import Device, device_hash
+from steptime.prediction.method import stack_option, tf32_option
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record, RecordMethod, now
+from steptime.records.stacks import stack_of
 
 
 def records(model: StepModel) -> Sequence[Record]:
@@ -72,6 +74,13 @@ def step_record(
         env={"steptime": __version__, **stack},
         taken_at=taken_at,
     )
+
+
+def options_of(one: Record, device: Device) -> dict[str, str]:
+    """Return the options of methods that say how a record ran: its stack, and whether in TF32."""
+    allowed = one.method.options.get("tf32")
+    found = stack_option(stack_of(one))
+    return found if allowed is None else found | tf32_option(bool(allowed), device)
 
 
 def record_method(model: StepModel) -> RecordMethod:

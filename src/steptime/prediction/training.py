@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from steptime.core.dtypes import SIZE_BYTES, precision
+from steptime.core.dtypes import HALVES, SIZE_BYTES, precision
 from steptime.core.graph import Graph, Part
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed, value_of
@@ -15,7 +15,6 @@ from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import Lowered
 
 USE = "training"
-HALVES = ("bfloat16", "float16")
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
 LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
 NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from steptime.core.dtypes import HALVES
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device, Link
 from steptime.prediction.step_model import StepModel
@@ -15,7 +16,6 @@ from steptime.questions.choose import knee
 OF_DEVICE = "launch.gap_s"  # between two kernels: no host shortens it
 WORTH = 1.02  # a speed-up that is worth a line
 LARGER = (1, 2, 4, 8, 16)  # times the batch
-_HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _software(asked: Setup) -> Iterator[tuple[str, Setup]]:
     best = knee(list(fitting), [one.step_s for one in fitting.values()])
     if best != batch:
         yield f"batch {best:,}", fitting[best]
-    half = next((name for name in _HALVES if name in device.peak_flop_per_s), None)
+    half = next((name for name in HALVES if name in device.peak_flop_per_s), None)
     if dtype in ("float32", "float64") and half:
         name = f"{half}-mixed" if asked.workload.phase == "train" else half
         yield f"dtype {name}", replace(asked, workload=replace(asked.workload, dtype=name))

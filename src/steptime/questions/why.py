@@ -13,14 +13,13 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.method import stack_option
+from steptime.prediction.records import options_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Input, Path, ceilings_s
 from steptime.questions.help import WORTH, Setup, helps
 from steptime.records.record import Quantity, Record
 from steptime.records.record import stack_of as record_stack
 from steptime.records.row import UNKNOWN, Row, by_run, grouped, headline
-from steptime.records.stacks import stack_of
 from steptime.records.statistics import estimate
 
 SHOWN = 3  # ops, and changes in a sentence
@@ -222,10 +221,7 @@ def diagnoses(
 
 def _options(record: Record, model: StepModel) -> dict[str, str]:
     """Return the options of the method that say how a record ran."""
-    said = record.method.options
-    found = {"tf32": "yes"} if said.get("tf32") else {}
-    found |= stack_option(stack_of(record))
-    return {key: value for key, value in found.items()
+    return {key: value for key, value in options_of(record, model.device).items()
             if key in model.method.options and key not in model.options}  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
-from steptime.prediction.method import stack_option
+from steptime.prediction.method import stack_option, tf32_option
 from steptime.questions.grid import Place
 from steptime.questions.scaling import predict_replicas
 from steptime.records import store
@@ -301,6 +301,8 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     `link` joins its replicas; none are given where that is needed and not known.
     """
     how, told = cell.options, stack_option(cell.stack)
+    if how.device.startswith("cuda"):
+        told |= tf32_option(how.tf32, device)
     if cell.workload.plan.data > 1 and link is None and how.strategy != "independent":
         return []
     cluster = Cluster(device, ((cell.workload.plan.data, link),) if link else ())

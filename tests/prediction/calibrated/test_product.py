@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from every import every
+from steptime.core.graph import Part
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -31,6 +32,10 @@ CONSTANTS = {
     "product.tensor_ramp": 104.0,
     "product.tensor_turn_s": 0.0,
     "product.amd": 0.8,
+    "product.odd_threads": 0.25,
+    "product.uneven_threads": 0.5,
+    "product.odd_tensor": 0.125,
+    "product.uneven_tensor": 0.4,
     "product.amd_batched": 0.5,
 }
 AMPERE = Device(
@@ -105,11 +110,41 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     half = kernel(1, 128, 1280, 50)._replace(dtype="bfloat16")
     slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
     once = 2 * 128 * 128 * 168 / (4e12 * 0.5) * slower  # 10 tiles on 10 multiprocessors
-    assert tiled_s(half, TENSOR, CONSTANTS) == pytest.approx(once)
+    # rows of 50 numbers of 2 bytes are copied 4 bytes at a time, at half of the rate
+    assert tiled_s(half, TENSOR, CONSTANTS) == pytest.approx(once / 0.5)
     amd = replace(TENSOR, architecture="CDNA 3.0", maker="AMD")
     assert tiled_s(half, amd, CONSTANTS) == pytest.approx(once / 0.8)
     batch = kernel(2, 128, 640, 50)._replace(dtype="bfloat16")
     assert tiled_s(batch, amd, CONSTANTS) == pytest.approx(once / 0.8 / 0.5)
+
+
+@every(
+    ("shape", "pass_", "shares"),
+    [
+        ((1, 4096, 50304, 768), "forward", (1.0, 1.0)),
+        ((1, 4095, 50304, 768), "forward", (1.0, 1.0)),  # rows of operands and of the result do
+        ((1, 4096, 50257, 768), "forward", (0.25, 0.125)),
+        ((4, 1024, 768, 50257), "backward", (0.25, 0.125)),  # of what is multiplied
+        ((1, 50257, 768, 4096), "backward", (0.25, 0.125)),  # of weights
+        ((64, 197, 768, 3072), "backward", (1.0, 1.0)),
+        ((1, 4096, 50260, 768), "forward", (0.5, 0.4)),  # 4 bytes at a time
+    ],
+    ids=str,
+)
+def test_rows_that_begin_at_odd_places_are_slow(
+    shape: tuple[int, ...], pass_: Part, shares: tuple[float, float]
+) -> None:
+    one = kernel(*shape)._replace(dtype="bfloat16", pass_=pass_)
+    even = [size if size < 8 else -(-size // 8) * 8 for size in shape]
+    padded = kernel(*even)._replace(dtype="bfloat16", pass_=pass_)
+    for age, share in zip(("Ampere", "Hopper"), shares, strict=True):
+        device = replace(TENSOR, architecture=age)
+        as_padded = tiled_s(padded, device, CONSTANTS)
+        assert tiled_s(one, device, CONSTANTS) == pytest.approx(as_padded / share, rel=1e-3)
+    wide = one._replace(dtype="float32")
+    assert tiled_s(wide, AMPERE, CONSTANTS) == pytest.approx(
+        tiled_s(padded._replace(dtype="float32"), AMPERE, CONSTANTS), rel=0.02
+    )
 
 
 @every(

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from steptime.calibration.cases import Case, op_kernels
+from every import every
+from steptime.calibration.cases import Case, op_kernels, step_kernels
 from steptime.calibration.columns import Columns
+from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.network.ops.sequence import GATES
 from steptime.prediction.calibrated.method import calibrated_device, price
@@ -107,3 +109,30 @@ def test_more_work_takes_longer() -> None:
         assert times == sorted(times)
         times = [price(layer(kind, hidden=2**i), P100).value for i in range(6, 12)]
         assert times == sorted(times)
+
+
+@every(
+    ("kind", "dtype", "hidden", "batch", "stays"),
+    [
+        ("lstm", "float32", 192, 64, True),
+        ("lstm", "float32", 200, 64, False),
+        ("lstm", "bfloat16", 512, 64, False),
+        ("lstm", "float16", 512, 64, True),
+        ("lstm", "float16", 500, 64, False),  # not in blocks of 128
+        ("lstm", "float16", 512, 256, False),  # more rows than its kernels are for
+        ("gru", "float16", 512, 64, False),
+        ("rnn", "float32", 384, 64, True),
+    ],
+    ids=str,
+)
+def test_pytorch_asks_for_persistent_kernels_of_some_widths(
+    kind: str, dtype: str, hidden: int, batch: int, stays: bool
+) -> None:
+    """By `get_algo` of PyTorch's RNN.cpp; an op by itself runs as its library does best."""
+    gpu = calibrated_device(catalog.device("a100-sxm4-40gb"), dtype, Settings())
+    network = Workload("rnn", {"cell": kind, "embedding": hidden}, batch, dtype, "infer", "none")
+    (one,) = (kernel for kernel in step_kernels(network) if kernel.kind == kind)
+    shorter = gpu.constants["recurrent.kept_s"] * one.serial
+    assert bool(recurrent(one, gpu, gpu.constants).gap_s == shorter) is stays
+    alone = one._replace(figures=())
+    assert recurrent(alone, gpu, gpu.constants).gap_s == shorter

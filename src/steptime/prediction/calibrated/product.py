@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.dtypes import HALVES, SIZE_BYTES
 from steptime.core.toml_files import packaged
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
@@ -33,8 +33,9 @@ Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
 ONE_ISSUED = tuple(packaged("architectures.toml")["one_issued"]["names"])
 LANES = 96  # of a multiprocessor, above which all that its schedulers issue is arithmetic
-HALVES = ("float16", "bfloat16")
 NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
+WHOLE_BYTES = 16  # that threads, and copies of tensors, read at once
+_THREADS_STEP = 32  # columns of the contraction in a turn, where threads bring them
 TENSOR_FLOP_PER_S = 2.9e12  # of a multiprocessor for which waits are stated: slower ones wait less
 
 
@@ -116,8 +117,34 @@ def tiled(kernels: Rows, device: Device, constants: Constants) -> tuple[Any, Any
     along = kernels.kind == "linear"
     for shape in kernels.products:
         seconds, done = product_s(device, constants, dtype, shape, along)
+        seconds = seconds / _aligned_share(kernels, shape, device, constants)
         compute, flop = compute + seconds, flop + done
     return compute, flop
+
+
+def _aligned_share(kernels: Rows, shape: Shape, device: Device, constants: Constants) -> Any:
+    """Return the share of its rate that a product on matrix units has by how its rows lie.
+
+    Libraries read and write 16 bytes at once where each row begins at a multiple of them: n and k
+    are rows of operands or of the result, and m is one of a gradient of weights. Rows that begin
+    at odd numbers of 2 bytes are copied number by number (`product.odd`); others take what is
+    copied in 4 and 8 bytes (`product.uneven`). Each is a constant of the architecture.
+    """
+    dtype = computed_as(kernels, device)
+    if not (has_matrix_units(device, dtype) and is_nvidia(device) and dtype in HALVES):
+        return 1.0
+    batch, m, n, k = shape
+    of_weights = (kernels.pass_ == "backward") & (batch == 1)
+    numbers = WHOLE_BYTES // SIZE_BYTES[dtype]
+    odd = (n % 2 == 1) | (k % 2 == 1) | of_weights & (m % 2 == 1)
+    uneven = (n % numbers > 0) | (k % numbers > 0) | of_weights & (m % numbers > 0)
+    shares = [constants[f"product.{name}_{_copies(device)}"] for name in ("odd", "uneven")]
+    return np.where(odd, shares[0], np.where(uneven, shares[1], 1.0))
+
+
+def _copies(device: Device) -> str:
+    """Return what brings numbers to matrix units: copies of a `tensor`, or `threads`."""
+    return "tensor" if step_of(device.architecture or "") > _THREADS_STEP else "threads"
 
 
 def product_s(

@@ -31,7 +31,8 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     the last cache holds them, and a pause until the next one can begin. The product of all inputs
     runs beside the steps as far as these leave room, and so does its gradient; those of the other
     weights come after. From Volta on, weights that the registers of all multiprocessors hold may
-    stay there: one kernel runs all steps at a share of the peak, with shorter pauses.
+    stay there, if the stack asks for that (`Execution.kept`): one kernel runs all steps at a share
+    of the peak, with shorter pauses.
     """
     count = len(kernels.products) // (2 if kernels.kind.endswith("_grad") else 1)
     each, after = kernels.products[1:count], kernels.products[count + 1 :]
@@ -45,6 +46,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     kept = flop / (peak * constants["recurrent.kept_share"])
     stays = kept + kept_pauses < np.maximum(chain, again) + pauses
     stays = stays & (weights <= REGISTER_BYTES * units) & (not _is_old(device))
+    stays = stays & _may_stay(kernels, *each[0][1:])
     after_s = tiled_s(kernels._replace(products=after), device, constants)
     compute = np.maximum(np.where(stays, kept, chain) + after_s, kernels.flop / peak)
     return Parts(compute, np.where(stays, 0.0, again), np.where(stays, kept_pauses, pauses))
@@ -64,6 +66,16 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     read = SIZE_BYTES[kernels.dtype] * n * k / (constants["stream.cached_bytes"] * units * clock_hz)
     is_thin = m <= constants["recurrent.thin_rows"]
     return np.where(is_thin, np.minimum(read, tiled), np.maximum(tiled, unsplit))
+
+
+def _may_stay(kernels: Rows, rows: Any, _: Any, width: Any) -> Any:
+    """Return whether a stack has the library keep the weights of a state of this width."""
+    if not kernels.figures:
+        return True
+    kept, kept_half = kernels.figures
+    in_blocks = (width % 128 == 0) & (rows % 8 == 0) & (rows <= 128)
+    is_half = kernels.dtype == "float16"
+    return (width <= kept) | (is_half & in_blocks & (width <= kept_half))
 
 
 def _is_old(device: Device) -> bool:
