@@ -34,10 +34,13 @@ COLUMNS = (
 )  # fmt: skip
 NUMBERS = ("devices", "length", "micro_batch", "batch", "tensor", "pipeline", "virtual")
 MORE_NUMBERS = (  # that a table may have, too
-    "context", "expert", "data", "zero", "shard", "gradients", "per_node", "links_per_node",
+    "context", "expert", "expert_tensor", "data", "zero", "shard", "gradients", "per_node",
+    "links_per_node",
 )  # fmt: skip
 TEXTS, MORE_TEXTS = ("model", "device", "dtype", "stack", "recompute"), ("inside", "link")
-SPLIT = ("tensor", "context", "expert", "data", "pipeline", "virtual", "zero", "shard")
+SPLIT = (
+    "tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual", "zero", "shard",
+)  # fmt: skip
 SIZES = ("micro_batch", "batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 MIXED = {

@@ -55,6 +55,13 @@ class SplitOptions:
         "all-to-all (each has all tokens for some heads).",
     )
     expert: int | None = whole("E", "Devices that share the experts. Default: 1.")
+    expert_tensor: int | None = whole(
+        "T", "1: tensor-parallel devices have whole experts. Default: these are split, too."
+    )
+    imbalance: float | None = number(
+        "X", "Tokens of the busiest of these devices over the mean. Default: 1.", least=1.0
+    )
+    expert_overlap: bool = flag("Tokens are exchanged beside another micro-batch's products.")
     recompute: Text = choice(RECOMPUTES, "none, selective (attention) or full. Default: none.")
     recompute_layers: int | None = whole(
         "N", "In the first N layers of each stage alone. Default: all."
@@ -68,7 +75,9 @@ class SplitOptions:
         "N", "Replicas that share these; the others are copies. Default: all."
     )
     sequence_parallel: bool = flag("Tensor-parallel devices share what lies between products too.")
-    schedule: Text = choice(SCHEDULES, "1f1b (default), gpipe, interleaved or zero-bubble.")
+    schedule: Text = choice(
+        SCHEDULES, "1f1b (default), gpipe, interleaved, zero-bubble or dualpipe."
+    )
     stages: Text = optional(
         "N,...", "Layers of each stage, in order. Default: shared out evenly.", parser=_stages
     )

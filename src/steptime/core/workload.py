@@ -20,7 +20,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 STAGINGS: tuple[str, ...] = get_args(Staging)
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 NO_OPTIMIZER = "none"
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "dualpipe")
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("none", "optimizer", "activations", "both")
 CONTEXT_METHODS = ("gather", "ring", "all-to-all")
@@ -41,8 +41,11 @@ class Plan:
     `recompute_layers` layers of each stage (0: in all). `stages` are the layers of each stage,
     in the order of the network; () has them shared out evenly. Context ranks see each other's keys
     and values by a `context_method`. `offload` is what lies in the host's memory. Ranks count from
-    the innermost: tensor, context, data, pipeline. Raises `InputError` for a value that there is
-    not.
+    the innermost: tensor, context, data, pipeline. Each expert is split over `expert_tensor` ranks
+    (0: over `tensor`, 1: not, and tensor ranks are among those that share experts out); the busiest
+    of these ranks has `imbalance` times the mean of tokens. With `expert_overlap` tokens are
+    exchanged beside what is computed for another micro-batch. Raises `InputError` for a value that
+    there is not.
     """
 
     data: int = 1
@@ -61,6 +64,9 @@ class Plan:
     recompute_layers: int = 0
     stages: tuple[int, ...] = ()
     context_method: str = "gather"
+    expert_tensor: int = 0
+    imbalance: float = 1.0
+    expert_overlap: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))  # a list in files
@@ -88,18 +94,44 @@ class Plan:
         return self.data * self.context
 
     @property
+    def goes_both_ways(self) -> bool:
+        """Whether half of the micro-batches go through the pipeline from its other end."""
+        return self.schedule == "dualpipe"
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether tokens are exchanged beside what is computed for another micro-batch."""
+        return self.expert_overlap or self.goes_both_ways
+
+    @property
+    def routes_apart(self) -> bool:
+        """Whether tensor ranks have whole experts, each its own, and route tokens of their own."""
+        return self.tensor > 1 and self.expert_tensor == 1
+
+    @property
+    def routers(self) -> int:
+        """The devices of a stage among which experts may be shared out."""
+        return self.replicas * (self.tensor if self.routes_apart else 1)
+
+    @property
+    def expert_shards(self) -> int:
+        """The devices that share states of the same experts."""
+        return max(1, self.shards * self.routers // self.replicas // self.expert)
+
+    @property
     def shards(self) -> int:
         """The devices that share states, gradients or weights: 1 where nothing is shared."""
         return (self.shard or self.replicas) if self.zero else 1
 
 
-_AT_LEAST_1 = (*_OF_OLD, "expert", "context", "micro_batches", "virtual")
+_AT_LEAST_1 = (*_OF_OLD, "expert", "context", "micro_batches", "virtual", "imbalance")
 _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
     "schedule": SCHEDULES,
     "zero": (0, 1, 2, 3),
     "recompute": RECOMPUTES,
     "offload": OFFLOADS,
     "context_method": CONTEXT_METHODS,
+    "expert_tensor": (0, 1),
 }
 
 

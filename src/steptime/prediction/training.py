@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from steptime.core.dtypes import HALVES, SIZE_BYTES, precision
-from steptime.core.graph import Graph, Part
+from steptime.core.graph import Graph, Op, Part
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed, value_of
 from steptime.hardware.device import Device
@@ -144,8 +144,8 @@ def _added(
 ) -> Iterator[Kernel]:
     """Yield kernels that a stack adds.
 
-    They are casts of logits and of operands, the sorting of rows, and the sums of gradients with
-    those of other micro-batches, of each layer at once.
+    They are casts of logits and of operands, what experts do beside their products, and the sums of
+    gradients with those of other micro-batches, of each layer at once.
     """
     passes: Sequence[Part] = ("forward", "backward")
     seen: set[str] = set()
@@ -158,9 +158,8 @@ def _added(
             if op.kind == "cross_entropy" and master and x.dtype in HALVES:
                 moved = 6.0 * x.size  # 2 read and 4 written, or back
                 yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, moved)
-            if op.kind == "experts" and constants["routed_bytes"]:
-                moved = constants["routed_bytes"] * x.size * float(str(op.attrs["per_token"]))
-                yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, moved)
+            if op.kind == "experts":
+                yield from _of_experts(graph, op, pass_, constants, is_low)
             if is_low and name not in seen:
                 seen.add(name)
                 moved = constants["quantised_bytes"] * graph.tensors[name].size
@@ -174,6 +173,29 @@ def _added(
         for piece, size in sizes.items():
             moved = constants["accumulate_bytes"] * size
             yield Kernel(rows[piece], "add", "backward", "float32", "vector", 0, moved)
+
+
+def _of_experts(
+    graph: Graph, op: Op, pass_: Part, constants: Mapping[str, float], is_low: object
+) -> Iterator[Kernel]:
+    """Yield what experts do beside their products: rows are sorted, activated, and cast between.
+
+    Forward the activation reads what the first product made, and writes what the second reads;
+    backward it reads both of the first and the gradient, and writes that of the first's.
+    """
+    x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
+    rows = x.size / x.shape[-1] * float(str(op.attrs["per_token"]))
+    moved = constants["routed_bytes"] + constants["expert_bias_bytes"] * (len(op.inputs) > 4)
+    if moved:
+        size = moved * rows * x.shape[-1]
+        yield Kernel(op.name, "gather", pass_, "bfloat16", "vector", 0, size)
+    outer, inner = rows * up.shape[1], rows * down.shape[2]
+    back = pass_ == "backward"
+    moved = SIZE_BYTES[x.dtype] * (outer * (2 if back else 1) + inner)
+    yield Kernel(op.name, "mul", pass_, x.dtype, "vector", 0, moved)
+    if is_low:
+        moved = constants["quantised_bytes"] * (outer if back else inner)
+        yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)
 
 
 def states_of(graph: Graph) -> list[str]:

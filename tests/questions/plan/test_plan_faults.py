@@ -12,8 +12,9 @@ from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
 from steptime.questions.plan.faults import Asked, checked
-from steptime.questions.plan.planner import Planner, Shape
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Further, Site, cluster_of, planner_of, shape_of
+from steptime.questions.plan.shape import Shape
 from steptime.questions.plan.stages import ORDERS
 from steptime.questions.plan.step import plan_time
 

@@ -189,10 +189,11 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
     count = p["experts"] // ranks
     if p["experts"] % ranks:
         raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
-    inner = b.share(p["expert_ffn"], "columns of an expert")
+    apart = b.plan.routes_apart
+    inner = p["expert_ffn"] if apart else b.share(p["expert_ffn"], "columns of an expert")
     rows = inner * (2 if p["activation"] in GATED else 1)
     with b.scope(name):
-        whole = b.whole(x, "gather")
+        whole = x if apart else b.whole(x, "gather")
         logits = linear(b, whole, p["experts"], "router", p["router_bias"])
         if ranks > 1:  # an own row for each of a token's experts, which go where these are
             logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
@@ -208,7 +209,7 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
         y = b.op("experts", whole, logits, *weights, name="experts", **how)
         if ranks > 1:
             y = b.routed(y, "combine", merged=p["experts_per_token"])
-        y = b.summed(y, "sum")
+        y = y if apart else b.summed(y, "sum")
         if not p["shared_ffn"]:
             return y
         shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")

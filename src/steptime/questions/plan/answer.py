@@ -309,6 +309,8 @@ WORDS = {  # of the parts of a step
 _MORE = {  # that a plan says where it departs from the usual
     "recompute_layers": "of {} layers a stage", "shard": "shards of {}", "schedule": "{}",
     "context_method": "context by {}", "offload": "offload {}",
+    "expert_tensor": "whole experts", "imbalance": "imbalance {:g}",
+    "expert_overlap": "tokens beside another micro-batch",
 }  # fmt: skip
 _SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 

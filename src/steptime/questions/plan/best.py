@@ -20,7 +20,7 @@ from steptime.questions.plan.answer import (
 )
 from steptime.questions.plan.faults import Asked, checked, refuse_idle
 from steptime.questions.plan.meant import meant
-from steptime.questions.plan.planner import Planner, Shape
+from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request, split_of
 from steptime.questions.plan.search import (
     MEMORY,
@@ -30,6 +30,7 @@ from steptime.questions.plan.search import (
     unbeaten,
     with_fewer_again,
 )
+from steptime.questions.plan.shape import Shape
 from steptime.questions.plan.space import Space
 from steptime.questions.plan.step import Quick, plan_time
 

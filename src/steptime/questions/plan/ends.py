@@ -26,11 +26,37 @@ def ends_of(
 
     Raises `InputError` for an unknown schedule.
     """
+    if schedule == "dualpipe":
+        return _both_ways(stages, micro_batches)
     if schedule in IN_TURN and len(stages) == devices:
         return _in_turn(schedule == "zero-bubble", stages, micro_batches, send_s)
     if schedule in IN_TURN and devices > 1 and not micro_batches % devices:
         return _interleaved(stages, devices, micro_batches, send_s)
     return simulate(schedule, stages, devices, micro_batches, send_s).ends_s
+
+
+def _both_ways(stages: Sequence[Stage], micro_batches: int) -> tuple[float, ...]:
+    """Return the ends of a pipeline whose devices each have a stage of both directions.
+
+    Half of the micro-batches enter at either end, and a pass forward of one runs beside a pass back
+    of another. With F, B and W of a stage, W the part of B that makes gradients of weights, all
+    devices wait (p / 2 - 1) (F + B + B - 3 W) (DeepSeek-AI 2024, DeepSeek-V3, table 2).
+    """
+    wait, each = bubble(stages), max(paired(stages))
+    return (micro_batches * each + wait,) * len(stages)
+
+
+def paired(stages: Sequence[Stage]) -> list[float]:
+    """Return the seconds of a micro-batch on devices that have half of those of two stages."""
+    both = [one.forward_s + one.backward_s for one in stages]
+    return [(one + other) / 2 for one, other in zip(both, both[::-1], strict=True)]
+
+
+def bubble(stages: Sequence[Stage]) -> float:
+    """Return the seconds that a pipeline waits whose micro-batches enter at both ends."""
+    many = len(stages)
+    fore, back, weight = (sum(stage[i] for stage in stages) / many for i in range(3))
+    return (many / 2 - 1) * max(0.0, fore + 2 * back - 3 * weight)
 
 
 def _in_turn(splits: bool, stages: Sequence[Stage], m: int, send_s: float) -> tuple[float, ...]:
@@ -162,6 +188,9 @@ def least(
     A chain goes forward to a device, has its part in all micro-batches, and goes back to one that
     ends with it. It is what equal stages take whose sends hide.
     """
+    if schedule == "dualpipe":
+        line = (bubble(stages) + max(tails_s), max(paired(stages)))
+        return Least((line,), (line,), devices)
     splits, virtual = schedule == "zero-bubble", len(stages) // devices
     weights = [stage.weight_s if splits else 0.0 for stage in stages]
     backs = [stage.backward_s - own for stage, own in zip(stages, weights, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, one_of
 from steptime.core.workload import Plan
-from steptime.questions.plan.planner import Shape
+from steptime.questions.plan.shape import Shape
 from steptime.questions.plan.stages import ORDERS, USUAL, layers_of
 
 MOST_ROOT = 100_000  # up to which divisors are counted: all of what is below its square
@@ -119,7 +119,10 @@ _NEEDS = (  # a choice, its words that do nothing alone (any), and of what it ne
     ("context_method", (), "context"),
     ("stages", (), "pipeline"),
     ("schedule", ("interleaved",), "virtual"),
-    ("schedule", ("zero-bubble",), "pipeline"),
+    ("schedule", ("zero-bubble", "dualpipe"), "pipeline"),
+    ("expert_tensor", (), "tensor"),
+    ("imbalance", (), "expert"),
+    ("expert_overlap", (), "expert"),
 )
 
 
@@ -153,6 +156,7 @@ def _of_network(shape: Shape, asked: Asked) -> Found:
             yield Fault(f"{shape.label} is split into data, pipeline and ZeRO alone", {name: one})
     for name, word, near in (
         ("recompute", "selective", "full"), ("schedule", "zero-bubble", "1f1b"),
+        ("schedule", "dualpipe", "1f1b"),
     ):  # fmt: skip
         if getattr(asked.plan, name) == word:
             yield Fault(f"{shape.label} has no --{name} {word}", {name: near})
@@ -162,7 +166,8 @@ def _of_tensor(shape: Shape, asked: Asked) -> Found:
     one, tensor = shape.one, asked.plan.tensor
     parts = {"heads": int(one["heads"]), "columns of the feed-forward part": int(one["ffn"])}
     if shape.experts:
-        parts["columns of an expert"] = int(one["expert_ffn"])
+        if not asked.plan.routes_apart:
+            parts["columns of an expert"] = int(one["expert_ffn"])
         if one["shared_ffn"]:
             parts["columns of a shared expert"] = int(one["shared_ffn"])
     both, keys = gcd(*parts.values()), int(one["kv_heads"])
@@ -204,6 +209,15 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
         yield Fault("--virtual needs --pipeline of 2 or more", {"virtual": 1})
     if plan.virtual > 1 and plan.schedule == "zero-bubble":
         yield Fault("zero bubble H1 has one stage a device", {"virtual": 1})
+    if plan.goes_both_ways:
+        says = "--schedule dualpipe has a stage of both directions a device"
+        if plan.virtual > 1:
+            yield Fault(says, {"virtual": 1})
+        if plan.pipeline % 2:
+            yield Fault(f"{says}: --pipeline {plan.pipeline} is odd", {"schedule": "1f1b"})
+        if asked.rounds % 2 or asked.rounds < 2 * plan.pipeline:
+            need = f"dualpipe needs an even number of micro-batches, {2 * plan.pipeline} or more"
+            yield Fault(f"--schedule {need}, not {asked.rounds}", {"schedule": "1f1b"})
     stages, own = plan.pipeline * plan.virtual, plan.stages
     if own and (len(own) != stages or sum(own) != layers or 0 in own[1:-1]):
         says = f"--stages has {len(own)} stages of {sum(own)} layers, for {stages} of {layers}"
@@ -229,8 +243,14 @@ def _of_experts(shape: Shape, asked: Asked) -> Found:
     plan = asked.plan
     if plan.expert > 1 and not shape.experts:
         yield Fault(f"{shape.label} has no experts", {"expert": 1})
-    tokens = shape.length // plan.context
-    wholes = {"experts": shape.experts or 1, **_replicas(plan), "tokens": tokens}
+    if plan.routes_apart and not plan.sequence:
+        says = "--expert-tensor 1 has each rank route its own tokens: it needs --sequence-parallel"
+        yield Fault(says, {"sequence": True})
+    apart = plan.tensor if plan.routes_apart else 1
+    tokens = shape.length // plan.context // apart
+    ranks = {f"devices of tensor, data and context ({plan.routers})": plan.routers}
+    ranks = ranks if plan.routes_apart else _replicas(plan)
+    wholes = {"experts": shape.experts or 1, **ranks, "tokens": tokens}
     yield from _divides("expert", plan.expert, wholes)
 
 

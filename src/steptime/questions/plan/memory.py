@@ -59,9 +59,10 @@ def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
     load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
     if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
         return Memory(**whole), ()
-    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards)
+    of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards, plan.schedule)
     key = ("standing", id(one.pieces), load, *of_plan)
-    own = range(d, len(stages), plan.pipeline)
+    own: Sequence[int] = range(d, len(stages), plan.pipeline)
+    own = (d, plan.pipeline - 1 - d) if plan.goes_both_ways else own
     return (
         one.planner.once(key, lambda: _standing(one, load)),
         tuple([(k, kept_of(one, stages[k])[0]) for k in own]),
@@ -155,7 +156,8 @@ def shared(plan: Plan, parameters: tuple[float, float], least: int) -> float:
     dense, routed = parameters
     if plan.zero < least:
         return dense + routed
-    return dense / plan.shards + routed / max(1, plan.shards // plan.expert)
+    both = 2 if plan.goes_both_ways else 1  # as many devices again have the same
+    return dense / plan.shards / both + routed / plan.expert_shards / both
 
 
 def of_parameters(
@@ -186,6 +188,7 @@ def least_bytes(planner: Planner, plan: Plan) -> float:
     for load in {*layout.devices}:
         every = sum([whole[part.name].parameters * count for part, count in load])
         routed = sum([whole[part.name].routed * count for part, count in load])
-        counts = ((every - routed) / plan.tensor, routed / plan.tensor / plan.expert)
+        tensor = 1 if plan.routes_apart else plan.tensor
+        counts = ((every - routed) / plan.tensor, routed / tensor / plan.expert)
         most = max(most, sum(of_parameters(planner, plan, counts)))
     return most + planner.constant("buffer_bytes") + planner.constant("context_bytes")

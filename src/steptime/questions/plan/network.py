@@ -24,7 +24,8 @@ from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST
 from steptime.questions.plan.alone import between, update_s
 from steptime.questions.plan.pieces import Kept, Piece, held_of
-from steptime.questions.plan.planner import Flops, Planner, Shape
+from steptime.questions.plan.planner import Flops, Planner
+from steptime.questions.plan.shape import Shape
 from steptime.questions.plan.stages import Layout, Load
 
 CONSTANTS = (  # of a stack's training

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.prediction.host import Host, behind_host
 from steptime.prediction.training import LAST
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.pieces import Piece, Trade
 from steptime.questions.plan.pipeline import Stage
-from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.planner import Exchanged, Planner
 from steptime.questions.plan.stages import Group, Layout, Load, Part, groups
 
 
@@ -28,13 +29,17 @@ class Wait(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A part's forward or backward pass: seconds, what they are made of, and its host's."""
+    """A part's forward or backward pass: seconds, what they are made of, and its host's.
+
+    By `saved_s` it is shorter than without another micro-batch beside it.
+    """
 
     seconds: float
     compute: float
     recompute: float
     host: float
     waits: tuple[Wait, ...]
+    saved_s: float = 0.0
 
 
 class Step:
@@ -51,10 +56,15 @@ class Step:
         return self.planner.layout(self.plan, self.micro_batch)
 
     @property
+    def own_share(self) -> float:
+        """The share of micro-batches that pass each of a device's layers."""
+        return 0.5 if self.plan.goes_both_ways else 1.0
+
+    @property
     def of_layers(self) -> tuple[object, ...]:
         """What tells apart who has which layers, and what they do again, of the same pieces."""
         plan = self.plan
-        again = (plan.recompute, plan.recompute_layers)
+        again = (plan.recompute, plan.recompute_layers, plan.goes_both_ways, plan.overlaps)
         return id(self.pieces), plan.pipeline, plan.virtual, plan.stages, *again
 
     @property
@@ -104,7 +114,7 @@ class Step:
         """The ranks that a rank exchanges with, by what for."""
         plan = self.plan
         sizes = (plan.tensor, plan.context, plan.data, plan.pipeline)
-        return groups(sizes, plan.expert, plan.shards, self.order)
+        return groups(sizes, plan.expert, plan.shards, self.order, plan.routers)
 
     def exchanges(self, name: str, pass_: str) -> list[Wait]:
         """Return what a piece exchanges in a pass of a micro-batch, and what of it is not hidden.
@@ -116,15 +126,32 @@ class Step:
             if trade.group == "context" and self.plan.context_method == "ring":
                 in_rings += trade.bytes
                 continue
-            size = trade.bytes
-            if trade.group == "expert" and self.plan.sequence:  # each sends its own tokens
-                size /= self.plan.tensor
-            one = self.planner.exchange(trade.kind, size, self.groups[trade.group])
+            size, one = trade.bytes, None
+            if trade.group == "expert":
+                size, one = self.routed(trade)
+            one = one or self.planner.exchange(trade.kind, size, self.groups[trade.group])
             open_ = one.seconds * (1 - self.hidden(trade))
             result.append(Wait(trade.group, trade.kind, one.link, size, one.seconds, open_))
         if in_rings:
             result.append(self.in_a_ring(piece, pass_, in_rings))
         return result
+
+    def routed(self, trade: Trade) -> tuple[float, Exchanged | None]:
+        """Return the bytes of tokens on their way to experts or back, and their exchange.
+
+        It is None where each expert's copy is sent by itself. The busiest rank has `imbalance`
+        times the tokens of the mean.
+        """
+        planner, plan = self.planner, self.plan
+        size = trade.bytes * plan.imbalance
+        if plan.sequence and not plan.routes_apart:  # each sends its own tokens
+            size /= plan.tensor
+        if trade.goes_out and planner.low and planner.constant("dispatch_bytes"):
+            size *= planner.constant("dispatch_bytes") / SIZE_BYTES[planner.computes]
+        if not planner.flag("sent_once"):
+            return size, None
+        one = planner.exchange("once", size / planner.shape.per_token, self.groups["expert"])
+        return size, one
 
     def in_a_ring(self, piece: Piece, pass_: str, whole: float) -> Wait:
         """Return what a ring sends of all ranks' keys and values, `whole` bytes.
@@ -175,7 +202,8 @@ class Step:
         """Return the forward and the backward pass of a part."""
         plan = self.plan
         shards = (plan.zero, plan.shards, plan.replicas) if plan.zero >= 2 else ()
-        key = ("pass", id(self.pieces), part, plan.recompute, plan.offload, self.order, *shards)
+        how = (plan.recompute, plan.offload, plan.overlaps, self.order)
+        key = ("pass", id(self.pieces), part, *how, *shards)
         return self.planner.once(key, lambda: self.computed(part))
 
     def computed(self, part: Part) -> tuple[Pass, Pass]:
@@ -195,7 +223,43 @@ class Step:
         moved = self.kept(part) if away else 0.0  # to the host, and back in the backward pass
         fore = self.one(piece.forward_s, 0.0, waits[0], host[0], gathers, moved)
         back = self.one(piece.backward_s, again, waits[1], host[1], [*gathers, *scatters], moved)
-        return fore, back
+        return self.beside(fore, back) if self.plan.overlaps else (fore, back)
+
+    def beside(self, fore: Pass, back: Pass) -> tuple[Pass, Pass]:
+        """Return both passes where tokens of one are exchanged beside the other's kernels.
+
+        These are of another micro-batch. Of exchanges longer than all else the rest is waited for;
+        what is hidden slows kernels down.
+        """
+        both = [[one for one in pass_.waits if one.group == "expert"] for pass_ in (fore, back)]
+        waits = [sum(one.exposed_s for one in some) for some in both]
+        rest = fore.seconds + back.seconds - sum(waits)
+        open_ = max(0.0, 1 - rest / sum(waits)) if sum(waits) else 0.0
+        result = []
+        for pass_, waited in zip((fore, back), waits, strict=True):
+            hidden = waited * (1 - open_)
+            slowed = self.planner.constant("slowed") * hidden
+            every = [
+                one._replace(exposed_s=one.exposed_s * open_) if one.group == "expert" else one
+                for one in pass_.waits
+            ]
+            seconds, compute = pass_.seconds - hidden + slowed, pass_.compute + slowed
+            result.append(Pass(seconds, compute, *pass_[2:4], tuple(every), hidden - slowed))
+        return result[0], result[1]
+
+    def alone_s(self, load: Load) -> float:
+        """Return what is waited for tokens of micro-batches that have no other one beside them.
+
+        While a pipeline fills and drains its devices have a pass forward and one back of a
+        micro-batch alone, with dualpipe one of half of the devices' less one back.
+        """
+        plan, saved = self.plan, 0.0
+        for part, count in load if plan.overlaps else ():
+            fore, back = self.passes(part)
+            saved += count * (back.saved_s if plan.goes_both_ways else fore.saved_s + back.saved_s)
+        if plan.goes_both_ways:
+            return saved / 2 * (plan.pipeline / 2 - 1)
+        return saved * plan.pipeline / plan.virtual
 
     def kept(self, part: Part) -> float:
         """Return the bytes that a part keeps of a micro-batch for its backward pass."""
@@ -235,6 +299,8 @@ class Step:
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
         whole = piece.forward_s - piece.last_s * self.planner.flag("stops_early")
+        rest = piece.forward_s - piece.core_s[0]
+        repeated = self.planner.constant("selective_repeated")
         share = 1 - self.planner.constant("selective_kept")
-        some = piece.core_s[0] + share * (piece.forward_s - piece.core_s[0])
+        some = repeated * rest if repeated else piece.core_s[0] + share * rest
         return {"none": 0.0, "selective": some, "full": whole}[self.plan.recompute]

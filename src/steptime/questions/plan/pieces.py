@@ -37,12 +37,16 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
 
 
 class Trade(NamedTuple):
-    """An exchange of a micro-batch: pass, op kind, group of ranks (`stages.groups`), and bytes."""
+    """An exchange of a micro-batch: pass, op kind, group of ranks (`stages.groups`), and bytes.
+
+    What `goes_out` are tokens on their way to experts, or gradients to those that made the sum.
+    """
 
     pass_: str
     kind: str
     group: str
     bytes: float
+    goes_out: bool = False
 
 
 class Kept(NamedTuple):
@@ -101,10 +105,13 @@ def rank_of_one(
         raise InputError(f"plan: {error}") from None
 
 
-def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
+def pieces(
+    model: StepModel, regathers: tuple[str, ...], imbalance: float = 1.0
+) -> dict[str, Piece]:
     """Return the pieces of a rank's graph by name: first, last, and `block1`, ... of its layers.
 
-    Of what it gathered from groups that it `regathers` from, a rank keeps its own part.
+    Of what it gathered from groups that it `regathers` from, a rank keeps its own part. Experts
+    have `imbalance` times the tokens of the mean; joules are those of the mean.
     """
     graph = model.graph()
     kinds = {op.name: op.kind for op in graph.ops}
@@ -116,17 +123,21 @@ def pieces(model: StepModel, regathers: tuple[str, ...]) -> dict[str, Piece]:
         if kernel.exchange is None:
             by.setdefault(name, []).append(kernel)
             continue
-        trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes)
+        out = kernel.op.endswith("/dispatch") == (kernel.pass_ == "forward")
+        trade = Trade(kernel.pass_, kernel.kind, group_of(kernel.op), kernel.bytes, out)
         trades.setdefault(name, []).append(trade)
     columns = Kernels([kernel for some in by.values() for kernel in some])
     times = model.priced(columns).at(columns.which)
     cells = np.array(
         [3 * i + PLACE[one.pass_] for i, some in enumerate(by.values()) for one in some]
     )
-    sums = times.sums(cells, 3 * len(by)).value.reshape(-1, 3).tolist()
+    of_experts = [kinds.get(one.op) == "experts" for some in by.values() for one in some]
+    values = times.value * np.where(of_experts, imbalance, 1.0)
+    sums = added(values, cells, 3 * len(by)).reshape(-1, 3).tolist()
     joules = added(joules_of(columns, model.seen)[columns.which], cells, 3 * len(by))
-    seconds = iter(times.value.tolist())
-    held, params = held_of(graph, model.stack, regathers, model.low), _parameters(graph)
+    seconds = iter(values.tolist())
+    held = held_of(graph, model.stack, regathers, model.low, imbalance=imbalance)
+    params = _parameters(graph)
     return {
         name: Piece(
             fore_s,
@@ -187,7 +198,12 @@ def group_of(row: str) -> str:
 
 
 def held_of(
-    graph: Graph, stack: Stack, regathers: tuple[str, ...], low: str, where: Where = piece_of
+    graph: Graph,
+    stack: Stack,
+    regathers: tuple[str, ...],
+    low: str,
+    where: Where = piece_of,
+    imbalance: float = 1.0,
 ) -> dict[str, Kept]:
     """Return what each piece keeps from its forward for its backward pass, and needs besides.
 
@@ -210,6 +226,9 @@ def held_of(
     narrow = _narrow(graph, source) if low else set()
     sizes = {name: spec.size_bytes for name, spec in graph.tensors.items()}
     sizes |= kept_sizes(graph, stack)
+    for op in graph.ops if imbalance != 1 else ():
+        if op.kind == "experts" or op.name.endswith("/dispatch"):
+            sizes |= {name: round(sizes[name] * imbalance) for name in op.outputs}
     kept: dict[str, list[int]] = {}
     for name in read & maker.keys() - _inside(graph, stack):
         op = maker[name]
@@ -240,15 +259,20 @@ def _inside(graph: Graph, stack: Stack) -> set[str]:
 
 
 def _narrow(graph: Graph, source: Mapping[str, str]) -> set[str]:
-    """Return the tensors that only products of linear layers read in the backward pass."""
+    """Return the tensors that only products of layers read in the backward pass.
+
+    Of what experts read that is their input, and the gradient of their output.
+    """
     kinds = {op.name: op.kind for op in graph.ops}
     by_products: set[str] = set()
     by_others: set[str] = set()
     for op in graph.ops:
         if op.part == "backward":
             linear = op.kind == "matmul" and kinds.get(op.of) == "linear"
-            into = by_products if linear else by_others
-            into.update(source.get(name, name) for name in op.inputs)
+            names = [source.get(name, name) for name in op.inputs]
+            many = len(names) if linear else int(op.kind == "experts_grad")
+            by_products.update(names[:many])
+            by_others.update(names[many:])
     return by_products - by_others
 
 

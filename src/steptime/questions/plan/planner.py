@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import inf, log1p
@@ -21,14 +21,21 @@ from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.software import Software
 from steptime.network.count import op_work
-from steptime.network.families.family import Family
 from steptime.network.ops import OPS
 from steptime.prediction.calibrated.interval import Bounds
 from steptime.prediction.calibrated.power import draws
-from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group, ring
+from steptime.prediction.collectives import (
+    EXCHANGES,
+    Collective,
+    Fabric,
+    Startup,
+    fabric_of_group,
+    ring,
+)
 from steptime.prediction.kernel import Kernel, interval_of
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
+from steptime.prediction.routing import once_a_part
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
     FIRST,
@@ -41,6 +48,7 @@ from steptime.prediction.training import (
 )
 from steptime.questions.plan import alone
 from steptime.questions.plan.pieces import Piece, pieces, rank_of_one
+from steptime.questions.plan.shape import Shape
 from steptime.questions.plan.stages import Layout, Load, layout_of
 from steptime.questions.scaling import waits
 
@@ -60,29 +68,6 @@ class Flops(NamedTuple):
 
     products: float
     attention: float
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A language model as plans need it: its layers' kinds, in order, and its parameters.
-
-    `whole` are its hyperparameters, `one` those of the same network with one layer of each kind;
-    `length` are the tokens of a sequence, `tied` whether first and last stage share a table; a
-    token reaches the share `reached` of the routed `experts`.
-    """
-
-    family: Family
-    whole: Mapping[str, Any]
-    one: Mapping[str, Any]
-    kinds: tuple[str, ...]
-    length: int
-    vocabulary: int
-    tied: bool
-    experts: int
-    reached: float
-    label: str
-    unit: str = "tokens"
-    batch: int | None = None  # usual, of networks that are no language models
 
 
 class Planner:
@@ -284,15 +269,17 @@ class Planner:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
         sequence = plan.sequence and plan.tensor > 1
         way = plan.context_method if plan.context > 1 else "gather"
-        key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch, way)
+        routes = picked(plan, "expert_tensor imbalance")
+        key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch, way, *routes.values())
         if key not in self._pieces:
-            sizes = picked(plan, "tensor context expert")
+            sizes = picked(plan, "tensor context expert expert_tensor")
             sizes |= {"data": plan.expert}  # inside which experts lie
             one = Plan(**sizes, sequence=sequence, context_method=way)
             graph = self._rank(False, one, micro_batch)
             regathers = ("tensor", "context") if sequence else ()
             regathers = ("context", *regathers) if way == "ring" else regathers
-            self._pieces[key] = pieces(self.step.of(graph, micro_batch), regathers)
+            model = self.step.of(graph, micro_batch)
+            self._pieces[key] = pieces(model, regathers, plan.imbalance)
         return self._pieces[key]
 
     def of_all(self, batch: int) -> dict[str, Piece]:
@@ -309,8 +296,9 @@ class Planner:
         key = (kind, size_bytes, group)
         if key not in self._exchanged:
             fabric, link = self.once(("fabric", group), partial(self._fabric, group))
-            one = ring if kind == "all_reduce" else EXCHANGES[kind]
-            moved_s = one(size_bytes, len(group), fabric)
+            once = partial(once_a_part, spread=self.shape.reaches)
+            ways: Mapping[str, Collective] = {"all_reduce": ring, "once": once, **EXCHANGES}
+            moved_s = ways[kind](size_bytes, len(group), fabric)
             start = Startup(*(self.constant(f"exchange_{name}") for name in Startup._fields))
             self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
         return self._exchanged[key]

@@ -22,7 +22,8 @@ from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.questions.plan.faults import Asked, checked
 from steptime.questions.plan.network import Network, NetworkPlanner, network_of
-from steptime.questions.plan.planner import Planner, Shape
+from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.shape import Shape
 from steptime.questions.plan.stages import USUAL
 
 SERVED = ("bfloat16", "float16", "float8", "float4")

@@ -12,7 +12,7 @@ MOST_VIRTUAL = 8
 LEAST_TOKENS = 2048  # of a sequence's part: shorter ones are not shared out
 LEFT_OUT = {  # what is not tried, by the field with which a user asks for it
     "zero": "ZeRO 2",
-    "schedule": "gpipe",
+    "schedule": "gpipe, dualpipe",
     "sequence": "tensor without sequence parallel",
     "context_method": "context by ring or all-to-all",
     "stages": "stages of chosen layers",

@@ -40,14 +40,19 @@ Group = Sequence[int]  # ranks
 
 @lru_cache(maxsize=1 << 14)
 def groups(
-    sizes: tuple[int, int, int, int], expert: int, shards: int, order: str = USUAL
+    sizes: tuple[int, int, int, int],
+    expert: int,
+    shards: int,
+    order: str = USUAL,
+    routers: int = 0,
 ) -> Mapping[str, Group]:
     """Return the ranks that rank 0 exchanges with, by what for.
 
     `sizes` are those of tensor, context, data and pipeline. `replicas` hold the same layers;
     `shard` are those of them that share states, and `copies` those of other such groups that have
     the same share. Of routed experts, which `expert` ranks share out, these are `expert_replicas`,
-    `expert_shard` and `expert_copies`. `pipeline` are the stages, `ends` the first and the last.
+    `expert_shard` and `expert_copies`; where there are as many `routers` as replicas of tensor
+    ranks, these are among them. `pipeline` are the stages, `ends` the first and the last.
     """
     stride, apart = 1, {}
     widths = dict(zip(SIZES, sizes, strict=True))
@@ -58,10 +63,13 @@ def groups(
     step = replicas[1] if len(replicas) > 1 else 1
     even = range(0, len(replicas) * step, step)
     replicas = even if replicas == list(even) else tuple(replicas)
-    routed, few = replicas[::expert], max(1, shards // expert)
+    among, few = replicas, max(1, shards * (routers or len(replicas)) // len(replicas) // expert)
+    if routers > len(replicas):
+        among = tuple(sorted(t + one for t in apart["tensor"] for one in replicas))
+    routed = among[::expert]
     return {
         **{name: apart[name] for name in ("tensor", "context", "pipeline")},
-        "expert": replicas[:expert],
+        "expert": among[:expert],
         "replicas": replicas,
         "shard": replicas[:shards],
         "copies": replicas[::shards],
@@ -107,11 +115,12 @@ def layout(
     virtual: int,
     again: int = 0,
     counts: tuple[int, ...] = (),
+    both_ways: bool = False,
 ) -> Layout:
     """Return who has which layers of these kinds; raises `InputError` for an empty stage.
 
     The first `again` layers of each stage are computed again; `counts` are the stages' layers where
-    they are chosen.
+    they are chosen. Where micro-batches go `both_ways`, devices have the stages of both.
     """
     counts = counts or layers_of(len(kinds), pipeline * virtual)
     result, start = [], 0
@@ -122,6 +131,7 @@ def layout(
     result[0][Part(FIRST)] += 1
     result[-1][Part(LAST)] += 1
     sums = [sum(result[d::pipeline], Counter()) for d in range(pipeline)]
+    sums = [one + other for one, other in zip(sums, sums[::-1], strict=True)] if both_ways else sums
     stages, devices = (tuple(tuple(one.items()) for one in some) for some in (result, sums))
     each = [(load, stages[d::pipeline]) for d, load in enumerate(devices)]
     unlike = {own: d for d, own in reversed(list(enumerate(each)))}
@@ -131,4 +141,5 @@ def layout(
 def layout_of(kinds: tuple[str, ...], plan: Plan) -> Layout:
     """Return who has which layers under a plan."""
     repeats = 0 if plan.recompute == "none" else plan.recompute_layers or len(kinds)
-    return layout(kinds, plan.pipeline, plan.virtual, repeats, plan.stages)
+    sizes = plan.pipeline, plan.virtual, repeats, plan.stages
+    return layout(kinds, *sizes, plan.goes_both_ways)

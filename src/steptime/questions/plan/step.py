@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptime.prediction.states import host_memory, on_host
 from steptime.prediction.training import FIRST
-from steptime.questions.plan.ends import Least, ends_of, least, most_held
+from steptime.questions.plan.ends import Least, ends_of, least, most_held, paired
 from steptime.questions.plan.faults import Asked
 from steptime.questions.plan.memory import (
     Kept,
@@ -74,9 +74,13 @@ class PlanTime:
 
     @cached_property
     def flow(self) -> Flow | None:
-        """The pipeline's run part by part; None for one of very many parts."""
+        """The pipeline's run part by part; None for one of very many parts, and for dualpipe."""
         many = 2 * len(self.pipeline.stages) * self.asked.rounds > MOST_EVENTS
-        return None if many else simulate(*self.pipeline.of(self.asked.rounds))
+        return (
+            None
+            if many or self.asked.plan.goes_both_ways
+            else simulate(*self.pipeline.of(self.asked.rounds))
+        )
 
     @property
     def fullest(self) -> int:
@@ -96,7 +100,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     runs = pipeline_of(one)
     ends, idle = ends_of(*runs.of(m)), [0.0]
     if devices > 1:
-        busy = busy_s(times, devices)
+        busy = paired(times) if plan.goes_both_ways else busy_s(times, devices)
         idle = [max(0.0, end - m * own) for end, own in zip(ends, busy, strict=True)]
     most = most_held(plan.schedule, devices, plan.virtual, m)
     tails = [tail_of(one, load) for load in one.shape.devices]
@@ -105,8 +109,9 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
     last = min(range(devices), key=waited.__getitem__)
     load = one.shape.devices[last]
-    passes = [(one.passes(part), count * m) for part, count in load]
-    exposures, waits = _exposures(one, load, m, tails[last]), 0.0
+    own = one.own_share * m
+    passes = [(one.passes(part), count * own) for part, count in load]
+    exposures, waits = _exposures(one, load, own, tails[last]), 0.0
     if devices > 1:
         sent = 2 * m * plan.virtual
         waits = min(waited[last], 2 * (len(times) - 1) * send.total_s)
@@ -190,7 +195,8 @@ def busiest_s(one: Step) -> float:
     def most() -> float:
         unlike = {*one.shape.devices}
         loads = ([(one.passes(part), count) for part, count in load] for load in unlike)
-        return max([sum([(f.seconds + b.seconds) * n for (f, b), n in load]) for load in loads])
+        sums = [sum([(f.seconds + b.seconds) * n for (f, b), n in load]) for load in loads]
+        return max(sums) * one.own_share
 
     return one.planner.once(("busiest", *one.as_stages), most)
 
@@ -263,7 +269,8 @@ def tail_of(one: Step, load: Load) -> _Tail:
     """Return what a device's step ends, and begins, with."""
     plan = one.plan
     sizes = (plan.zero, plan.data, plan.pipeline, plan.virtual, plan.shard, plan.offload)
-    key = ("tail", id(one.pieces), load, one.order, *sizes)
+    how = (one.order, plan.goes_both_ways, plan.overlaps)
+    key = ("tail", id(one.pieces), load, *how, *sizes)
     return one.planner.once(key, lambda: _tail(one, load))
 
 
@@ -313,6 +320,8 @@ def _tail(one: Step, load: Load) -> _Tail:
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
     update_s = planner.update_s(plan, bytes_, sharded, one.micro_batch)
+    if alone_s := one.alone_s(load):
+        moves.append(Wait("expert", "all_to_all", "", 0.0, 0.0, alone_s))
     if plan.offload in ("optimizer", "both"):
         update_s, moved = _on_host(one, sharded, last_s * (1 - 1 / parts))
         moves.append(moved)
@@ -331,7 +340,7 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     return made.update_s, Wait("host", "states", link, sum(sizes), made.moved_s, made.exposed_s)
 
 
-def _exposures(one: Step, load: Load, micro_batches: int, tail: _Tail) -> list[Wait]:
+def _exposures(one: Step, load: Load, micro_batches: float, tail: _Tail) -> list[Wait]:
     result: dict[tuple[str, str, str], Wait] = {}
     for part, count in load:
         for wait in (wait for pass_ in one.passes(part) for wait in pass_.waits):
@@ -347,4 +356,4 @@ def dynamic_of(one: Step, load: Load) -> float:
     for part, count in load:
         again = 4 / 3 if part.again and full else 1
         result += one.pieces[part.name].joules * again * count
-    return result
+    return result * one.own_share
